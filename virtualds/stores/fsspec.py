@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import threading
@@ -13,7 +14,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from virtualds.bounds import gunzip
 from virtualds.errors import UnsupportedError, exists_already, without_secrets
@@ -62,9 +63,6 @@ from virtualds.urls import host_of
 # with the session of their filesystem; other filesystems are asked through that method.
 
 
-Judge = Callable[[Any], int | None]
-"""Takes the headers of a response: refuses it, or returns the number of bytes to read at most."""
-
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -91,14 +89,14 @@ def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
     if hasattr(filesystem, "fetch_range"):
         return get_range(filesystem, path, 0, length)
     if hasattr(filesystem, "encode_url"):
-        return _fetch_http_beginning(filesystem, path, length)
+        return _fetch_http(filesystem, path, 0, length, begins=True)
     return None
 
 
 def get_whole(filesystem: Any, path: str) -> bytes:
     """Ask for a whole file, by one request."""
     if hasattr(filesystem, "encode_url"):
-        return _fetch_http_whole(filesystem, path)
+        return _fetch_http(filesystem, path).data
     return bytes(call_in_time(filesystem, "cat_file", path))
 
 
@@ -116,17 +114,62 @@ def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
     return sync(filesystem.loop, done)
 
 
-def _demand_soundness(told: str | None, size: int | None, offset: int) -> None:
-    """Refuse a response by its Content-Range, before its body comes (RFC 9110, section 14.4).
+# ---------------------------------------------------------------------- HTTP, Google
 
-    Without Content-Range the body is the whole file, from a server without ranges.
+
+def _fetch_http(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Answer:
+    """Return a range of a file, its beginning, or without a range all of it, by one request."""
+    from fsspec.asyn import sync
+
+    found: Answer = sync(filesystem.loop, _ask_server, filesystem, path, wanted, begins)
+    return found
+
+
+async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begins: bool) -> Answer:
+    session = await filesystem.set_session()
+    given = {"raise_for_status": False, **filesystem.kwargs}
+    # headers of a request override those of the session
+    headers = {**given.get("headers", {}), "Accept-Encoding": "identity"}
+    if wanted:
+        headers["Range"] = f"bytes={wanted[0]}-{sum(wanted) - 1}"
+    how = {**given, "headers": headers, "auto_decompress": False}
+    async with limit_time() as pace:
+        response = await session.get(filesystem.encode_url(path), **how)
+        try:
+            # not by aiohttp: it forgets redirects in its error
+            response.raise_for_status()
+            demand_no_login(response)
+            most = _judge(response, *wanted, begins=begins) if wanted else None
+            data = await pace.gather(response.content.iter_any(), most)
+        finally:
+            # stops the server from sending the rest
+            response.close()
+    etag = response.headers.get(getattr(filesystem, "version_header", "ETag"))
+    if most is not None:
+        if len(data) < most:
+            raise BrokenAnswer(f"the server sent {len(data)} bytes of an unknown number")
+        return Answer(data, etag)
+    if not wanted:
+        data = await asyncio.to_thread(_decompress, response, data)
+        return Answer(data, etag, len(data))
+    return _build_answer(data, etag, _content_range_of(response), *wanted)
+
+
+def _judge(response: Any, offset: int, length: int, *, begins: bool) -> int | None:
+    """Refuse a response by its headers, or return how many bytes of it to read, None for all.
+
+    Without Content-Range the body is the whole file, from a server without ranges (RFC 9110,
+    section 14.4). Of its beginning the first bytes are enough: the server will send no parts later.
     """
+    _decompress(response, b"", ())
+    told, size = _content_range_of(response), response.content_length
     if told is None:
+        if begins and (size is None or size > length):
+            return length
         demand_small(size)
-    if told is not None and (
-        (found := _CONTENT_RANGE.match(told)) is None or int(found[1]) != offset
-    ):
+    elif (found := _CONTENT_RANGE.match(told)) is None or int(found[1]) != offset:
         raise StoreError(f"the server sent other bytes than were asked for: {told}")
+    return None
 
 
 def _build_answer(
@@ -141,107 +184,18 @@ def _build_answer(
     return Answer(data, etag, None if found[3] == "*" else int(found[3]))
 
 
-# ---------------------------------------------------------------------- HTTP, Google
-
-
-async def _ask_server(
-    filesystem: Any, path: str, wanted: dict[str, str], judge: Judge
-) -> _Response:
-    """Send a request, and read as much of the response as ``judge`` allows by its headers."""
-    session = await filesystem.set_session()
-    given = {"raise_for_status": False, **filesystem.kwargs}
-    # headers of a request override those of the session
-    headers = {**given.get("headers", {}), **wanted, "Accept-Encoding": "identity"}
-    how = {**given, "headers": headers, "auto_decompress": False}
-    async with limit_time() as pace:
-        response = await session.get(filesystem.encode_url(path), **how)
-        try:
-            # not by aiohttp: it forgets redirects in its error
-            response.raise_for_status()
-            demand_no_login(response)
-            most = judge(response)
-            return _Response(response, await pace.gather(response.content.iter_any(), most))
-        finally:
-            # stops the server from sending the rest
-            response.close()
-
-
-class _Response(NamedTuple):
-    """The response of a server, and its bytes."""
-
-    response: Any
-    data: bytes
-
-
-def _fetch_http(filesystem: Any, path: str, offset: int, length: int) -> Answer:
-    def judge(response: Any) -> None:
-        _demand_identity(response)
-        _demand_soundness(_content_range_of(response), response.content_length, offset)
-
-    response, data = _fetch_http_part(filesystem, path, offset, length, judge)
-    return _build_answer(
-        data, _etag_of(filesystem, response), _content_range_of(response), offset, length
-    )
-
-
-def _fetch_http_beginning(filesystem: Any, path: str, length: int) -> Answer:
-    def judge(response: Any) -> int | None:
-        _demand_identity(response)
-        size = response.content_length
-        if _content_range_of(response) is None and (size is None or size > length):
-            # a server that ignores ranges here ignores them always
-            return length
-        _demand_soundness(_content_range_of(response), size, 0)
-        return None
-
-    response, data = _fetch_http_part(filesystem, path, 0, length, judge)
-    told, size = _content_range_of(response), response.content_length
-    if told is None and (size is None or size > length):
-        if len(data) < length:
-            raise BrokenAnswer(f"the server sent {len(data)} bytes of an unknown number")
-        return Answer(data, _etag_of(filesystem, response))
-    return _build_answer(data, _etag_of(filesystem, response), told, 0, length)
-
-
-def _fetch_http_part(
-    filesystem: Any, path: str, offset: int, length: int, judge: Judge
-) -> _Response:
-    from fsspec.asyn import sync
-
-    wanted = {"Range": f"bytes={offset}-{offset + length - 1}"}
-    found: _Response = sync(filesystem.loop, _ask_server, filesystem, path, wanted, judge)
-    return found
-
-
-def _fetch_http_whole(filesystem: Any, path: str) -> bytes:
-    from fsspec.asyn import sync
-
-    response, data = sync(filesystem.loop, _ask_server, filesystem, path, {}, lambda _: None)
-    encoding = _encoding_of(response)
-    if encoding in ("gzip", "x-gzip"):
+def _decompress(response: Any, data: bytes, known: Sequence[str] = ("gzip", "x-gzip")) -> bytes:
+    """Return the bytes of a file; refuse a compressed response, whose ranges are not the file's."""
+    encoding = str(response.headers.get("Content-Encoding") or "identity").strip().lower()
+    if encoding in known:
         # some servers send compressed files regardless of the request (RFC 9110, section 8.4)
         return gunzip(data)
-    _demand_identity(response)
-    return bytes(data)
-
-
-def _etag_of(filesystem: Any, response: Any) -> str | None:
-    """Return what names the version of a file in the headers of a response."""
-    found: str | None = response.headers.get(getattr(filesystem, "version_header", "ETag"))
-    return found
-
-
-def _encoding_of(response: Any) -> str:
-    return str(response.headers.get("Content-Encoding", "identity")).strip().lower() or "identity"
-
-
-def _demand_identity(response: Any) -> None:
-    """Refuse a compressed response, whose ranges are not those of the file."""
-    if (encoding := _encoding_of(response)) != "identity":
+    if encoding not in ("", "identity"):
         raise StoreError(
             f"the server sends the file compressed (Content-Encoding: {encoding}), though it was "
             f"asked not to; serve it uncompressed, or copy it to local disk"
         )
+    return bytes(data)
 
 
 def _content_range_of(response: Any) -> str | None:

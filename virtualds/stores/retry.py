@@ -321,12 +321,21 @@ def join_parts(parts: Iterable[bytes], begun: float) -> bytes:
 
 
 class Pace:
-    """The deadline of one request, which moves on with the bytes that come."""
+    """The deadline of one request, which moves on with the bytes that come.
+
+    It also ends a request of an interrupted process, which waits for threads that wait for servers.
+    """
 
     def __init__(self, timeout: asyncio.Timeout) -> None:
-        self._timeout = timeout
-        self._begun = asyncio.get_running_loop().time()
-        self.received = 0
+        self._timeout, self._loop = timeout, asyncio.get_running_loop()
+        self._begun, self.received = self._loop.time(), 0
+        self.next_look = self._loop.call_later(NAP, self._look)
+
+    def _look(self) -> None:
+        if is_abandoned():
+            self._timeout.reschedule(self._loop.time())
+        else:
+            self.next_look = self._loop.call_later(NAP, self._look)
 
     async def gather(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
         """Return the bytes of an answer, the first ``most`` of them if it is no None."""
@@ -341,40 +350,17 @@ class Pace:
 
 
 @asynccontextmanager
-async def limit_time(nbytes: int = 0) -> AsyncIterator[Pace]:
-    """End what is done in the block when it takes too long.
-
-    ``nbytes`` is how many bytes a library hands over at once, so that nobody sees them come.
-    """
-    pace: Pace | None = None
+async def limit_time() -> AsyncIterator[Pace]:
+    """End what is done in the block when it takes too long, by a `TooSlowError`."""
     try:
-        async with asyncio.timeout(seconds_for(nbytes)) as timeout:
+        async with asyncio.timeout(seconds_for(0)) as timeout:
             pace = Pace(timeout)
-            watch = _Watch(timeout)
             try:
                 yield pace
             finally:
-                watch.end()
+                pace.next_look.cancel()
     except TimeoutError as error:
         # libraries have timeouts of their own, which say so
         if timeout.expired():
-            raise TooSlowError(pace.received if pace else 0) from error
+            raise TooSlowError(pace.received) from error
         raise
-
-
-class _Watch:
-    """Ends a request of an interrupted process, which waits for threads that wait for servers."""
-
-    def __init__(self, timeout: asyncio.Timeout) -> None:
-        self._timeout = timeout
-        self._loop = asyncio.get_running_loop()
-        self._next = self._loop.call_later(NAP, self._look)
-
-    def _look(self) -> None:
-        if is_abandoned():
-            self._timeout.reschedule(self._loop.time())
-        else:
-            self._next = self._loop.call_later(NAP, self._look)
-
-    def end(self) -> None:
-        self._next.cancel()
