@@ -43,29 +43,12 @@ WEB = ("http", "https")
 def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
     """Return the files that match patterns, sorted by name for each pattern.
 
-    A name that is no pattern, or that is the name of a local file, stands for itself.
-
-    Parameters
-    ----------
-    patterns : iterable of str
-        Paths or urls, with ``*``, ``?``, ``[...]`` and ``**``; http urls only with ``*``, where
-        the server shows folders as pages of links.
-    options : dict, optional
-        Access options, for fsspec.
-
-    Raises
-    ------
-    FileNotFoundError
-        No file matches a pattern.
-
-    Examples
-    --------
-    >>> find_matching(["200[12].nc", "refs.json"])
-    ['2001.nc', '2002.nc', 'refs.json']
+    A name that is no pattern, or that is the name of a local file, stands for itself. Patterns have
+    ``*``, ``?``, ``[...]`` and ``**``; those of http only ``*``, where the server shows folders as
+    pages of links. One that no file matches is a `FileNotFoundError`.
     """
-    return [
-        file for pattern in patterns for file in _match_pattern(pattern, StorageOptions.of(options))
-    ]
+    given = StorageOptions.of(options)
+    return [file for pattern in patterns for file in _match_pattern(pattern, given)]
 
 
 def names_files(name: str) -> bool:
@@ -77,11 +60,13 @@ def names_files(name: str) -> bool:
 
 
 def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
-    scheme = scheme_of(pattern)
-    if scheme in ARCHIVES or not is_pattern(pattern, scheme):
+    if not names_files(pattern):
         return [pattern]
     begun = time.perf_counter()
-    found = _glob_local(pattern) if scheme == "file" else _glob_remote(pattern, options)
+    if scheme_of(pattern) == "file":
+        found = sorted(glob.glob(os.path.expanduser(local_path(pattern)), recursive=True))
+    else:
+        found = _list_states(pattern, options).urls.tolist()
     if tells(INFO):
         tell(INFO, f"{pattern}: {len(found):,} files match, {time.perf_counter() - begun:.3f} s")
     if not found:
@@ -94,18 +79,6 @@ def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
 def is_pattern(name: str, scheme: str) -> bool:
     """Say whether a name of a scheme is a pattern, by its characters."""
     return "*" in name if scheme in WEB else glob.has_magic(name)
-
-
-def _glob_local(pattern: str) -> list[str]:
-    path = os.path.expanduser(local_path(pattern))
-    return [pattern] if os.path.lexists(path) else sorted(glob.glob(path, recursive=True))
-
-
-def _glob_remote(pattern: str, options: StorageOptions | None) -> list[str]:
-    try:
-        return sorted({state.url for state in _walk_remote(pattern, options)})
-    except FileNotFoundError:
-        return []
 
 
 def spell_like(url: str, filesystem: Any, path: str) -> str:
@@ -141,13 +114,7 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileColumns:
-    """The states of files, a column for each field of `FileState`; all have one length.
-
-    Examples
-    --------
-    >>> FileColumns.of([FileState("file:///a.nc", 10), FileState("file:///b.nc")]).sizes[0]
-    np.int64(10)
-    """
+    """The states of files, a column for each field of `FileState`; all have one length."""
 
     urls: npt.NDArray[np.object_]
     sizes: npt.NDArray[np.int64]
@@ -165,9 +132,7 @@ class FileColumns:
     @classmethod
     def join(cls, parts: Sequence[FileColumns]) -> FileColumns:
         """Return the rows of several columns, one after the other."""
-        if not parts:
-            return cls.of(())
-        names = cls.__dataclass_fields__
+        parts, names = parts or [cls.of(())], cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def __len__(self) -> int:
@@ -180,35 +145,33 @@ class FileColumns:
 
 def list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
     """Return the files that match a pattern, sorted by url."""
-    scheme = scheme_of(pattern)
-    walk = _walk_local if scheme == "file" else _walk_remote
+    found = _list_states(pattern, options)
+    if not len(found):
+        raise FileNotFoundError(
+            f"{without_secrets(pattern)}: no file matches this pattern; check the path, and "
+            f"whether its disk is mounted (folders, such as Zarr stores, do not count)"
+        )
+    return found
+
+
+def _list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
+    """Return what `list_states` does, no rows if no file matches."""
+    walk = _walk_local if scheme_of(pattern) == "file" else _walk_remote
     try:
         found = FileColumns.of(walk(pattern, options))
     except FileNotFoundError:
         found = FileColumns.of(())
-    if not len(found):
-        raise FileNotFoundError(
-            f"{without_secrets(pattern)}: no file matches this pattern; check the path, and "
-            f"whether "
-            f"its disk is mounted (folders, such as Zarr stores, do not count)"
-        )
     found = found.take(np.argsort(found.urls, kind="stable"))
     # two ** of a pattern may find a file twice
-    return found.take(np.append(True, found.urls[1:] != found.urls[:-1]))
+    return found.take(np.append(True, found.urls[1:] != found.urls[:-1])[: len(found)])
 
 
 def fetch_state(url: str, options: StorageOptions | None) -> FileState:
     """Return the present state of one file; of a remote file by one request."""
     if scheme_of(url) == "file":
-        try:
-            found = os.stat(local_path(url))
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            return _state_of_loop(url)
-        if S_ISDIR(found.st_mode):
+        if (state := _local_state(url, partial(os.stat, local_path(url)))) is None:
             raise folder_error(url)
-        return _local_state(url, found)
+        return state
     return _remote_state(url, fetch_info(url, options))
 
 
@@ -235,17 +198,10 @@ def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
 def _walk_local(pattern: str, options: StorageOptions | None) -> Iterator[FileState]:
     root, parts = _split_pattern(normalise_url(pattern), "file")
     for url, entry in _walk(root, parts, _scan_folder, _match_local):
-        try:
-            found = entry.stat()
-        except FileNotFoundError:
-            continue  # it is gone, or a link that leads nowhere
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            yield _state_of_loop(url)
-            continue
-        if not S_ISDIR(found.st_mode):
-            yield _local_state(url, found)
+        # it may be gone, or a link that leads nowhere
+        with suppress(FileNotFoundError):
+            if (state := _local_state(url, entry.stat)) is not None:
+                yield state
 
 
 def _scan_folder(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
@@ -271,12 +227,17 @@ def _match_local(part: str) -> Callable[[str], Any]:
     return lambda name: not name.startswith(".") and fits(name)
 
 
-def _state_of_loop(url: str) -> FileState:
-    """Return the state of a loop of links: it has no bytes, and opening it says why."""
-    return FileState(url, 0, modified=0.0)
-
-
-def _local_state(url: str, found: os.stat_result) -> FileState:
+def _local_state(url: str, describe: Callable[[], os.stat_result]) -> FileState | None:
+    """Return the state of a file, None of a folder."""
+    try:
+        found = describe()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        # a loop of links has no bytes, and opening it says why
+        return FileState(url, 0, modified=0.0)
+    if S_ISDIR(found.st_mode):
+        return None
     return FileState(url, found.st_size, found.st_mtime_ns, "", found.st_mtime)
 
 
@@ -315,11 +276,8 @@ def _list_folder(
         inside = info["name"].removeprefix(beginning).rstrip("/")
         # not the folder itself, nor links of a web page to other places, or to other orders
         if inside and "/" not in inside and not inside.startswith("?"):
-            yield inside, info, partial(_is_folder, info)
-
-
-def _is_folder(info: dict[str, Any]) -> bool:
-    return info.get("type") == "directory"
+            is_folder = info.get("type") == "directory"
+            yield inside, info, partial(bool, is_folder)
 
 
 def _match_remote(scheme: str, part: str) -> Callable[[str], Any]:
