@@ -415,7 +415,7 @@ class ArchiveStore(Store):
         Returns the store of an archive's own url.
     """
 
-    refusal = "archives; write beside it"
+    refusal = "virtualds does not write into archives; write beside it"
 
     def __init__(self, read_index: ReadIndex, store_for: Callable[[str], Store]) -> None:
         self._read_index, self._store_for = read_index, store_for

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from virtualds.errors import ConflictError, ReadError, exists_already
@@ -43,19 +43,7 @@ def read_marker(
 
     Writers that displaced each other at once would never end. A displaced writer may be slow: each
     fence stands twice as long as the one that it displaced, so at last one writer has the time.
-
-    Parameters
-    ----------
-    url : str
-        Of the marker.
-    options : StorageOptions, optional
-    count_displaced : callable
-        Takes a marker, and returns how many fences in a row it displaced; None if it is no fence.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no marker.
+    ``count_displaced`` returns how many fences in a row a marker displaced; None if it is no fence.
     """
     store = find_store(url)
     while True:
@@ -73,19 +61,9 @@ def read_marker(
 class WriteLease:
     """The lease of one writer on a folder.
 
-    No two writers may write the same bytes: each puts its own name into every file.
-
-    Parameters
-    ----------
-    root : str
-        Url of the folder.
-    marker : str
-        Name of the file that readers open first.
-    options : StorageOptions, optional
-    version : str or None
-        The version of the marker that this writer has read, None if there was no marker.
-    files : iterable of str
-        Paths of all other files that may exist and that it will write.
+    No two writers may write the same bytes: each puts its own name into every file. ``version`` is
+    that of the marker that this writer has read, None if there was no marker; ``files`` are the
+    paths of all other files that may exist and that it will write.
     """
 
     def __init__(
@@ -110,12 +88,7 @@ class WriteLease:
     def replace_marker(self, data: bytes) -> None:
         """Replace the marker: first by the fence, at last by the final marker.
 
-        Raises
-        ------
-        ConflictError
-            Another writer was faster.
-        UnsupportedError
-            The store knows no conditional writes.
+        If another writer was faster, this is a `ConflictError`.
         """
         try:
             self._version = self._store.write_version(
@@ -125,13 +98,7 @@ class WriteLease:
             raise outrun_error(self._root) from error
 
     def put(self, path: str, data: bytes) -> None:
-        """Write one of the files.
-
-        Raises
-        ------
-        ConflictError
-            Another writer was faster.
-        """
+        """Write one of the files; if another writer was faster, this is a `ConflictError`."""
         url = f"{self._root}/{path}"
         while True:
             try:
@@ -164,36 +131,22 @@ def _count_displaced_claims(marker: bytes) -> int | None:
     return int(found[1]) if found else 0
 
 
-def _read_claim(url: str, options: StorageOptions | None) -> FoundMarker | None:
-    """Return the marker of a folder, None if there is none."""
-    try:
-        return read_marker(url, options, _count_displaced_claims)
-    except FileNotFoundError:
-        return None
-
-
 def create_folder(
     root: str, marker: str, files: Iterable[tuple[str, bytes]], options: StorageOptions | None
 ) -> None:
     """Create a folder whose files have fixed names, the marker last, in any store.
 
     Readers do not take the fence for a marker. A later writer may take over from a killed one, and
-    keeps out one that is only slow.
-
-    Raises
-    ------
-    FileExistsError
-        The folder exists.
-    ConflictError
-        Another writer was faster.
-    UnsupportedError
-        The store knows no conditional writes.
+    keeps out one that is only slow. A folder that exists is a `FileExistsError`, and another writer
+    that was faster a `ConflictError`.
     """
     store = find_store(root)
     store.demand_conditions(root, options)
     # first the files, then the marker: a writer writes its marker before its files
     listed = store.list_files(root, options)
-    found = _read_claim(f"{root}/{marker}", options)
+    found = None
+    with suppress(FileNotFoundError):
+        found = read_marker(f"{root}/{marker}", options, _count_displaced_claims)
     if (found and not is_claim(found.data)) or (listed and not found):
         raise exists_already(root)
     fence = WriteLease(root, marker, options, found.version if found else None, ())

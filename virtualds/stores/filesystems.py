@@ -20,7 +20,7 @@ from virtualds.stores.object_access import translate_options
 from virtualds.stores.responses import is_about_expiry
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
 from virtualds.stores.store import StoreError
-from virtualds.urls import host_of, kind_of, scheme_of
+from virtualds.urls import host_of, kind_of
 
 # ---------------------------------------------------------------------- credentials
 # Credentials that expire: a function gives them, and gives new ones when they are needed.
@@ -66,53 +66,24 @@ _LOCKS: dict[int, threading.Lock] = {}
 def resolve_options(options: Mapping[str, Any] | None) -> StorageOptions | None:
     """Return options in which present credentials stand in place of the function that gives them.
 
-    Raises
-    ------
-    AccessError
-        The function is none, or returns no options. Its own errors pass.
+    Errors of the function pass.
 
     Examples
     --------
     >>> resolve_options({"credentials": lambda: {"accessKeyId": "me"}, "use_ssl": False})["key"]
     'me'
     """
-    if not options or OPTION not in options:
+    if options is None or (grant := find_grant(options)) is None:
         return StorageOptions.of(options)
     left = {name: value for name, value in options.items() if name != OPTION}
-    return StorageOptions(left | _find_grant(options[OPTION]).options)
+    return StorageOptions(left | grant.options)
 
 
 def find_grant(options: Mapping[str, Any] | None) -> Grant | None:
     """Return what the function of options gives at present, None if they have no function."""
-    return _find_grant(options[OPTION]) if options and OPTION in options else None
-
-
-def renew(options: Mapping[str, Any] | None, used: Grant, error: BaseException) -> bool:
-    """Forget credentials that have expired, as an error says; say whether there are newer ones.
-
-    The function is asked once, however many requests fail at the same time.
-    """
-    if options is None or used.refused or not is_about_expiry(error):
-        return False
-    name = _name(options[OPTION])
-    with _get_lock():
-        if _GRANTS.get(name) is used:
-            del _GRANTS[name]
-    return True
-
-
-def note_refusal(options: Mapping[str, Any] | None, used: Grant, error: BaseException) -> None:
-    """Note that new credentials were refused, too: these are not renewed for a while."""
-    if options is None or not is_about_expiry(error):
-        return
-    name = _name(options[OPTION])
-    with _get_lock():
-        if _GRANTS.get(name) is used:
-            until = min(used.until, time.time() + PATIENCE)
-            _GRANTS[name] = used._replace(refused=True, until=until)
-
-
-def _find_grant(function: Callable[[], Any]) -> Grant:
+    if not options or OPTION not in options:
+        return None
+    function = options[OPTION]
     if not callable(function):
         raise AccessError(
             f"storage_options: credentials is of type {type(function).__name__}; give a function "
@@ -131,6 +102,24 @@ def _find_grant(function: Callable[[], Any]) -> Grant:
     return found
 
 
+def renew(function: Any, used: Grant, error: BaseException, *, is_new: bool) -> bool:
+    """Forget credentials that have expired, as an error says; say whether there are newer ones.
+
+    The function is asked once, however many requests fail at the same time. Credentials that are
+    new, and refused too, stay for a while.
+    """
+    if used.refused or not is_about_expiry(error):
+        return False
+    name = _name(function)
+    with _get_lock():
+        if _GRANTS.get(name) is used:
+            del _GRANTS[name]
+            if is_new:
+                until = min(used.until, time.time() + PATIENCE)
+                _GRANTS[name] = used._replace(refused=True, until=until)
+    return not is_new
+
+
 def _ask(function: Callable[[], Any]) -> Grant:
     try:
         given = function()
@@ -142,12 +131,9 @@ def _ask(function: Callable[[], Any]) -> Grant:
             f"the function credentials of storage_options returned {type(given).__name__} without "
             f"options; let it return a dict, such as one of key, secret, token and expiration"
         )
-    named = {_translate(str(name)): value for name, value in given.items()}
+    known = [NAMES.get(str(name).lower().replace("_", ""), str(name)) for name in given]
+    named = dict(zip(known, given.values(), strict=True))
     return Grant(named, _plan_renewal(named.pop("expiration", None)))
-
-
-def _translate(name: str) -> str:
-    return NAMES.get(name.lower().replace("_", ""), name)
 
 
 def _plan_renewal(end: Any) -> float:
@@ -336,19 +322,14 @@ def use_filesystem(
 
     Work is done once more if credentials, which a function gave, have expired meanwhile.
     """
-    if (used := find_grant(options)) is None:
-        return work(*find(url, options))
-    try:
-        return work(*find(url, options))
-    except list_store_errors() as error:
-        if not renew(options, used, error):
-            raise
-    newer = find_grant(options) or used
-    try:
-        return work(*find(url, options))
-    except list_store_errors() as error:
-        note_refusal(options, newer, error)
-        raise
+    for is_new in (False, True):
+        used = find_grant(options)
+        try:
+            return work(*find(url, options))
+        except list_store_errors() as error:
+            if not options or not used or not renew(options[OPTION], used, error, is_new=is_new):
+                raise
+    raise AssertionError("credentials are renewed once")
 
 
 def find_options(filesystem: Any, url: str) -> StorageOptions | None:
@@ -376,7 +357,7 @@ def _find_filesystem(
         return found, found._strip_protocol(url)
     kind = kind_of(url)
     try:
-        if kind in _OURS and "::" not in url:
+        if kind in _INSTALLS and "::" not in url:
             found = _make_filesystem(os.getpid(), host_of(url), options, retries)
             return found, found._strip_protocol(url)
         # imported here: it takes as long as importing the rest of virtualds
@@ -394,35 +375,22 @@ def _make_filesystem(
     process: int, place: str, options: StorageOptions | None, retries: bool
 ) -> Any:
     """Return the filesystem of a host or bucket; each process has its own."""
-    return _OURS[kind_of(place)](place, dict(options or {}), retries)
+    kind, given = kind_of(place), dict(options or {})
+    if kind in ("http", "https"):
+        import fsspec
+
+        return fsspec.filesystem(kind, **add_own_session(given))
+    if kind == "gs":
+        # first, so that its absence is named before that of the libraries below it
+        import_module("gcsfs")
+    return import_named(_OURS[kind])(place, given, retries=retries)
 
 
-def _make_web_files(place: str, options: dict[str, Any], retries: bool) -> Any:
-    import fsspec
-
-    return fsspec.filesystem(scheme_of(place), **add_own_session(options))
-
-
-def _make_google_files(place: str, options: dict[str, Any], retries: bool) -> Any:
-    # first, so that its absence is named before that of the libraries below it
-    import_module("gcsfs")
-    return import_named(_GOOGLE_FILES)(place, options, retries=retries)
-
-
-def _make_object_files(place: str, options: dict[str, Any], retries: bool) -> Any:
-    return import_named(_OBJECT_FILES)(place, options, retries=retries)
-
-
-_GOOGLE_FILES = "virtualds.stores.google_files:make_google_files"
-_OBJECT_FILES = "virtualds.stores.objects:make_object_files"
-"""What makes the filesystems of modules that need a library of an extra, or fsspec at once."""
-
-_OURS: dict[str, Callable[[str, dict[str, Any], bool], Any]] = {
-    **dict.fromkeys(("http", "https"), _make_web_files),
-    **dict.fromkeys(("s3", "az"), _make_object_files),
-    "gs": _make_google_files,
+_OURS = {
+    **dict.fromkeys(("s3", "az"), "virtualds.stores.objects:make_object_files"),
+    "gs": "virtualds.stores.google_files:make_google_files",
 }
-"""The function that makes the filesystem of a kind of store, of which each has one library."""
+"""What makes the filesystem of a kind of store, in modules that need a library of an extra."""
 
 _INSTALLS = {
     **dict.fromkeys(("http", "https"), "pip install aiohttp"),

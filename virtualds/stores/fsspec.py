@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from virtualds.bounds import gunzip
-from virtualds.errors import UnsupportedError, exists_already, without_secrets
+from virtualds.errors import exists_already, without_secrets
 from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
@@ -232,6 +232,8 @@ _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
 class FsspecStore(Store):
     """The files of any fsspec filesystem."""
 
+    refusal = "only local disk replaces a folder in one step; write to another url"
+
     @property
     def reach(self) -> RequestLimits:
         return make_far_limits()
@@ -278,19 +280,6 @@ class FsspecStore(Store):
                 raise exists_already(url) from error
             return
         _ask_once("PUT", url, options, lambda fs, path: fs.pipe_file(path, data))
-
-    def write_folder(
-        self,
-        url: str,
-        files: Iterable[tuple[str, bytes | None]],
-        options: StorageOptions | None,
-        *,
-        replace: bool,
-        expected: str | None = None,
-    ) -> None:
-        raise UnsupportedError(
-            f"{url}: only local disk replaces a folder in one step; write to another url"
-        )
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
         _ask_once(

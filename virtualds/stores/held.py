@@ -99,7 +99,7 @@ def make_options(held: HeldObject) -> StorageOptions:
 class HeldStore(Store):
     """The objects of this process, each reached through its own access options."""
 
-    refusal = "objects; give a path or url"
+    refusal = "virtualds does not write into objects; give a path or url"
 
     reach = RequestLimits(gap=0, run=2**23, at_once=0)
 

@@ -90,7 +90,7 @@ def version_of(data: bytes) -> str:
 class Store(ABC):
     """Reads and writes bytes by url; many threads may use a store at the same time.
 
-    By default a store writes nothing; ``refusal`` says what it does not write into, and what to do.
+    By default a store writes nothing; ``refusal`` says so, and what to do.
     """
 
     refusal: ClassVar[str] = ""
@@ -263,7 +263,7 @@ class Store(ABC):
             self._refuse(url)
 
     def _refuse(self, url: str) -> NoReturn:
-        raise UnsupportedError(f"{url}: virtualds does not write into {self.refusal}")
+        raise UnsupportedError(f"{url}: {self.refusal}")
 
 
 # ---------------------------------------------------------------------- errors
