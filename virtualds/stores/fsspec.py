@@ -265,8 +265,7 @@ class FsspecStore(Store):
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         with describe_errors(url):
             return retry_request(
-                lambda _: use_filesystem(url, options, get_whole),
-                Request("GET", url),
+                partial(use_filesystem, url, options, get_whole), Request("GET", url)
             )
 
     def write_all(
@@ -369,7 +368,7 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
         return found
 
     with describe_errors(url):
-        found = retry_request(lambda _: use_filesystem(url, options, ask), Request("HEAD", url))
+        found = retry_request(partial(use_filesystem, url, options, ask), Request("HEAD", url))
     if found.get("type") == "directory":
         raise folder_error(url)
     return found
@@ -392,13 +391,10 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
     if not length:
         return b""
 
-    def ask(_: int) -> bytes:
+    def ask() -> bytes:
         with _get_turns(host_of(file.url), get_options().max_requests):
-            answer = use_filesystem(
-                file.url,
-                file.options,
-                lambda fs, path: get_range(fs, path, offset, length),
-            )
+            get = partial(get_range, offset=offset, length=length)
+            answer = use_filesystem(file.url, file.options, get)
         return demand_whole_answer(answer, file, length)
 
     try:
@@ -419,9 +415,7 @@ def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> A
     """Return the first bytes of a file, None if they and its size take more than one request."""
     try:
         found = retry_request(
-            lambda _: use_filesystem(
-                url, options, lambda fs, path: get_beginning(fs, path, length)
-            ),
+            partial(use_filesystem, url, options, partial(get_beginning, length=length)),
             Request("GET", url, 0, length),
         )
     except GaveUp as failed:

@@ -17,7 +17,6 @@ from functools import partial
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
-from itertools import count
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
@@ -39,12 +38,11 @@ from virtualds.stores.responses import OTHER_HOST, Answer, demand_small
 from virtualds.stores.retry import (
     READ_TIMEOUT,
     BrokenAnswer,
+    GaveUp,
+    Request,
     TooSlowError,
-    choose_wait,
-    is_abandoned,
     join_parts,
-    may_pass,
-    pause,
+    retry_request,
     seconds_for,
 )
 from virtualds.stores.store import StoreError
@@ -188,38 +186,6 @@ def _find_element(name: str, body: str) -> str:
 # ---------------------------------------------------------------------- requests
 
 
-class _Client:
-    """A bucket of obstore, for requests that may take different times."""
-
-    def __init__(self, access: Access | None, store: Any) -> None:
-        self._library = load_library()
-        self.errors = (self._library.exceptions.BaseError, OSError, ValueError, RuntimeError)
-        self._made: dict[float, Any] = {}
-        self.access, self._store = access, store
-        self.provider: Provider | None = None
-        self.config: dict[str, Any] = {}
-        if access is not None:
-            self.config, self.provider = complete(access)
-            self._options = keep_to_host(self.config, access.client)
-
-    def store_for(self, nbytes: int) -> Any:
-        """Return a store whose requests may take as long as an answer of so many bytes."""
-        if self.access is None:
-            return self._store
-        seconds = _seconds_for(nbytes)
-        if (found := self._made.get(seconds)) is None:
-            kinds = {"s3": "S3Store", "az": "AzureStore"}
-            make = getattr(self._library.store, kinds[self.access.kind])
-            found = self._made[seconds] = make(
-                self.access.place,
-                config=self.config,
-                client_options={**self._options, "timeout": f"{seconds}s"},
-                retry_config=NO_RETRIES,
-                credential_provider=self.provider,
-            )
-        return found
-
-
 def run_apart(work: Callable[[], T], errors: tuple[type[BaseException], ...]) -> T:
     """Do work, in the main thread so that an interrupt is noticed: obstore does not notice it."""
     if threading.current_thread() is not threading.main_thread():
@@ -238,11 +204,6 @@ def run_apart(work: Callable[[], T], errors: tuple[type[BaseException], ...]) ->
     # nobody waits for it where the main thread is interrupted
     threading.Thread(target=run, daemon=True).start()
     return done.result()
-
-
-def is_late(nbytes: int, begun: float) -> bool:
-    """Say whether a request has taken all the time that one of so many bytes may take."""
-    return time.monotonic() - begun > 0.9 * _seconds_for(nbytes)
 
 
 def _seconds_for(nbytes: int) -> float:
@@ -296,7 +257,29 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 f"{place}: obstore knows no bucket of such a name; pass {{'filesystem': ...}}, a "
                 f"filesystem of fsspec, in storage_options"
             )
-        self._client = _Client(access, store)
+        self.access, self._store, self._made = access, store, dict[float, Any]()
+        self.config: dict[str, Any] = {}
+        self._provider: Provider | None = None
+        self._options: dict[str, Any] = {}
+        if access is not None:
+            self.config, self._provider = complete(access)
+            self._options = keep_to_host(self.config, access.client)
+
+    def _store_for(self, library: Any, nbytes: int) -> Any:
+        """Return a store whose requests may take as long as an answer of so many bytes."""
+        if self.access is None:
+            return self._store
+        seconds = _seconds_for(nbytes)
+        if seconds not in self._made:
+            make = {"s3": library.store.S3Store, "az": library.store.AzureStore}[self.access.kind]
+            self._made[seconds] = make(
+                self.access.place,
+                config=self.config,
+                client_options={**self._options, "timeout": f"{seconds}s"},
+                retry_config=NO_RETRIES,
+                credential_provider=self._provider,
+            )
+        return self._made[seconds]
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -331,31 +314,34 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def _ask(self, work: Callable[[Any, Any], T], nbytes: int = 0) -> T:
         """Return what a request returns; ``work`` takes the library, and a store of it."""
-        for attempt in count():
+        library = load_library()
+        errors = (library.exceptions.BaseError, OSError, ValueError, RuntimeError)
+
+        def ask() -> T:
             begun = time.monotonic()
             try:
-                store = self._client.store_for(nbytes)
-                do = partial(work, load_library(), store)
-                return run_apart(do, self._client.errors)
-            except (UnsupportedError, BrokenAnswer, StoreError) as error:
-                plain: BaseException = error
-            except self._client.errors as error:
+                store = self._store_for(library, nbytes)
+                return run_apart(partial(work, library, store), errors)
+            except (UnsupportedError, BrokenAnswer, StoreError):
+                raise
+            except errors as error:
+                late = time.monotonic() - begun > 0.9 * _seconds_for(nbytes)
                 plain = self._explain(error)
-                if isinstance(plain, TimeoutError) and is_late(nbytes, begun):
-                    plain = TooSlowError(0)
-            again = attempt < (get_options().retries if self.repeats else 0)
-            if not again or is_abandoned() or not may_pass(plain):
-                raise plain
-            pause(choose_wait(attempt + 1, plain))
-        raise AssertionError("attempts are counted without end")
+            raise TooSlowError(0) if late and isinstance(plain, TimeoutError) else plain
+
+        if not self.repeats:
+            return ask()
+        try:
+            return retry_request(ask, Request("", self.place))
+        except GaveUp as failed:
+            raise (failed.__cause__ or failed) from None
 
     def _explain(self, error: BaseException) -> BaseException:
-        provider = self._client.provider
-        if provider is not None and (cause := provider.error) is not None:
-            told = NoCredentialsError(str(cause))
-            told.__cause__ = cause
-            return told
-        return _to_plain_error(error)
+        if self._provider is None or (cause := self._provider.error) is None:
+            return _to_plain_error(error)
+        told = NoCredentialsError(str(cause))
+        told.__cause__ = cause
+        return told
 
     def _etag(self, meta: Mapping[str, Any]) -> str | None:
         """Return an etag with its quotes, which lists of Azure leave out."""
@@ -379,7 +365,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             begun = time.monotonic()
             try:
                 found = library.get(store, key, options={**how, **version})
-            except self._client.errors as error:
+            except library.exceptions.BaseError as error:
                 if _WITHOUT_RANGES not in str(error):
                     raise
                 found = library.get(store, key, options=version)
@@ -558,7 +544,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         """Return the endpoint of the server, and the bucket."""
-        return self._client.config.get("endpoint", "Amazon S3 or a given store"), self.bucket
+        return self.config.get("endpoint", "Amazon S3 or a given store"), self.bucket
 
     def list_times(self, prefix: str) -> dict[str, float]:
         """Return the paths that begin with a prefix, and when they were written, since 1970."""
@@ -597,7 +583,7 @@ class AzureFiles(ObjectFiles):
     protocol = ("az", "abfs", "abfss")
 
     def _remove(self, keys: list[str]) -> None:
-        alone, access = self._remove_one, self._client.access
+        alone, access = self._remove_one, self.access
         if access is not None and "sas_token" in access.secrets:
             # obstore removes by batches, which signatures of single containers do not allow
             alone = partial(self._remove_signed, access)

@@ -122,7 +122,8 @@ class GaveUp(Exception):
 class Request(NamedTuple):
     """What a server is asked for, in the words of the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
 
-    If ``length`` is None, everything is asked for.
+    If ``length`` is None, everything is asked for. One of several requests has no method: the log
+    has what they are for, and tells of it only if it fails.
     """
 
     method: str
@@ -133,7 +134,7 @@ class Request(NamedTuple):
     def __str__(self) -> str:
         last = None if self.length is None else self.offset + self.length - 1
         part = "" if last is None else f" bytes {self.offset}-{last}"
-        return f"{self.method} {self.url}{part}"
+        return f"{self.method} {self.url}{part}".lstrip()
 
 
 def list_store_errors() -> tuple[type[BaseException], ...]:
@@ -143,27 +144,17 @@ def list_store_errors() -> tuple[type[BaseException], ...]:
     return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
 
 
-def retry_request(request: Callable[[int], T], asked: Request) -> T:
+def retry_request(request: Callable[[], T], asked: Request) -> T:
     """Return the result of a request; repeat the request while its failures are temporary.
 
-    Parameters
-    ----------
-    request : callable
-        Takes the number of the attempt, from 0.
-    asked : Request
-        What the log calls it.
-
-    Raises
-    ------
-    GaveUp
-        The last attempt failed; its error is the cause.
+    If the last attempt fails, this is `GaveUp`, whose cause is the error.
     """
     for attempt in count():
         if is_abandoned():
             raise GaveUp(attempt + 1) from BrokenAnswer("the program was interrupted")
         begun = time.monotonic()
         try:
-            answer = request(attempt)
+            answer = request()
         except list_store_errors() as error:
             again = may_pass(error) or (attempt == 0 and is_stale_redirect(error))
             if attempt >= get_options().retries or not again:
@@ -175,7 +166,7 @@ def retry_request(request: Callable[[int], T], asked: Request) -> T:
             if process_ends():
                 raise GaveUp(attempt + 1) from error
         else:
-            if tells(DEBUG):
+            if asked.method and tells(DEBUG):
                 seconds = time.monotonic() - begun
                 tell(DEBUG, f"{asked}: {_format_size(answer)}{seconds:.3f} s")
             return answer
