@@ -33,11 +33,6 @@ from virtualds.stores.store import (
 )
 from virtualds.urls import join_path, path_or_url, scheme_of, split_archive_url
 
-# ---------------------------------------------------------------------- what archives hold
-# Zip archives are described by the ".ZIP File Format Specification" (PKWARE, APPNOTE.TXT), tar
-# archives by POSIX.1-2017, "pax" (ustar Interchange Format). Python's own modules parse both.
-
-
 # ---------------------------------------------------------------------- files compressed as a whole
 # No range of their bytes is a chunk of the file within. What to do about them is said here, for
 # files and for members of archives.
@@ -101,6 +96,8 @@ def _call_fsspec(url: str, *options: str) -> str:
 
 
 # ---------------------------------------------------------------------- members
+# Zip archives are described by the ".ZIP File Format Specification" (PKWARE, APPNOTE.TXT), tar
+# archives by POSIX.1-2017, "pax" (ustar Interchange Format). Python's own modules parse both.
 
 
 AHEAD = 2**16
@@ -405,14 +402,9 @@ class _Archive:
 
 
 class ArchiveStore(Store):
-    """The members of archives of one kind.
+    """The members of archives of one kind, which ``read_index`` lists.
 
-    Parameters
-    ----------
-    read_index : callable
-        Takes a function that reads bytes of an archive, its size and its name; returns its members.
-    store_for : callable
-        Returns the store of an archive's own url.
+    ``store_for`` returns the store of an archive's own url.
     """
 
     refusal = "virtualds does not write into archives; write beside it"
@@ -455,7 +447,6 @@ class ArchiveStore(Store):
         self._store_for(archive.file.url).check_unchanged(archive.file)
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return a member with its size, and with time and etag of the archive."""
         archive = self._open_archive(url, options)
         return _describe_member(url, archive, _find_member(archive, url), options)
 
@@ -486,7 +477,6 @@ class ArchiveStore(Store):
             ListedFile(path, _describe_member(join_path(url, path), archive, member, options), None)
             for name, member in sorted(archive.members.items())
             if (path := name.removeprefix(start)) and name.startswith(start)
-            if _is_plain(member, join_path(url, path))
         ]
 
     def locate_members(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
@@ -551,7 +541,10 @@ class ArchiveStore(Store):
         [entry] = store.get_ranges(archive.file, [span])
         data = entry[archive.find_begin(member, member.header, entry) - member.header :]
         try:
-            found = data[: member.length] if member.packed is None else _inflate(data)
+            if member.packed is None:
+                found = data[: member.length]
+            else:
+                found = decode_stream(zlib.decompressobj(-zlib.MAX_WBITS), data, None)
         except (zlib.error, ValueError, EOFError) as error:
             raise StoreError(f"the archive is damaged: {error}") from error
         if reason := find_mismatch(found, member.checksum):
@@ -560,19 +553,19 @@ class ArchiveStore(Store):
 
     def _find_member(self, file: SourceFile) -> tuple[_Archive, ArchiveMember]:
         """Return the archive of a member, as it was when the member was scanned."""
-        archive = self._open_archive(file.url, file.options)
-        known = _describe_member(file.url, archive, _find_member(archive, file.url), file.options)
-        if _is_changed(file, known):
-            archive = self._open_archive(file.url, file.options, fresh=True)
-            known = _describe_member(
-                file.url, archive, _find_member(archive, file.url), file.options
-            )
-        if get_options().check_sources and _is_changed(file, known):
+        for fresh in (False, True):
+            archive = self._open_archive(file.url, file.options, fresh=fresh)
+            member = _find_member(archive, file.url)
+            known = _describe_member(file.url, archive, member, file.options)
+            pairs = zip(file.fingerprint, known.fingerprint, strict=True)
+            if all(a == b for a, b in pairs if a is not None and b is not None):
+                return archive, member
+        if get_options().check_sources:
             raise StoreError(
                 f"the archive was modified after it was scanned: {known.fingerprint}, it was "
                 f"{file.fingerprint} (size of the member, time and etag of the archive)"
             )
-        return archive, _find_member(archive, file.url)
+        return archive, member
 
     def _open_archive(
         self, url: str, options: StorageOptions | None, *, fresh: bool = False
@@ -633,10 +626,6 @@ class ArchiveStore(Store):
         return [archive.find_begin(member, member.header, b"") for member in members]
 
 
-def _inflate(data: bytes) -> bytes:
-    return decode_stream(zlib.decompressobj(-zlib.MAX_WBITS), data, None)
-
-
 def _count_stored(member: ArchiveMember, length: int) -> int:
     """Return how many stored bytes surely hold the first bytes of a member."""
     if member.packed is None:
@@ -651,26 +640,16 @@ def _find_member(archive: _Archive, url: str) -> ArchiveMember:
         if any(other.startswith(folder) for other in archive.members):
             raise IsADirectoryError(f"{url}: it is a folder of {archive.file.url}")
         raise FileNotFoundError(f"{url}: there is no {name!r} in {archive.file.url}")
-    _is_plain(member, url)
     return member
-
-
-def _is_plain(member: ArchiveMember, url: str) -> bool:
-    if member.problem is not None:
-        raise UnsupportedError(f"{url}: {member.problem}")
-    return True
 
 
 def _describe_member(
     url: str, archive: _Archive, member: ArchiveMember, options: StorageOptions | None
 ) -> SourceFile:
+    """Return a member with its size, and with time and etag of the archive; refuse odd ones."""
+    if member.problem is not None:
+        raise UnsupportedError(f"{url}: {member.problem}")
     return SourceFile(url, member.length, archive.file.mtime, archive.file.etag, options)
-
-
-def _is_changed(file: SourceFile, known: SourceFile) -> bool:
-    """Say whether fingerprints differ, as far as both are known."""
-    pairs = zip(file.fingerprint, known.fingerprint, strict=True)
-    return any(a != b for a, b in pairs if a is not None and b is not None)
 
 
 def _options_of(parent: str, scheme: str, options: StorageOptions | None) -> StorageOptions | None:

@@ -56,14 +56,8 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     """Files in Google Cloud Storage.
 
     Their bytes are asked for as those of an HTTP filesystem are, by `set_session`, `encode_url` and
-    `kwargs`. So they are read as they come, within a time limit, and with their headers.
-
-    Parameters
-    ----------
-    repeats : bool
-        Repeat requests that fail; if not, who asks for them does so.
-    **options
-        Options of gcsfs.
+    `kwargs`. So they are read as they come, within a time limit, and with their headers. Without
+    ``repeats``, who asks for requests repeats those that fail.
     """
 
     version_header = GENERATION

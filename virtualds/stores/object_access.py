@@ -43,22 +43,11 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Access:
-    """How obstore gets at a bucket or container.
+    """How obstore gets at the bucket or container ``place``; its kind is ``"s3"`` or ``"az"``.
 
-    Parameters
-    ----------
-    kind : str
-        ``"s3"`` or ``"az"``.
-    place : str
-        The bucket or container.
-    config : dict
-        Settings of obstore's store, without credentials.
-    client : dict
-        Settings of its HTTP client.
-    secrets : dict
-        Credentials, as a provider of obstore returns them. Empty where they must be looked up.
-    login : dict
-        Where to look: the profile of AWS, or an object of ``azure.identity``.
+    ``config`` has settings of obstore's store without credentials, ``client`` those of its HTTP
+    client, and ``secrets`` the credentials, as a provider of obstore returns them. Without secrets
+    they must be looked up: ``login`` has the profile of AWS, or an object of ``azure.identity``.
     """
 
     kind: str
@@ -77,18 +66,8 @@ class Access:
 def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
     """Return how obstore gets at a bucket, from the options that a user gives fsspec for it.
 
-    Parameters
-    ----------
-    place : str
-        The beginning of a url, up to the bucket.
-    options : mapping, optional
-
-    Raises
-    ------
-    UnsupportedError
-        obstore has no word for an option.
-    ValueError
-        Two options contradict each other.
+    ``place`` is the beginning of a url, up to the bucket. Options that obstore has no word for are
+    refused, and so are two that contradict each other.
 
     Examples
     --------

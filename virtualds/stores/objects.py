@@ -225,18 +225,9 @@ REMOVED_AT_ONCE = 1000
 class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     """The objects of one bucket of S3, or of one container of Azure.
 
-    Paths begin with the bucket, as those of s3fs and adlfs do.
-
-    Parameters
-    ----------
-    place : str
-        The beginning of urls: scheme and bucket, and the account if the url names it.
-    repeats : bool
-        Repeat requests that fail; if not, who asks for them does so.
-    store : optional
-        A store of obstore, in place of options.
-    **options
-        Options of s3fs or adlfs.
+    Paths begin with the bucket, as those of s3fs and adlfs do, and urls with ``place``. Options are
+    those of s3fs or adlfs, or in their place a ``store`` of obstore. Without ``repeats``, who asks
+    for requests repeats those that fail.
     """
 
     cachable = False
