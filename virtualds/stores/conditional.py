@@ -94,7 +94,6 @@ class InMemory(ByContent):
         return ""
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        """Write a file under the lock."""
         with self.lock:
             return self.check_and_write(filesystem, path, data, expected)
 
@@ -249,7 +248,6 @@ class InObjectStore(ByContent):
     """Versions of objects, as their store names them, in `ConditionalFiles`."""
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
-        """Return the bytes of an object and its version."""
         found: tuple[bytes, str] = filesystem.read_version(path)
         return found
 
@@ -258,7 +256,6 @@ class InObjectStore(ByContent):
         return str(filesystem.find_version(path))
 
     def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
-        """Remove objects, many at a time."""
         try:
             filesystem.remove(paths)
         finally:
@@ -343,7 +340,6 @@ class InObjectStore(ByContent):
         return [answer if isinstance(answer, str) else None for answer in answers.values()]
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        """Write an object by one conditional request."""
         if self.find_unsafe_reason(filesystem, path):
             return super().write(filesystem, path, data, expected)
         return self._write_if(filesystem, path, data, expected)
@@ -371,7 +367,6 @@ class InObjectStore(ByContent):
             filesystem.invalidate_cache(path)
 
     def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        """Check the version, then write: a write of another writer in between goes unnoticed."""
         try:
             found = self.find_version(filesystem, path)
         except FileNotFoundError:

@@ -68,11 +68,9 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         self.repeats = repeats
 
     async def set_session(self) -> Any:
-        """Return the session of aiohttp."""
         return await self._set_session()
 
     def encode_url(self, path: str) -> URL:
-        """Return the url of the bytes of an object."""
         return URL(self.url(path), encoded=True).update_query(self._get_params({}))
 
     @property
@@ -115,7 +113,6 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     # ------------------------------------------------------------------ versions
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """Return the bytes of an object and its generation."""
         headers, data = self.call("GET", self.url(path))
         if (found := headers.get(GENERATION)) is not None:
             writer = headers.get(f"x-goog-meta-{WRITER}")
@@ -126,7 +123,6 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         return bytes(self.call("GET", self.url(path))[1]), version
 
     def find_version(self, path: str) -> str:
-        """Return the generation of an object."""
         return self.find_writer(path)[1]
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
@@ -135,7 +131,6 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         return found.get("metadata", {}).get(WRITER), str(found["generation"])
 
     def find_bucket(self, path: str) -> tuple[str, str]:
-        """Return the url of the server, and the bucket."""
         return self.server, self.split_path(path)[0]
 
     def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
@@ -157,7 +152,6 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
             raise
 
     def put_object(self, path: str, data: bytes) -> str:
-        """Write an object, and return its generation."""
         return str(self.upload_object(path, data, {}, {}))
 
     def list_times(self, prefix: str) -> dict[str, float]:

@@ -280,7 +280,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return f"{bucket.partition('@')[0]}{slash}{key}"
 
     def unstrip_protocol(self, name: str) -> str:
-        """Return the url of a path."""
         key = name.partition("/")[2]
         return f"{self.place}/{key}" if key else self.place
 
@@ -374,7 +373,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **how: Any
     ) -> bytes:
-        """Return the bytes of an object."""
         if start is None and end is None:
             return self.fetch_whole(path)
         data: bytes = super().cat_file(path, start, end, **how)
@@ -436,7 +434,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             yield from page
 
     def ls(self, path: str, detail: bool = True, **how: Any) -> list[Any]:
-        """Return what lies directly in a folder."""
         key, _ = self._find_key(path)
         found = list(self._list(key, delimited=True))
         if not found:
@@ -457,7 +454,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         detail: bool = False,
         **how: Any,
     ) -> Any:
-        """Return all files below a folder."""
         if maxdepth is not None or withdirs:
             return super().find(path, maxdepth, withdirs, detail, on_error="raise", **how)
         key, _ = self._find_key(path)
@@ -477,15 +473,12 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return str(self._etag(made))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **how: Any) -> None:
-        """Write an object."""
         self._put(path, value)
 
     def put_object(self, path: str, data: bytes) -> str:
-        """Write an object whatever is there, and return its etag."""
         return self._put(path, data)
 
     def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
-        """Write an object by one conditional request, with its writer in its metadata."""
         mode: Any = "create" if expected is None else {"e_tag": expected}
         try:
             return self._put(path, data, mode=mode, attributes={WRITER: writer})
@@ -503,13 +496,11 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         raise error
 
     def rm_file(self, path: str) -> None:
-        """Remove an object."""
         self.remove([path])
 
     _rm = rm_file
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove objects; one that is gone already is no error."""
         keys = [self._find_object(path)[0] for path in paths]
         for begin in range(0, len(keys), REMOVED_AT_ONCE):
             self._remove(keys[begin : begin + REMOVED_AT_ONCE])
@@ -520,25 +511,20 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     # ------------------------------------------------------------------ versions
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """Return the bytes of an object and its etag."""
         found = self._fetch(path, 0, {}, 0)
         return found.data, Version.of(str(found.etag), found.writer)
 
     def find_version(self, path: str) -> str:
-        """Return the etag of an object."""
         return self.find_writer(path)[1]
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
-        """Return the writer of an object, None if it has none, and its etag."""
         meta, marks = self._head(path)
         return marks.get(WRITER), str(self._etag(meta))
 
     def find_bucket(self, path: str) -> tuple[str, str]:
-        """Return the endpoint of the server, and the bucket."""
         return self.config.get("endpoint", "Amazon S3 or a given store"), self.bucket
 
     def list_times(self, prefix: str) -> dict[str, float]:
-        """Return the paths that begin with a prefix, and when they were written, since 1970."""
         key, _ = self._find_object(prefix)
         folder = key.rpartition("/")[0] or None
         pages = self._ask(lambda library, store: iter(library.list(store, folder, offset=key)))
