@@ -302,30 +302,21 @@ FILESYSTEM, STORE = "filesystem", "store"
 """Options that hold an object which serves the urls: a filesystem of fsspec, a store of obstore."""
 
 
-def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return the fsspec filesystem of a url, and the path in it."""
-    return _find_filesystem(url, resolve_options(options))
-
-
-def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return a filesystem for many requests at a time, without its own retries."""
-    return _find_filesystem(url, resolve_options(options), retries=False)
-
-
 def use_filesystem(
     url: str,
     options: StorageOptions | None,
     work: Callable[[Any, str], T],
-    find: Callable[[str, StorageOptions | None], tuple[Any, str]] = find_reading_filesystem,
+    *,
+    retries: bool = False,
 ) -> T:
-    """Return what work on a filesystem and a path in it returns.
+    """Return what work on a filesystem and a path in it returns, which repeats requests or not.
 
     Work is done once more if credentials, which a function gave, have expired meanwhile.
     """
     for is_new in (False, True):
         used = find_grant(options)
         try:
-            return work(*find(url, options))
+            return work(*find_filesystem(url, options, retries=retries))
         except list_store_errors() as error:
             if not options or not used or not renew(options[OPTION], used, error, is_new=is_new):
                 raise
@@ -343,9 +334,11 @@ def find_options(filesystem: Any, url: str) -> StorageOptions | None:
     return options
 
 
-def _find_filesystem(
+def find_filesystem(
     url: str, options: StorageOptions | None, *, retries: bool = True
 ) -> tuple[Any, str]:
+    """Return the fsspec filesystem of a url, and the path in it."""
+    options = resolve_options(options)
     if options and FILESYSTEM in options:
         if len(options) > 1:
             other = min(options.keys() - {FILESYSTEM})

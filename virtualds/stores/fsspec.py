@@ -25,7 +25,6 @@ from virtualds.stores.conditional import PROOF, create, find_versioning
 from virtualds.stores.filesystems import (
     demand_no_login,
     find_filesystem,
-    find_reading_filesystem,
     use_filesystem,
 )
 from virtualds.stores.responses import (
@@ -256,7 +255,7 @@ class FsspecStore(Store):
         file = self.describe(url, options)
         if file.size is None:
             # its end is unknown, so it is read as a stream
-            filesystem, path = find_reading_filesystem(url, options)
+            filesystem, path = find_filesystem(url, options, retries=False)
             with filesystem.open(path, "rb") as handle:
                 return file, handle.read(length)
         length = min(length, file.size)
@@ -355,7 +354,7 @@ def _ask_once(
     ``method`` is what the log calls the request; one without a name is not told of.
     """
     with describe_errors(url, method):
-        return use_filesystem(url, options, work, find_filesystem)
+        return use_filesystem(url, options, work, retries=True)
 
 
 def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:

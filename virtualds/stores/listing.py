@@ -269,7 +269,7 @@ def _list_folder(
 
     with explain_open_errors(named), describe_errors(named):
         found = retry_request(
-            partial(use_filesystem, url, options, ask, find_filesystem), Request("LIST", url)
+            partial(use_filesystem, url, options, ask, retries=True), Request("LIST", url)
         )
     beginning = f"{folder.rstrip('/')}/"
     for info in found:

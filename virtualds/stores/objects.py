@@ -17,6 +17,7 @@ from functools import partial
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
+from itertools import chain
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote
 
@@ -88,7 +89,8 @@ def load_library() -> Any:
 
 def _load_anew() -> None:
     """Replace obstore by a copy of it, which shares no state with the one of the parent."""
-    old = {name: sys.modules.pop(name) for name in _list_modules("obstore")}
+    names = [name for name in sys.modules if name.partition(".")[0] == "obstore"]
+    old = {name: sys.modules.pop(name) for name in names}
     compiled = {
         name: file
         for name, module in old.items()
@@ -106,10 +108,6 @@ def _load_anew() -> None:
         module = module_from_spec(ModuleSpec(name, loader, origin=place))
         sys.modules[name] = module
         loader.exec_module(module)
-
-
-def _list_modules(package: str) -> list[str]:
-    return [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
 
 
 # ---------------------------------------------------------------------- errors
@@ -344,10 +342,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         """Return a range of an object, with the etag and size that it has now."""
         return self._fetch(path, length, {"range": (offset, offset + length)}, offset)
 
-    def fetch_whole(self, path: str) -> bytes:
-        """Return all bytes of an object."""
-        return self._fetch(path, 0, {}, 0).data
-
     def _fetch(self, path: str, nbytes: int, how: dict[str, Any], offset: int) -> Answer:
         key, version = self._find_object(path)
 
@@ -374,7 +368,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         self, path: str, start: int | None = None, end: int | None = None, **how: Any
     ) -> bytes:
         if start is None and end is None:
-            return self.fetch_whole(path)
+            return self._fetch(path, 0, {}, 0).data
         data: bytes = super().cat_file(path, start, end, **how)
         return data
 
@@ -422,16 +416,12 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 yield {"name": f"{self.bucket}/{one}", "size": 0, "type": "directory"}
         else:
             pages = self._ask(lambda library, store: iter(library.list(store, prefix)))
-            found = {"objects": self._turn(pages)}
-            folders = set()
+            turned = iter(partial(self._ask, lambda *_: next(pages, None)), None)
+            found, folders = {"objects": chain.from_iterable(turned)}, set()
         for one in found["objects"]:
             # some tools write an empty object with the name of a folder
             if one["path"] != key and not (one["path"] in folders and not one["size"]):
                 yield self._describe(f"{self.bucket}/{one['path']}", one)
-
-    def _turn(self, pages: Iterator[Any]) -> Iterator[Any]:
-        while (page := self._ask(lambda *_: next(pages, None))) is not None:
-            yield from page
 
     def ls(self, path: str, detail: bool = True, **how: Any) -> list[Any]:
         key, _ = self._find_key(path)
@@ -446,16 +436,9 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         found = self._list(self._find_key(path)[0], delimited=True)
         return {one["name"].rpartition("/")[2] for one in found}
 
-    def find(
-        self,
-        path: str,
-        maxdepth: int | None = None,
-        withdirs: bool = False,
-        detail: bool = False,
-        **how: Any,
-    ) -> Any:
-        if maxdepth is not None or withdirs:
-            return super().find(path, maxdepth, withdirs, detail, on_error="raise", **how)
+    def find(self, path: str, *given: Any, detail: bool = False, **how: Any) -> Any:
+        if given or how:
+            return super().find(path, *given, detail=detail, on_error="raise", **how)
         key, _ = self._find_key(path)
         found = {one["name"]: one for one in self._list(key, delimited=False)}
         return found if detail else sorted(found)
@@ -465,7 +448,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ writing
 
-    def _put(self, path: str, data: bytes, **how: Any) -> str:
+    def put_object(self, path: str, data: bytes, **how: Any) -> str:
         key, _ = self._find_object(path)
         # a write in parts has no conditions
         how |= {"use_multipart": False}
@@ -473,15 +456,12 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return str(self._etag(made))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **how: Any) -> None:
-        self._put(path, value)
-
-    def put_object(self, path: str, data: bytes) -> str:
-        return self._put(path, data)
+        self.put_object(path, value)
 
     def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
         mode: Any = "create" if expected is None else {"e_tag": expected}
         try:
-            return self._put(path, data, mode=mode, attributes={WRITER: writer})
+            return self.put_object(path, data, mode=mode, attributes={WRITER: writer})
         except ObjectError as error:
             self._judge(path, error, expected)
 
