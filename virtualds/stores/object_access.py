@@ -13,7 +13,7 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -77,8 +77,10 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
     >>> translate_options("s3://bucket", {"profile": "mine"}).login
     {'profile': 'mine'}
     """
-    given = _Words(place, {n: v for n, v in (options or {}).items() if n not in IGNORED})
-    found = _TRANSLATIONS[kind_of(place)](place.partition("://")[2], given)
+    kept = {name: value for name, value in (options or {}).items() if name not in IGNORED}
+    translate, nested = _TRANSLATIONS[kind_of(place)]
+    given = _Words(place, kept, nested)
+    found = translate(place.partition("://")[2], given)
     given.demand_nothing_left()
     return found
 
@@ -98,11 +100,18 @@ def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Words:
-    """Options, from which a translation takes those that it knows."""
+    """Options, from which a translation takes those that it knows.
 
-    def __init__(self, place: str, left: dict[str, Any], within: str = "") -> None:
-        self.place, self.left, self.within = place, left, within
-        self.inner: list[_Words] = []
+    Those within other options, ``nested``, are named with the name of the outer one and a dot.
+    """
+
+    def __init__(self, place: str, options: Mapping[str, Any], nested: Sequence[str]) -> None:
+        self.place, self.left = place, dict(options)
+        for outer in nested:
+            inner = self.take(outer, {})
+            if not isinstance(inner, Mapping):
+                raise ValueError(f"{outer}: got {type(inner).__name__}; give a dict")
+            self.left |= {f"{outer}.{name}": value for name, value in inner.items()}
 
     def take(self, name: str, default: Any = None) -> Any:
         value = self.left.pop(name, None)
@@ -113,31 +122,20 @@ class _Words:
         if self.left.get(name) in (None, *without_effect):
             self.left.pop(name, None)
 
-    def take_inner(self, name: str) -> _Words:
-        """Return the options within an option, which are demanded to be known as well."""
-        value = self.take(name, {})
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{name}: got {type(value).__name__}; give a dict")
-        self.inner.append(_Words(self.place, dict(value), f"{self.within}{name}."))
-        return self.inner[-1]
-
-    def take_one(self, what: str, *places: tuple[_Words, str]) -> Any:
+    def take_one(self, what: str, *names: str) -> Any:
         """Return the value of one thing that several options may name."""
-        values = [value for words, name in places if (value := words.take(name, "")) != ""]
+        values = [value for name in names if (value := self.take(name, "")) != ""]
         if any(value != values[0] for value in values):
             raise ValueError(f"{self.place}: storage_options name two values of {what}; give one")
         return values[0] if values else None
 
     def demand_nothing_left(self) -> None:
         """Refuse options that nobody has taken."""
-        names = [f"{self.within}{name}" for name in self.left]
-        if names:
+        if self.left:
             raise UnsupportedError(
-                f"{self.place}: storage_options have {min(names)!r}, which has no meaning here; "
-                f"{REMEDY}"
+                f"{self.place}: storage_options have {min(self.left)!r}, which has no meaning "
+                f"here; {REMEDY}"
             )
-        for words in self.inner:
-            words.demand_nothing_left()
 
 
 # ---------------------------------------------------------------------- S3
@@ -158,80 +156,76 @@ _S3_TUNING = (
 """Settings of botocore's own requests: connections and repetitions are ours to count."""
 
 
+_S3_NESTED = ("client_kwargs", "config_kwargs", "config_kwargs.s3", "s3_additional_kwargs")
+
+
 def _translate_s3(bucket: str, given: _Words) -> Access:
-    client, settings = given.take_inner("client_kwargs"), given.take_inner("config_kwargs")
     for name in _S3_TUNING:
-        settings.take(name)
-    session = [(client, "aws_session_token"), (given, "token")]
-    secrets = {
-        "access_key_id": given.take_one(
-            "the key", (given, "key"), (given, "username"), (client, "aws_access_key_id")
-        ),
-        "secret_access_key": given.take_one(
-            "the secret", (given, "secret"), (given, "password"), (client, "aws_secret_access_key")
-        ),
-        "token": given.take_one("the token", *session),
-    }
-    unsigned = str(settings.take("signature_version", "s3v4")).lower().find("unsigned") >= 0
-    anonymous = bool(given.take("anon", False)) or unsigned
-    known = bool(secrets["access_key_id"])
-    if known != bool(secrets["secret_access_key"]) and not anonymous:
+        given.take(f"config_kwargs.{name}")
+    key, secret, token = (
+        given.take_one(f"the {what}", *names, f"client_kwargs.aws_{full}")
+        for what, names, full in (
+            ("key", ("key", "username"), "access_key_id"),
+            ("secret", ("secret", "password"), "secret_access_key"),
+            ("token", ("token",), "session_token"),
+        )
+    )
+    signing = str(given.take("config_kwargs.signature_version", "s3v4"))
+    anonymous = bool(given.take("anon", False)) or "unsigned" in signing.lower()
+    if bool(key) != bool(secret) and not anonymous:
         raise ValueError(f"{given.place}: storage_options have half a key; give key and secret")
+    secure = given.take_one("use_ssl", "use_ssl", "client_kwargs.use_ssl")
+    endpoint = given.take_one("the endpoint", "endpoint_url", "client_kwargs.endpoint_url")
+    if secure is False and not endpoint:
+        endpoint = "http://s3.amazonaws.com"
+    if endpoint and "://" not in endpoint:
+        endpoint = f"http{'' if secure is False else 's'}://{endpoint}"
+    regions = ("client_kwargs.region_name", "config_kwargs.region_name")
+    style = "config_kwargs.s3.addressing_style"
+    given.drop(style, "path", "auto")
+    payer = given.take("s3_additional_kwargs.RequestPayer")
     config = {
         "skip_signature": anonymous,
-        "region": given.take_one("the region", (client, "region_name"), (settings, "region_name")),
-        "endpoint": given.take_one(
-            "the endpoint", (given, "endpoint_url"), (client, "endpoint_url")
-        ),
-        "virtual_hosted_style_request": _take_addressing(settings.take_inner("s3")),
+        "region": given.take_one("the region", *regions),
+        "endpoint": endpoint,
+        # whether the bucket is a part of the name of the host
+        "virtual_hosted_style_request": given.left.get(style) == "virtual",
+        "request_payer": bool(given.take("requester_pays", False) or payer) or None,
+        **{new: given.take(f"s3_additional_kwargs.{n}") for n, new in _S3_ADDITIONAL.items()},
     }
-    secure = given.take_one("use_ssl", (given, "use_ssl"), (client, "use_ssl"))
-    if secure is False and not config["endpoint"]:
-        config["endpoint"] = "http://s3.amazonaws.com"
-    if config["endpoint"] and "://" not in config["endpoint"]:
-        config["endpoint"] = f"http{'' if secure is False else 's'}://{config['endpoint']}"
-    additional = given.take_inner("s3_additional_kwargs")
-    config |= {new: additional.take(name) for name, new in _S3_ADDITIONAL.items()}
-    payer = additional.take("RequestPayer")
-    config["request_payer"] = bool(given.take("requester_pays", False) or payer) or None
+    given.drop(style, "virtual")
     given.drop("version_aware", False)
     profile = given.take("profile")
     return Access(
         "s3",
         bucket,
         {name: value for name, value in config.items() if value is not None},
-        _take_client(client.take("verify"), settings, "connect_timeout"),
-        secrets if known and not anonymous else {},
+        _take_client(given, "client_kwargs.verify", "connect_timeout", "config_kwargs."),
+        {"access_key_id": key, "secret_access_key": secret, "token": token}
+        if key and not anonymous
+        else {},
         {"profile": profile} if profile else {},
     )
 
 
-def _take_addressing(style: _Words) -> bool:
-    """Say whether the bucket is a part of the name of the host."""
-    if style.left.get("addressing_style") == "virtual":
-        style.take("addressing_style")
-        return True
-    style.drop("addressing_style", "path", "auto")
-    return False
-
-
-def _take_client(verify: Any, settings: _Words, connect: str) -> dict[str, Any]:
+def _take_client(given: _Words, checks: str, connect: str, within: str = "") -> dict[str, Any]:
     """Return the settings of an HTTP client: certificates, proxies and time limits."""
     found: dict[str, Any] = {
-        "connect_timeout": f"{settings.take(connect, CONNECT_TIMEOUT)}s",
-        "read_timeout": f"{settings.take('read_timeout', READ_TIMEOUT)}s",
+        "connect_timeout": f"{given.take(within + connect, CONNECT_TIMEOUT)}s",
+        "read_timeout": f"{given.take(f'{within}read_timeout', READ_TIMEOUT)}s",
         "allow_http": True,
     }
+    verify = given.take(checks)
+    bundle = verify if isinstance(verify, str | os.PathLike) else os.environ.get("AWS_CA_BUNDLE")
     if verify is False:
         found["allow_invalid_certificates"] = True
-    bundle = verify if isinstance(verify, str | os.PathLike) else os.environ.get("AWS_CA_BUNDLE")
-    if verify is not False and bundle:
+    elif bundle:
         with open(bundle, "rb") as file:
             found["root_certificate"] = file.read()
-    proxies = settings.take("proxies", {})
+    proxies = given.take(f"{within}proxies", {})
     if proxy := proxies.get("https", proxies.get("http")):
         found["proxy_url"] = proxy if "://" in proxy else f"http://{proxy}"
-    if agent := settings.take("user_agent"):
+    if agent := given.take(f"{within}user_agent"):
         found["user_agent"] = agent
     return found
 
@@ -303,7 +297,7 @@ def _translate_azure(box: str, given: _Words) -> Access:
         # the environment may name an emulator, for other programs
         "use_emulator": False,
     }
-    client = _take_client(given.take("connection_verify"), given, "connection_timeout")
+    client = _take_client(given, "connection_verify", "connection_timeout")
     place = found[1] if found else box
     return Access("az", place, config, client, {} if anonymous else secrets, login)
 
@@ -341,11 +335,11 @@ def _split_connection_string(given: _Words, text: str) -> tuple[str, str, dict[s
     return account, endpoint, secrets
 
 
-_TRANSLATIONS: dict[str, Callable[[str, _Words], Access]] = {
-    "s3": _translate_s3,
-    "az": _translate_azure,
+_TRANSLATIONS: dict[str, tuple[Callable[[str, _Words], Access], Sequence[str]]] = {
+    "s3": (_translate_s3, _S3_NESTED),
+    "az": (_translate_azure, ()),
 }
-"""Translations by kind of store; each takes the options that it knows out of those given."""
+"""Translations by kind of store, and the options that have others within."""
 
 
 # ---------------------------------------------------------------------- credentials and regions
