@@ -95,15 +95,9 @@ class UrlParts(NamedTuple):
 class AccessPolicy:
     """Where the files that a set refers to may lie, and how they are opened.
 
-    Parameters
-    ----------
-    prefixes : tuple of str, optional
-        Absolute urls. By default a set of this machine may refer to any file, a remote one to
-        remote files.
-    options : StorageOptions, optional
-        Access options of these files, which the user gave apart from those of the set.
-    protocol : str, optional
-        Scheme of urls without one, which the user gave; by default they are paths.
+    ``prefixes`` are absolute urls; by default a set of this machine may refer to any file, a remote
+    one to remote files. ``options`` open these files, and ``protocol`` is the scheme of urls that
+    have none, where the user gave them apart from those of the set.
 
     Examples
     --------
@@ -121,13 +115,7 @@ class AccessPolicy:
 
     @classmethod
     def of(cls, allow: Allow) -> AccessPolicy:
-        """Return the rules of an argument ``allow``.
-
-        Raises
-        ------
-        ValueError
-            A prefix is empty, a chain, or has a query.
-        """
+        """Return the rules of an argument ``allow``; refuse chains, queries and empty prefixes."""
         if allow is None:
             return cls()
         given = [allow] if isinstance(allow, str | os.PathLike) else allow
@@ -146,13 +134,7 @@ class AccessPolicy:
         return tuple(_parse_url(p) for p in self.prefixes or () if scheme_of(p) != "file")
 
     def check(self, url: str, base: str) -> None:
-        """Refuse a url, absolute from `resolve_url`, that the set ``base`` may not name.
-
-        Raises
-        ------
-        AccessError
-            The set may not name it.
-        """
+        """Refuse a url, absolute from `resolve_url`, that the set ``base`` may not name."""
         *outer, last = _split_links(url)
         bent = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
         free = self.prefixes is None
@@ -200,10 +182,7 @@ ANYWHERE = AccessPolicy()
 def resolve_url(url: str, base: str) -> str:
     """Return the absolute url of a url in the set ``base``, in the form that is checked and opened.
 
-    Raises
-    ------
-    AccessError
-        The text is neither a url nor a path.
+    A text that is neither a url nor a path is refused.
     """
     if not is_nameable(url):
         raise _access_error(url, base)

@@ -221,14 +221,9 @@ class ConditionalFiles(Protocol):
     def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
         """Write an object by one conditional request, with `WRITER` in its metadata.
 
-        ``expected`` is the version that the object must have, None if it must not exist.
-
-        Raises
-        ------
-        RefusedError
-            The server says that the condition is false.
-        UnknownConditionError
-            The server says that it does not know conditions.
+        ``expected`` is the version that the object must have, None if it must not exist. A server
+        may say that the condition is false (`RefusedError`), or that it knows no conditions
+        (`UnknownConditionError`).
         """
 
     def put_object(self, path: str, data: bytes) -> str:

@@ -104,33 +104,19 @@ class Store(ABC):
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range; each has exactly the requested length.
 
-        Raises
-        ------
-        StoreError
-            The file is missing, unreadable, shorter, or no longer the one that was scanned.
+        A file that is missing, unreadable, shorter, or no longer the one that was scanned is a
+        `StoreError`.
         """
 
     def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:  # noqa: B027
         """Announce ranges that the caller will read soon; this hint never fails."""
 
     def check_unchanged(self, file: SourceFile) -> None:  # noqa: B027
-        """Check that a file is still the one that was scanned, if that takes no request.
-
-        Raises
-        ------
-        StoreError
-            The file has changed.
-        """
+        """Raise a `StoreError` if a file has changed since its scan, and that takes no request."""
 
     @abstractmethod
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return the file with its fingerprint.
-
-        Raises
-        ------
-        OSError
-            The file does not exist or may not be read.
-        """
+        """Return the file with its fingerprint; one that may not be read is an `OSError`."""
 
     @abstractmethod
     def read_head(
@@ -146,11 +132,6 @@ class Store(ABC):
         """Return a whole small file, and the name of the version that has these bytes.
 
         The content gives a version its name, so equal contents may have equal names.
-
-        Raises
-        ------
-        FileNotFoundError
-            There is no such file.
         """
         data = self.read_all(url, options)
         return data, version_of(data)
@@ -177,10 +158,7 @@ class Store(ABC):
     ) -> None:
         """Create or replace a file as a whole: readers see the old bytes or the new ones.
 
-        Raises
-        ------
-        FileExistsError
-            The file exists and ``replace`` is false.
+        Without ``replace``, a file that exists is a `FileExistsError`.
         """
         self._refuse(url)
 
@@ -217,12 +195,8 @@ class Store(ABC):
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse a store where two writers of the set at a url would not notice each other.
 
-        A store that has to try this writes its trial files beside the set.
-
-        Raises
-        ------
-        UnsupportedError
-            `write_version` does not keep its promise in this store.
+        There `write_version` does not keep its promise. A store that has to try this writes its
+        trial files beside the set.
         """
         self._refuse(url)
 
