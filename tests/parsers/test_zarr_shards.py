@@ -22,7 +22,7 @@ from zarr_stores import BIG, CRC, GZIP, LITTLE, ZSTD, named, numcodec, sharded, 
 import virtualds
 from virtualds import ManifestArray
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.formats.zarr import shard_index
+from virtualds.formats.zarr import shards
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -89,15 +89,15 @@ def test_indexes_of_many_shards_are_read_when_they_are_needed(
     inner = sharded(LITTLE, ZSTD, chunk=(1, 2))
     codec = sharded(inner, chunk=(1, 4)) if nested else inner
     v3("int32", -5, codec).write(tmp_path / "s")
-    monkeypatch.setattr(shard_index, "MOST_SHARDS", {True: 2, False: 2})
+    monkeypatch.setattr(shards, "MOST_SHARDS", {True: 2, False: 2})
     read: Counter[str] = Counter()
-    real = shard_index._read_index
+    real = shards._read_index
 
     def counted(shard: Any, level: Any) -> Any:
         read[shard.file.url.rpartition("/c/")[2]] += 1
         return real(shard, level)
 
-    monkeypatch.setattr(shard_index, "_read_index", counted)
+    monkeypatch.setattr(shards, "_read_index", counted)
     array = virtual(tmp_path / "s")
     assert not read and not array.fragments[0].manifest.is_loaded
     expected = native(tmp_path / "s")
@@ -152,14 +152,14 @@ def test_a_shard_on_s3_costs_one_request(
     remote.put(str(tmp_path / "s"), s3_bucket.removeprefix("s3://") + "/s", recursive=True)
     asked: list[tuple[str, int]] = []
     threads: set[int] = set()
-    real = shard_index._fetch_bytes
+    real = shards._fetch_bytes
 
     def counted(shard: Any, begin: int, size: int) -> Any:
         asked.append((shard.file.url, size))
         threads.add(threading.get_ident())
         return real(shard, begin, size)
 
-    monkeypatch.setattr(shard_index, "_fetch_bytes", counted)
+    monkeypatch.setattr(shards, "_fetch_bytes", counted)
     array = virtual(f"{s3_bucket}/s", storage_options=s3_server)
     assert len(asked) == len({url for url, _ in asked}) == 13 * 3
     # offset and length of 3 x 2 chunks, and a checksum
@@ -235,7 +235,7 @@ def test_a_damaged_index_is_an_error_and_no_fill_value(
     shard = tmp_path / "s/a/c/0/1"
     shard.write_bytes(damage(shard.read_bytes()))
     if lazy:
-        monkeypatch.setattr(shard_index, "MOST_SHARDS", {True: 0, False: 0})
+        monkeypatch.setattr(shards, "MOST_SHARDS", {True: 0, False: 0})
         array = virtual(tmp_path / "s")
         assert (array.read((slice(0, 1), slice(0, 4))) >= 0).all()
         with pytest.raises(ReadError, match=r"c/0/1.*index"):
@@ -252,7 +252,7 @@ def test_a_damaged_index_is_an_error_and_no_fill_value(
 
 def test_a_shard_that_is_gone_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     v3("int32", -5, sharded()).write(tmp_path / "s")
-    monkeypatch.setattr(shard_index, "MOST_SHARDS", {True: 0, False: 0})
+    monkeypatch.setattr(shards, "MOST_SHARDS", {True: 0, False: 0})
     array = virtual(tmp_path / "s")
     (tmp_path / "s/a/c/1/0").unlink()
     with pytest.raises(ReadError, match="c/1/0"):

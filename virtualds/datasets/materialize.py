@@ -30,7 +30,7 @@ from virtualds.errors import cannot_hold
 from virtualds.formats import GRACE, replaces_by, zarr_manifests
 from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
 from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate
-from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
+from virtualds.formats.zarr.v2_arrays import unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot

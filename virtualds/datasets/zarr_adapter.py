@@ -76,8 +76,7 @@ class VirtualStore(Store):
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
 
-        arrays = [(path, found.token) for path, found in self._view.arrays.items()]
-        return ("virtualds", *normalize_token((self._origin, self._view.groups, arrays)))
+        return ("virtualds", *normalize_token((self._origin, *self._view.token)))
 
     def with_read_only(self, read_only: bool = False) -> VirtualStore:
         """Return a new store with the same content.

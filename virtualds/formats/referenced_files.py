@@ -6,12 +6,13 @@ before any file is opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.errors import FormatError, ReadError
+from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import (
@@ -167,6 +168,17 @@ MALFORMED_ERRORS = (
     ValueError,
 )
 """Errors of code that takes metadata as well-formed; numpy parses types as Python."""
+
+
+@contextmanager
+def explain_malformed(url: str) -> Iterator[None]:
+    """Turn errors of code that takes metadata as well-formed into a `FormatError`."""
+    try:
+        yield
+    except MALFORMED_ERRORS as error:
+        if isinstance(error, VirtualdsError):
+            raise
+        raise malformed_error(url, error) from error
 
 
 def malformed_error(url: str, error: Exception) -> FormatError:

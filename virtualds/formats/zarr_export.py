@@ -2,7 +2,7 @@
 
 A `StoredArray` is one that plain Zarr can describe: its metadata say how to decode, its chunks are
 the bytes of the sources. Our reader decodes a `DecodedArray` into chunks of plain numbers. An
-`UnsupportedArray` has no form in Zarr.
+array that has no form in Zarr is the error that reading it raises.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -23,17 +24,27 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.codecs.vlen_text import to_text_objects
 from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.formats.zarr.chunk_keys import SeparatedKeys
 from virtualds.formats.zarr.data_types import (
     RECORDS,
     data_type_from_v3,
+    fill_to_attribute,
     fill_value_from_v3,
     fill_value_to_v3,
+    pack_members,
+    to_packed,
 )
 from virtualds.formats.zarr.document import MARKER, consolidate
-from virtualds.formats.zarr.v2_types import fill_to_attribute, pack_members, to_packed
-from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3, is_extended
-from virtualds.formats.zarr.v3_metadata import axes_from_v3, grid_to_v3
-from virtualds.formats.zarr.values import TEXT, encode_chunks, values_to_v3
+from virtualds.formats.zarr.v3_arrays import (
+    TEXT,
+    ManifestPart,
+    array_to_v3,
+    axes_from_v3,
+    encode_chunk,
+    grid_to_v3,
+    is_extended,
+    values_to_v3,
+)
 from virtualds.json_values import to_json
 from virtualds.reading.stored_chunks import ChunkIndex, StoredChunks
 
@@ -43,8 +54,9 @@ Objection = Callable[[Mapping[str, Any]], str | None]
 WHOLE_CHUNK = slice(None)
 LISTED = 2**16
 """Chunks that are listed at a time."""
-KEYS = "c"
+CHUNKS = "c"
 """The beginning of chunk keys, below the path of their array."""
+KEYS = SeparatedKeys("default", "/")
 CHUNK_BYTES = 2**24
 """Most bytes of a decoded chunk, where its array has no regular chunks."""
 UNWIELDY_BYTES = 2**26
@@ -177,7 +189,7 @@ class DecodedArray:
         values = to_text_objects(values) if is_text else pack_members(values)
         little = values.astype(values.dtype.newbyteorder("<"), copy=False)
         shape = tuple(int(s.encoded[0]) for s in slabs)
-        return next(encode_chunks(little, shape))[1][wanted]
+        return encode_chunk(little, shape)[wanted]
 
     def has(self, place: ChunkIndex) -> bool:
         """Say whether a chunk lies in the grid; none is missing, since gaps are filled."""
@@ -303,42 +315,12 @@ def _is_aligned(fragments: tuple[Fragment, ...], axis: int, length: int, size: i
 # ---------------------------------------------------------------------- which of them
 
 
-@dataclass(frozen=True)
-class UnsupportedArray:
-    """An array that Zarr cannot hold: reading it raises the reason.
-
-    Parameters
-    ----------
-    path : str
-    error : UnsupportedError
-    """
-
-    path: str
-    error: UnsupportedError
-
-    @property
-    def token(self) -> Any:
-        """What tells it from other arrays."""
-        return str(self.error)
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Never there.
-
-        Raises
-        ------
-        UnsupportedError
-            Always.
-        """
-        raise self.error
-
-
 ServedArray = StoredArray | DecodedArray
 
 
 def _serve_array(
     path: str, variable: ManifestVariable, objection: Objection
-) -> ServedArray | UnsupportedArray:
+) -> ServedArray | UnsupportedError:
     """Return an array in the first form that the reader can read."""
     reason: str | None = None
     try:
@@ -354,14 +336,15 @@ def _serve_array(
                     return found
     except UnsupportedError as error:
         reason = f"{error}"
-    return UnsupportedArray(path, UnsupportedError(f"variable {path}: {reason}"))
+    return UnsupportedError(f"variable {path}: {reason}")
 
 
 def _list_forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[ServedArray]:
     if isinstance(data, ManifestArray):
-        metadata, parts = _describe_stored(data)
-        if metadata is not None and not _is_unwieldy(data):
-            yield StoredArray(path, metadata | said, tuple(parts))
+        with suppress(UnsupportedError):
+            stored, parts = array_to_v3(data)
+            if not is_extended(stored) and not _is_unwieldy(data):
+                yield StoredArray(path, stored | said, tuple(parts))
     metadata = _describe_decoded(data)
     for grid in _list_decoded_grids(data):
         yield DecodedArray(path, metadata | {"chunk_grid": grid} | said, data)
@@ -389,14 +372,6 @@ def _to_pairs(kind: Any) -> Any:
     fields = kind["configuration"]["fields"]
     pairs = [[field["name"], _to_pairs(field["data_type"])] for field in fields]
     return {"name": RECORDS[1], "configuration": {"fields": pairs}}
-
-
-def _describe_stored(array: ManifestArray) -> tuple[dict[str, Any] | None, list[ManifestPart]]:
-    try:
-        metadata, parts = array_to_v3(array)
-    except UnsupportedError:
-        return None, []
-    return (None, []) if is_extended(metadata) else (metadata, parts)
 
 
 def _attributes_to_v3(variable: ManifestVariable) -> dict[str, Any]:
@@ -427,7 +402,7 @@ class ZarrView:
     ----------
     groups : dict of str to dict
         Attributes of every group by path; the root is under ``""``.
-    arrays : dict of str to StoredArray, DecodedArray or UnsupportedArray
+    arrays : dict of str to StoredArray, DecodedArray or UnsupportedError
 
     Examples
     --------
@@ -440,7 +415,7 @@ class ZarrView:
     """
 
     groups: Mapping[str, dict[str, Any]]
-    arrays: Mapping[str, ServedArray | UnsupportedArray]
+    arrays: Mapping[str, ServedArray | UnsupportedError]
 
     @classmethod
     def of(cls, group: ManifestGroup, objection: Objection) -> ZarrView:
@@ -458,6 +433,15 @@ class ZarrView:
                 below = f"{path}/{name}" if path else name
                 arrays[below] = _serve_array(below, variable, objection)
         return cls(groups, arrays)
+
+    @property
+    def token(self) -> Any:
+        """What tells it from other hierarchies."""
+        arrays = (
+            (path, str(array) if isinstance(array, UnsupportedError) else array.token)
+            for path, array in self.arrays.items()
+        )
+        return self.groups, [*arrays]
 
     # ------------------------------------------------------------------ values
 
@@ -492,10 +476,12 @@ class ZarrView:
         return path if known else None
 
     def _build_document(self, path: str) -> bytes:
-        if path in self.arrays:
-            found = self.arrays[path].metadata
-        else:
+        if (array := self.arrays.get(path)) is None:
             found = self._describe_group(path) | self._consolidate(path)
+        elif isinstance(array, UnsupportedError):
+            raise array
+        else:
+            found = array.metadata
         return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
 
     def _describe_group(self, path: str) -> dict[str, Any]:
@@ -507,26 +493,25 @@ class ZarrView:
         In that case readers look for each array, and get the error of that array alone.
         """
         prefix = f"{path}/" if path else ""
-        below = {key: array for key, array in self.arrays.items() if key.startswith(prefix)}
-        if any(isinstance(array, UnsupportedArray) for array in below.values()):
-            return {}
-        nodes = {
-            key: self._describe_group(key) for key in self.groups if key and key.startswith(prefix)
-        }
-        nodes |= {key: array.metadata for key, array in below.items()}
-        said = {key.removeprefix(prefix): node for key, node in nodes.items()}
-        return consolidate(said)
+        nodes = {key: self._describe_group(key) for key in self.groups if key}
+        for key, array in self.arrays.items():
+            if not isinstance(array, UnsupportedError):
+                nodes[key] = array.metadata
+            elif key.startswith(prefix):
+                return {}
+        return consolidate(
+            {key[len(prefix) :]: node for key, node in nodes.items() if key.startswith(prefix)}
+        )
 
     def _find_chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
         """Return the array and the index of a chunk from its key."""
         parts = key.split("/")
-        for at in (i for i, part in enumerate(parts) if part == KEYS):
+        for at in (i for i, part in enumerate(parts) if part == CHUNKS):
             array = self.arrays.get("/".join(parts[:at]))
-            place = _parse_index(parts[at + 1 :])
-            if array is None or place is None or isinstance(array, UnsupportedArray):
-                continue
-            if len(place) == len(array.metadata["shape"]):
-                return array, place
+            if array is not None and not isinstance(array, UnsupportedError):
+                ndim = len(array.metadata["shape"])
+                if (place := KEYS.parse_key("/".join(parts[at:]), ndim)) is not None:
+                    return array, place
         return None
 
     # ------------------------------------------------------------------ keys
@@ -545,13 +530,12 @@ class ZarrView:
             if key.startswith(prefix):
                 yield key
         for path, array in self.arrays.items():
-            begin = _join_path(path, KEYS)
-            if isinstance(array, UnsupportedArray) or not _is_nested(begin, prefix):
+            begin = _join_path(path, CHUNKS)
+            is_nested = begin.startswith(prefix) or prefix.startswith(begin)
+            if isinstance(array, UnsupportedError) or not is_nested:
                 continue
-            for place in array.list_chunks():
-                key = "/".join((begin, *map(str, place)))
-                if key.startswith(prefix):
-                    yield key
+            keys = (_join_path(path, KEYS(place)) for place in array.list_chunks())
+            yield from (key for key in keys if key.startswith(prefix))
 
     def list_names(self, folder: str) -> Iterator[str]:
         """Yield the names directly below a folder, each once."""
@@ -562,7 +546,7 @@ class ZarrView:
             below = [key.removeprefix(prefix) for key in nodes if key.startswith(prefix)]
             yield from dict.fromkeys([MARKER, *(key.partition("/")[0] for key in below)])
         elif path in self.arrays:
-            yield from (MARKER, KEYS)
+            yield from (MARKER, CHUNKS)
         else:
             found = (key.removeprefix(prefix) for key in self.list_keys(prefix))
             yield from dict.fromkeys(key.partition("/")[0] for key in found)
@@ -570,15 +554,3 @@ class ZarrView:
 
 def _join_path(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
-
-
-def _is_nested(one: str, other: str) -> bool:
-    """Say whether one is the beginning of the other."""
-    return one.startswith(other) or other.startswith(one)
-
-
-def _parse_index(parts: list[str]) -> ChunkIndex | None:
-    """Return the chunk index in the rest of a key, None if there is none."""
-    if all(part.isdecimal() and str(int(part)) == part for part in parts):
-        return tuple(map(int, parts))
-    return None

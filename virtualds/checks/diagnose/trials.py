@@ -43,8 +43,7 @@ from virtualds.datasets.structure import (
     Fact,
 )
 from virtualds.errors import UnsupportedError
-from virtualds.formats.zarr.v2_write import Hierarchy
-from virtualds.formats.zarr.write_plan import plan_writing
+from virtualds.formats.zarr.write_plan import Hierarchy, plan_writing
 
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 GAP = "gap"

@@ -23,7 +23,7 @@ from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import UnsupportedError
-from virtualds.formats.zarr.v2_types import pack_members
+from virtualds.formats.zarr.data_types import pack_members
 
 Array = npt.NDArray[Any]
 

@@ -39,8 +39,8 @@ from virtualds.datasets.rewrite.encodings import (
     strip_flat_axes,
 )
 from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold, without_secrets
-from virtualds.formats.zarr.v2_obstacles import build_fill_pipeline
-from virtualds.formats.zarr.v2_types import to_packed
+from virtualds.formats.zarr.data_types import to_packed
+from virtualds.formats.zarr.v2_arrays import build_fill_pipeline
 from virtualds.pictures.html import cell, element, table
 from virtualds.quantities import format_bytes, format_count
 from virtualds.source_file import SourceFile

@@ -23,8 +23,7 @@ from virtualds.formats.icechunk.references import (
 )
 from virtualds.formats.icechunk.target import MAIN
 from virtualds.formats.read_options import READ_ALL, ReadOptions
-from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr.v3_groups import NodesReader
+from virtualds.formats.zarr.groups import GroupReader, find_whole
 from virtualds.source_file import SourceFile, StorageOptions
 
 MAGIC = "ICE🧊CHUNK".encode()
@@ -100,7 +99,7 @@ Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 """Returns the references of an array by its path and grid."""
 
 
-def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()) -> NodesReader:
+def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()) -> GroupReader:
     """Return the reader of the nodes of a store."""
     nodes = store.read_documents()
     if "" not in nodes:
@@ -112,13 +111,7 @@ def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()
             kind = "groups" if node.get("node_type") == "group" else "arrays"
             notes[kind][path] = noted
 
-    def parts_of(path: str, node: Mapping[str, Any]) -> Any:
-        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
-            return [ManifestPart(0, (0,) * len(grids[0]), manifest(path, grids[0]))]
-
-        return parts
-
-    return NodesReader(store.url, nodes, notes, parts_of, skip)
+    return GroupReader(store.url, nodes, notes, find_whole(manifest), skip)
 
 
 # ---------------------------------------------------------------------- history

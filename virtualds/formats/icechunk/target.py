@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from virtualds.errors import ConflictError, cannot_hold
 from virtualds.formats.icechunk.locations import ObjectLocation, find_containers, find_storage
 from virtualds.formats.icechunk.references import CHUNKS, import_adapter
-from virtualds.formats.zarr.v3_metadata import axes_from_v3
+from virtualds.formats.zarr.v3_arrays import axes_from_v3
 from virtualds.formats.zarr.write_plan import PlannedArray, WritePlan
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store

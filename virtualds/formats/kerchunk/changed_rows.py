@@ -20,8 +20,8 @@ from virtualds.chunks.projection import Ints
 from virtualds.chunks.table import Table
 from virtualds.chunks.tables import TiledReferences, list_other_parts
 from virtualds.codecs.vlen_text import decode_text, encode_text
-from virtualds.formats.zarr.v2_metadata import read_chunk_grid
-from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2
+from virtualds.formats.zarr.data_types import dtype_from_zarr_v2
+from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.source_file import SourceFile
 
 OBJECTS = [{"id": "vlen-utf8"}]

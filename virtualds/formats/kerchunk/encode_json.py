@@ -27,13 +27,14 @@ from virtualds.chunks.projection import Ints
 from virtualds.formats.kerchunk.changed_rows import find_same_rows
 from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import UNKNOWN
-from virtualds.formats.zarr import v2_write
 from virtualds.formats.zarr.chunk_keys import SeparatedKeys, parse_chunk_keys
 from virtualds.formats.zarr.document import MARKER, consolidate
-from virtualds.formats.zarr.v2_read import NOTES
-from virtualds.formats.zarr.v2_write import RELATIVE, Hierarchy
+from virtualds.formats.zarr.groups import NOTES
 from virtualds.formats.zarr.write_plan import (
+    RELATIVE,
+    Hierarchy,
     PlannedArray,
+    list_obstacles_in_v2,
     list_obstacles_on,
     plan_writing,
     suggest_zarr_v3,
@@ -99,7 +100,7 @@ def list_obstacles(
     """Return why references with metadata of a version of Zarr cannot hold a virtual variable."""
     if zarr_format == 3:
         return list_obstacles_on(variable, GRIDS)
-    return v2_write.list_obstacles(variable)
+    return list_obstacles_in_v2(variable)
 
 
 # ---------------------------------------------------------------------- what a group is

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.kerchunk.encode_json import (
     Document,
     DocumentForm,
@@ -30,10 +30,8 @@ from virtualds.formats.kerchunk.entries import (
 )
 from virtualds.formats.kerchunk.templates import Templates, generate_references
 from virtualds.formats.read_options import READ_ALL, ReadOptions
-from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
-from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
-from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
-from virtualds.formats.zarr.v3_groups import NodesReader
+from virtualds.formats.referenced_files import explain_malformed
+from virtualds.formats.zarr.groups import NOTES, V2, V3, GroupReader, find_whole, merge_zarr_v2
 from virtualds.importing import pause_garbage_collection
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
@@ -98,15 +96,10 @@ def parse_document(raw: bytes, url: str) -> Any:
 
 def _parse(content: Any, source: SourceFile, allow: AccessPolicy) -> tuple[Document, Entries]:
     """Return the references of a document, sorted by array."""
-    with pause_garbage_collection():
-        try:
-            content, refs, generated = _unfold(content, source.url)
-            notes = content.get(NOTES) or {}
-            entries = Entries(source, refs, notes.get("files", {}), allow)
-        except MALFORMED_ERRORS as error:
-            if isinstance(error, VirtualdsError):
-                raise
-            raise malformed_error(source.url, error) from error
+    with pause_garbage_collection(), explain_malformed(source.url):
+        content, refs, generated = _unfold(content, source.url)
+        notes = content.get(NOTES) or {}
+        entries = Entries(source, refs, notes.get("files", {}), allow)
 
     def resolve(url: str) -> str:
         return entries.files.get_file(url).url
@@ -118,24 +111,11 @@ def _build_tree(document: Document, entries: Entries, how: ReadOptions) -> Manif
     """Return a group of a document with everything below it."""
     source, notes = entries.source, document.content.get(NOTES) or {}
     with pause_garbage_collection():
-        if entries.nodes:
-            return _make_v3_reader(entries, source.url, notes, how.skip).read_group(how.group)
-        known = (source, entries.metadata, notes, entries.build_manifest)
-        return HierarchyReader(*known, how.skip).read_tree(how.group)
-
-
-def _make_v3_reader(
-    entries: Entries, url: str, notes: Mapping[str, Any], skip: frozenset[str]
-) -> NodesReader:
-    """Return the reader of a hierarchy with Zarr v3 metadata."""
-
-    def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
-        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
-            return [ManifestPart(0, (0,) * len(grids[0]), entries.build_manifest(path, grids[0]))]
-
-        return parts
-
-    return NodesReader(url, entries.nodes, notes, parts_of, skip)
+        version = V3 if entries.nodes else V2
+        nodes = entries.nodes or merge_zarr_v2(entries.metadata)
+        parts_of = find_whole(entries.build_manifest)
+        reader = GroupReader(source.url, nodes, notes, parts_of, how.skip, version)
+        return reader.read_group(how.group)
 
 
 def _unfold(content: Any, url: str) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:

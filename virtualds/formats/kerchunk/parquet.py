@@ -42,12 +42,11 @@ from virtualds.formats.kerchunk.records import (
 )
 from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.read_options import READ_ALL, ReadOptions
-from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
+from virtualds.formats.referenced_files import explain_malformed
 from virtualds.formats.same_references import demand_same_rows
-from virtualds.formats.zarr.v2_metadata import read_chunk_grid
-from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
-from virtualds.formats.zarr.v2_write import RELATIVE, Hierarchy
-from virtualds.formats.zarr.write_plan import suggest_zarr_v3
+from virtualds.formats.zarr.groups import NOTES, V2, GroupReader, find_whole, merge_zarr_v2
+from virtualds.formats.zarr.v2_arrays import read_chunk_grid
+from virtualds.formats.zarr.write_plan import RELATIVE, Hierarchy, suggest_zarr_v3
 from virtualds.json_values import parse_json
 from virtualds.progress import count_array
 from virtualds.source_file import SourceFile, StorageOptions
@@ -146,7 +145,7 @@ class ParquetSet:
     def parse(cls, raw: bytes, source: SourceFile, allow: AccessPolicy) -> ParquetSet:
         """Return the set in a folder."""
         document = parse_json(raw, source.url)
-        try:
+        with explain_malformed(source.url):
             size = document["record_size"]
             if type(size) is not int or size < 1:
                 raise FormatError(f"{source.url}: record_size is {size!r}; write the set anew")
@@ -157,10 +156,6 @@ class ParquetSet:
             notes = document.get(NOTES) or {}
             records = Records(source, size, notes, allow, hash_document(document))
             return cls(source, document, metadata, notes, records)
-        except MALFORMED_ERRORS as error:
-            if isinstance(error, FormatError):
-                raise
-            raise malformed_error(source.url, error) from error
 
     @cached_property
     def group(self) -> ManifestGroup:
@@ -192,8 +187,9 @@ class ParquetSet:
         self, group: str | None = None, skip: frozenset[str] = frozenset()
     ) -> ManifestGroup:
         """Return a group with everything below it."""
-        known = (self.source, self.metadata, self.notes, self.read_manifest, skip)
-        return HierarchyReader(*known).read_tree(group)
+        nodes, parts_of = merge_zarr_v2(self.metadata), find_whole(self.read_manifest)
+        reader = GroupReader(self.source.url, nodes, self.notes, parts_of, skip, V2)
+        return reader.read_group(group)
 
     def read_arrays(self) -> dict[str, ArrayChunks]:
         """Return all arrays by their paths."""

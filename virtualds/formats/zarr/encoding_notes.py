@@ -16,7 +16,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestVariable
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError
-from virtualds.formats.zarr.v2_metadata import describe_storage
+from virtualds.formats.zarr.v2_arrays import describe_storage
 
 CHARACTER = np.dtype("S1")
 """The type of characters, whose last axis makes strings (NUG)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -28,14 +28,11 @@ from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.vlen_text import decode_bytes, decode_text
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.formats.referenced_files import fetch_chunk
+from virtualds.formats.zarr.codecs import parse_order
 from virtualds.formats.zarr.data_types import parse_extension
-from virtualds.formats.zarr.transpose import parse_order
-from virtualds.formats.zarr.v3_arrays import Manifests, place_part
-from virtualds.formats.zarr.v3_metadata import axes_from_v3
+from virtualds.formats.zarr.v3_arrays import Manifests, axes_from_v3, place_part
 from virtualds.options import get_options
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
-from virtualds.stores import find_store
-from virtualds.urls import host_of
 
 Objects = npt.NDArray[Any]
 ChunkIndex = tuple[int, ...]
@@ -127,13 +124,41 @@ class VaryingArray:
         taken = [_find_taken(axis, place - start) for axis, start, place in columns]
         if not all(taken):
             return
-        manifest = fragment.manifest
+        manifest, first = fragment.manifest, [min(chunks) for chunks in taken]
         for axis, chunks in enumerate(taken):
             manifest = manifest.take(axis, slice(min(chunks), max(chunks) + 1))
-        reading = _FragmentReader(
-            self, manifest.loaded(), [min(chunks) for chunks in taken], taken, out
-        )
-        run_all(Prefetcher(reading.list_wanted(), reading.get_slot, reading.fetch), reading.finish)
+        manifest = manifest.loaded()
+        found = (tuple(p - f for p, f in zip(at, first, strict=True)) for at in product(*taken))
+        there = (place for place in found if manifest.file[place] != MISSING)
+
+        def find_slot(place: ChunkIndex) -> HostSlot | None:
+            row = manifest.lookup(place)
+            url = None if row.file == INLINE else manifest.files[row.file].url
+            return None if url is None else HostSlot.to(url, row.length)
+
+        def fetch(place: ChunkIndex) -> bytes:
+            return fetch_chunk(manifest, place)
+
+        def finish(item: tuple[ChunkIndex, bytes | None]) -> None:
+            place, data = item
+            number = tuple(p + f for p, f in zip(place, first, strict=True))
+            stretches = [chunks[n] for chunks, n in zip(taken, number, strict=True)]
+            data = fetch(place) if data is None else data
+            try:
+                values = self.decode(data, [stretch.encoded for stretch in stretches])
+            except VARYING_ERRORS as error:
+                row = manifest.lookup(place)
+                held = row.file == INLINE
+                url = "bytes held inline" if held else manifest.files[row.file].url
+                problem = ReadError(
+                    f"{url}: the strings of a chunk do not decode ({error}); restore the file"
+                )
+                problem.add_note(f"chunk {number}")
+                raise problem from error
+            outer, inner = ([s[i] for s in stretches] for i in (1, 0))
+            out[np.ix_(*outer)] = values[np.ix_(*inner)]
+
+        run_all(Prefetcher(there, find_slot, fetch), finish)
 
     def decode(self, data: Buffer, encoded: Sequence[int]) -> Objects:
         """Return the values of a chunk of so many elements along the axes of the array."""
@@ -177,22 +202,13 @@ def varying_from_zarr_v2(
     axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
     layout = tuple(range(len(shape)))
     layout = layout if metadata.get("order") != "F" else layout[::-1]
-    fill = _fill_from_zarr_v2(metadata.get("fill_value"), serialiser)
+    value = metadata.get("fill_value")
+    # of bytes, 0 means none
+    is_none = value is None or (serialiser == BYTES and value == 0)
+    fill = None if is_none else _decode_fill(str(value), serialiser)
     fragments = (Fragment.whole(axes, manifest),)
     empty = fill if fill is not None else "" if serialiser == TEXT else b""
     return VaryingArray(shape, serialiser, codecs, layout, empty, fragments), fill
-
-
-def _fill_from_zarr_v2(value: Any, serialiser: str) -> str | bytes | None:
-    """Return a fill value, base64 for bytes; there, 0 means none."""
-    if value is None or (serialiser == BYTES and value == 0):
-        return None
-    if serialiser == TEXT:
-        return str(value)
-    try:
-        return base64.b64decode(value, validate=True)
-    except (TypeError, ValueError) as error:
-        raise FormatError(f"fill_value {value!r}: it is not base64 of bytes ({error})") from error
 
 
 # ---------------------------------------------------------------------- one selection
@@ -218,77 +234,6 @@ def _find_taken(axis: ChunkAxis, places: Ints) -> dict[int, _AxisStretch]:
         inner = inside[member] - edges[0] + inset[0]
         found[number] = _AxisStretch(inner, outer[member], int(encoded[0]))
     return found
-
-
-@dataclass(frozen=True)
-class _FragmentReader:
-    """The chunks of a fragment that are being read.
-
-    Parameters
-    ----------
-    array : VaryingArray
-    manifest : ChunkManifest
-        Of a box of the chunks.
-    first : sequence of int
-        The first chunk of the box, per axis.
-    taken : sequence of mappings
-        The stretches of chunks that are taken, per axis.
-    out : object array
-        The result.
-    """
-
-    array: VaryingArray
-    manifest: ChunkManifest
-    first: Sequence[int]
-    taken: Sequence[Mapping[int, _AxisStretch]]
-    out: Objects
-
-    def list_wanted(self) -> Iterator[ChunkIndex]:
-        """Yield the places, in the box, of existing chunks that are taken."""
-        for place in product(*self.taken):
-            inside = tuple(p - f for p, f in zip(place, self.first, strict=True))
-            if self.manifest.file[inside] != MISSING:
-                yield inside
-
-    def get_slot(self, place: ChunkIndex) -> HostSlot | None:
-        """Return the host that a chunk is fetched from, None for local and inline chunks."""
-        row = self.manifest.lookup(place)
-        if row.file == INLINE:
-            return None
-        url = self.manifest.files[row.file].url
-        at_once = find_store(url).reach.at_once
-        return HostSlot(host_of(url), at_once, row.length) if at_once else None
-
-    def fetch(self, place: ChunkIndex) -> bytes:
-        """Return the bytes of a chunk."""
-        return fetch_chunk(self.manifest, place)
-
-    def finish(self, item: tuple[ChunkIndex, bytes | None]) -> None:
-        """Decode and place a chunk.
-
-        Raises
-        ------
-        ReadError
-            Its bytes cannot be read, or do not decode.
-        """
-        place, data = item
-        data = self.fetch(place) if data is None else data
-        stretches = [t[p + f] for t, p, f in zip(self.taken, place, self.first, strict=True)]
-        try:
-            found = self.array.decode(data, [s.encoded for s in stretches])
-        except VARYING_ERRORS as error:
-            raise self._make_error(place, error) from error
-        outer, inner = ([s[i] for s in stretches] for i in (1, 0))
-        self.out[np.ix_(*outer)] = found[np.ix_(*inner)]
-
-    def _make_error(self, place: ChunkIndex, error: Exception) -> ReadError:
-        row = self.manifest.lookup(place)
-        url = "bytes held inline" if row.file == INLINE else self.manifest.files[row.file].url
-        found = ReadError(
-            f"{url}: the strings of a chunk do not decode ({error}); restore the file"
-        )
-        found.add_note(f"chunk {tuple(p + f for p, f in zip(place, self.first, strict=True))}")
-        return found
 
 
 # ---------------------------------------------------------------------- Zarr v3
@@ -351,7 +296,7 @@ def _decode_fill(value: Any, serialiser: str) -> str | bytes:
             text = isinstance(value, str)
             return base64.b64decode(value, validate=True) if text else bytes(list(value))
     except (TypeError, ValueError) as error:
-        raise FormatError(f"fill_value {value!r}: it is not bytes ({error})") from error
+        raise FormatError(f"fill_value {value!r}: it is not base64 of bytes ({error})") from error
     if not isinstance(value, str):
         raise FormatError(f"fill_value {value!r}: it is not a string; the metadata is damaged")
     return value

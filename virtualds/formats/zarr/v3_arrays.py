@@ -1,6 +1,7 @@
 """Virtual arrays to and from Zarr v3 array metadata and parts of manifests.
 
-Plain Zarr comes first: one pipeline as codecs, chunks as a regular or a ``rectilinear`` grid. Other
+Plain Zarr comes first: one pipeline as codecs, chunks as a regular or a ``rectilinear`` grid (Zarr
+core specification version 3.0, "Array metadata", and what is registered in zarr-extensions). Other
 arrays (several pipelines, CF packing that differs between files, hidden elements of chunks, several
 fragments) use the chunk grid `FRAGMENTS` and the codec `PIPELINES`. These are names of extensions
 that a reader must understand; ``docs/reference/formats/zarr-v3.md`` specifies them.
@@ -9,32 +10,37 @@ that a reader must understand; ``docs/reference/formats/zarr-v3.md`` specifies t
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray, default_fill
+from virtualds.chunks.alignment import find_mesh_lengths, find_origin, find_regular_chunks
 from virtualds.chunks.fragment import ChunkAxis, Fragment, RegularAxis
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf_packing import Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
+from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.formats.zarr.data_types import (
     data_type_from_v3,
     data_type_to_v3,
+    dtype_from_zarr_v2,
+    dtype_to_zarr_v2,
     fill_value_from_v3,
     fill_value_to_v3,
+    parse_extension,
 )
-from virtualds.formats.zarr.v2_obstacles import build_fill_pipeline
-from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2
-from virtualds.formats.zarr.v3_metadata import axes_from_v3, check_extras, find_origins, grid_to_v3
+from virtualds.formats.zarr.v2_arrays import build_fill_pipeline
 from virtualds.json_values import from_json, to_json
 
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
@@ -45,6 +51,31 @@ PIPELINE = ("dtype", "codecs", "fill", "layout", "packing")
 """Keys of an axis of a fragment, in its two forms, and of a pipeline: readers know all of them."""
 MOST_EMPTY = 2**20
 """Most slabs of an axis without elements."""
+NEEDED = (
+    "zarr_format",
+    "node_type",
+    "shape",
+    "data_type",
+    "chunk_grid",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+)
+"""Keys that the metadata of an array must have."""
+OPTIONAL = ("attributes", "dimension_names", "storage_transformers")
+GRIDS = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}
+"""Known grids, and the key of chunk lengths in their configurations."""
+TEXT = "string"
+"""The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
+COMPRESSED_FROM = 4096
+"""Chunks of arrays of at least so many bytes are compressed."""
+CHUNK_GROWTH = 8
+"""A chunk is written again with the values behind it if it is at most so many times as long."""
+MOST_GROWING = 3
+"""Most chunks of values that grow; far away each costs a request to open the set."""
+CHUNK_BYTES = 2**26
+"""Most bytes of a chunk, unless one row is longer."""
+ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
 
 class ManifestPart(NamedTuple):
@@ -101,17 +132,22 @@ def _describe_plain(array: ManifestArray) -> tuple[dict[str, Any], list[Manifest
     codecs = codecs_to_v3(pipeline, array.ndim, grid["configuration"].get("chunk_shape"))
     if codecs is None:
         return None
-    metadata = _build_metadata(array.shape, kind, grid, pipeline.fill_value, pipeline.dtype, codecs)
-    origins = find_origins(array, axes_from_v3(array.shape, grid))
-    parts = [ManifestPart(0, o, f.manifest) for o, f in zip(origins, array.fragments, strict=True)]
+    fill = fill_value_to_v3(pipeline.fill_value, pipeline.dtype)
+    metadata = build_metadata(array.shape, kind, grid, fill, codecs)
+    axes = axes_from_v3(array.shape, grid)
+    parts = [ManifestPart(0, find_origin(f, axes), f.manifest) for f in array.fragments]
     return metadata, parts
 
 
 def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
     """Describe an array with our extensions, fragment by fragment."""
-    kind = data_type_to_v3(array.dtype)
-    if kind is None:
-        kind = {"name": NUMPY_TYPE, "configuration": {"dtype": dtype_to_json(array.dtype)}}
+    kind, dtype = data_type_to_v3(array.dtype), array.dtype
+    if kind is not None:
+        fill = fill_value_to_v3(array.fill_value, dtype)
+    else:
+        kind = {"name": NUMPY_TYPE, "configuration": {"dtype": dtype_to_json(dtype)}}
+        raw = np.asarray(array.fill_value).astype(dtype).tobytes()
+        fill = base64.b64encode(raw).decode()
     fragments = [
         {"start": list(f.start), "axes": [_axis_to_json(axis) for axis in f.axes]}
         for f in array.fragments
@@ -119,7 +155,7 @@ def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestP
     grid = {"name": FRAGMENTS, "configuration": {"fragments": fragments}}
     pipelines = [_pipeline_to_json(p) for p in array.pipelines]
     codecs = [{"name": PIPELINES, "configuration": {"pipelines": pipelines}}]
-    metadata = _build_metadata(array.shape, kind, grid, array.fill_value, array.dtype, codecs)
+    metadata = build_metadata(array.shape, kind, grid, fill, codecs)
     parts = [
         ManifestPart(number, (0,) * array.ndim, f.manifest)
         for number, f in enumerate(array.fragments)
@@ -127,10 +163,10 @@ def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestP
     return metadata, parts
 
 
-def _build_metadata(
-    shape: tuple[int, ...], kind: Any, grid: Any, fill: Any, dtype: np.dtype[Any], codecs: Any
+def build_metadata(
+    shape: tuple[int, ...], kind: Any, grid: Any, fill: Any, codecs: Any
 ) -> dict[str, Any]:
-    extended = isinstance(kind, Mapping) and kind.get("name") == NUMPY_TYPE
+    """Return the content of ``zarr.json``; data type, grid, fill value and codecs are JSON."""
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -138,7 +174,7 @@ def _build_metadata(
         "data_type": kind,
         "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": _bytes_to_json(fill, dtype) if extended else fill_value_to_v3(fill, dtype),
+        "fill_value": fill,
         "codecs": codecs,
     }
 
@@ -185,10 +221,6 @@ def dtype_to_json(dtype: np.dtype[Any]) -> Any:
         kind, offset = dtype.fields[name][:2]  # type: ignore[index]
         members.append([name, dtype_to_json(kind.base), list(kind.shape), offset])
     return {"itemsize": dtype.itemsize, "members": members}
-
-
-def _bytes_to_json(value: Any, dtype: np.dtype[Any]) -> str:
-    return base64.b64encode(np.asarray(value).astype(dtype).tobytes()).decode()
 
 
 # ---------------------------------------------------------------------- reading
@@ -346,3 +378,277 @@ def dtype_from_json(said: Any) -> np.dtype[Any]:
     }
     found: np.dtype[Any] = np.dtype(spelled)
     return found
+
+
+# ---------------------------------------------------------------------- as a whole
+
+
+def check_zarr_v3(metadata: Any) -> None:
+    """Refuse an invalid ``zarr.json`` of an array.
+
+    Raises
+    ------
+    FormatError
+        A key is missing, or shape, codecs or names of dimensions are invalid.
+    UnsupportedError
+        There is an unknown key that readers must understand.
+    """
+    if not isinstance(metadata, Mapping):
+        raise FormatError(f"zarr.json: {metadata!r} is not an object; the metadata is damaged")
+    for key, value in (("zarr_format", 3), ("node_type", "array")):
+        if (found := metadata.get(key)) != value:
+            raise FormatError(f"zarr.json: its {key} is {found!r}, not {value!r}")
+    if absent := set(NEEDED) - metadata.keys():
+        raise FormatError(f"zarr.json: there is no {min(absent)!r}; the metadata is damaged")
+    _check_shape(metadata["shape"], metadata.get("dimension_names"))
+    for key, kind in (("codecs", list | tuple), ("attributes", Mapping)):
+        if key in metadata and not isinstance(metadata[key], kind):
+            raise FormatError(f"zarr.json: {key} {metadata[key]!r}; the metadata is damaged")
+    check_extras(metadata, {*NEEDED, *OPTIONAL})
+
+
+def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse unknown keys, unless they say that readers need not understand them.
+
+    Raises
+    ------
+    FormatError
+        These are no keys and values.
+    UnsupportedError
+        There is an unknown key that readers must understand.
+    """
+    if not isinstance(metadata, Mapping):
+        raise FormatError(f"zarr.json: {metadata!r:.80} is no object; the metadata is damaged")
+    for key in sorted(metadata.keys() - set(known)):
+        value = metadata[key]
+        if not isinstance(value, Mapping) or value.get("must_understand") is not False:
+            raise UnsupportedError(
+                f"zarr.json: {key!r} is unknown to virtualds, and readers must understand it; "
+                f"update virtualds, or open the data with the library that wrote them"
+            )
+
+
+def _check_shape(shape: Any, names: Any) -> None:
+    if not isinstance(shape, list | tuple) or any(type(n) is not int or n < 0 for n in shape):
+        raise FormatError(f"zarr.json: shape {shape!r}; the metadata is damaged")
+    if names is not None and not (
+        isinstance(names, list | tuple)
+        and len(names) == len(shape)
+        and all(name is None or isinstance(name, str) for name in names)
+    ):
+        raise FormatError(
+            f"zarr.json: dimension_names {names!r} of shape {shape!r}; the metadata is damaged"
+        )
+
+
+# ---------------------------------------------------------------------- grids
+
+
+def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
+    """Return the chunk grid on which all fragments of an array lie, or None.
+
+    It is ``regular`` where possible, else ``rectilinear``. None where chunks have hidden elements,
+    where fragments are cut in different ways, and where gaps between fragments have another value
+    than missing chunks.
+    """
+    if not array.gaps_read_as_missing:
+        return None
+    chunks = find_regular_chunks(array.shape, array.fragments)
+    if chunks is None and not array.size:
+        # fragments without elements have no chunks that could lie anywhere
+        chunks = find_regular_chunks(array.shape, ())
+    if chunks is not None:
+        return {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}
+    lengths = find_mesh_lengths(array.shape, array.fragments)
+    if lengths is None:
+        return None
+    shapes = [_encode_runs(one) for one in lengths]
+    return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
+
+
+def _encode_runs(lengths: Ints) -> list[int | list[int]]:
+    """Return numbers, with runs of one number as pairs of the number and its count."""
+    runs = ((value, len(list(run))) for value, run in groupby(lengths.tolist()))
+    return [value if count == 1 else [value, count] for value, count in runs]
+
+
+def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]:
+    """Return the chunk axes of an array from its ``chunk_grid``.
+
+    Chunks beyond the end of an axis are left out.
+
+    Raises
+    ------
+    FormatError
+        The grid does not fit the shape, or is invalid.
+    UnsupportedError
+        The grid is unknown.
+
+    Examples
+    --------
+    >>> months = {"kind": "inline", "chunk_shapes": [[31, 28, [31, 2]]]}
+    >>> (axis,) = axes_from_v3((118,), {"name": "rectilinear", "configuration": months})
+    >>> axis.lengths.tolist()
+    [31, 28, 31, 28]
+    """
+    name, config = parse_extension(chunk_grid, "chunk_grid")
+    if name not in GRIDS:
+        raise UnsupportedError(
+            f"chunk_grid {name!r}: it is not one of {sorted(GRIDS)}; open the data with the "
+            f"library "
+            f"that wrote them"
+        )
+    if name == "rectilinear" and config.get("kind") != "inline":
+        raise UnsupportedError(
+            f"chunk_grid 'rectilinear' of kind {config.get('kind')!r}: only 'inline' is known; "
+            f"open the data with the library that wrote them"
+        )
+    cuts = config.get(GRIDS[name])
+    if not isinstance(cuts, Sequence) or isinstance(cuts, str) or len(cuts) != len(shape):
+        raise FormatError(
+            f"chunk_grid {name!r}: {GRIDS[name]} {cuts!r} of shape {list(shape)}; the metadata is "
+            f"damaged"
+        )
+    cut_axis = _make_regular_axis if name == "regular" else _cut_axis
+    pairs = zip(shape, cuts, strict=True)
+    return tuple(cut_axis(size, cut, axis) for axis, (size, cut) in enumerate(pairs))
+
+
+def _make_regular_axis(size: int, length: Any, axis: int) -> ChunkAxis:
+    # along empty axes, some writers have chunks of length 0
+    if type(length) is not int or length < min(size, 1):
+        raise _cut_error(size, length, axis)
+    return ChunkAxis.regular(size, max(length, 1))
+
+
+def _cut_axis(size: int, cut: Any, axis: int) -> ChunkAxis:
+    """Return an axis with chunks of one length, or of listed lengths."""
+    if not isinstance(cut, list | tuple):
+        return _make_regular_axis(size, cut, axis)
+    values, counts, total = [], [], 0
+    for item in cut:
+        value, count = item if isinstance(item, list | tuple) and len(item) == 2 else (item, 1)
+        if any(type(n) is not int or n < 1 for n in (value, count)):
+            raise _cut_error(size, cut, axis)
+        # chunks beyond the end are not counted
+        shown = min(count, max(-(-(size - total) // value), 0))
+        values.append(value)
+        counts.append(shown)
+        total += shown * value
+    if total < size:
+        raise _cut_error(size, cut, axis)
+    if len({v for v, n in zip(values, counts, strict=True) if n}) == 1:
+        return ChunkAxis.regular(size, next(v for v, n in zip(values, counts, strict=True) if n))
+    stored = np.repeat(np.asarray(values, np.int64), counts)
+    edges = np.minimum(np.concatenate([[0], np.cumsum(stored)]), size)
+    return ChunkAxis.from_slabs(np.diff(edges), stored)
+
+
+def _cut_error(size: int, cut: Any, axis: int) -> FormatError:
+    return FormatError(
+        f"chunk_grid: chunks of {cut!r} along axis {axis} do not cover its {size} elements; the "
+        f"metadata is damaged"
+    )
+
+
+class NativeArray(NamedTuple):
+    """An array as plain Zarr: the content of ``zarr.json``, and its chunks by index."""
+
+    metadata: dict[str, Any]
+    chunks: Iterator[tuple[tuple[int, ...], bytes]]
+
+
+def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeArray | None:
+    """Describe values in memory; None if plain Zarr has no form for them.
+
+    Parameters
+    ----------
+    values : ndarray
+    known : sequence of int
+        Lengths of the chunks, along the first axis, of what a set has of these values: what is
+        new behind them becomes chunks of its own, so that the others may stay.
+
+    Raises
+    ------
+    UnsupportedError
+        There are other objects among their strings.
+    """
+    text = values.dtype.kind in "OUT"
+    kind = TEXT if text else data_type_to_v3(values.dtype)
+    if kind is None:
+        return None
+    if text:
+        values = to_text_objects(values)
+    rows = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
+    shape = [max(n, 1) for n in values.shape]
+    lengths: Sequence[int] = ()
+    if shape:
+        shape[0] = min(shape[0], max(CHUNK_BYTES // rows, 1))
+    if values.nbytes >= COMPRESSED_FROM and not text:
+        lengths = _grow_chunks(known, len(values), shape[0])
+    grid: dict[str, Any] = {"name": "regular", "configuration": {"chunk_shape": shape}}
+    if lengths:
+        cuts = {"kind": "inline", "chunk_shapes": [list(lengths), *shape[1:]]}
+        grid = {"name": "rectilinear", "configuration": cuts}
+    codecs: list[dict[str, Any]] = [_serialiser_of(values.dtype)]
+    if values.nbytes >= COMPRESSED_FROM:
+        codecs.append(ZSTD)
+    fill = "" if text else fill_value_to_v3(np.zeros((), values.dtype)[()], values.dtype)
+    metadata = build_metadata(values.shape, kind, grid, fill, codecs)
+    compress = len(codecs) > 1
+    if not lengths:
+        return NativeArray(metadata, _encode_chunks(values, tuple(shape), compress))
+    blocks = np.split(values, np.cumsum(lengths)[:-1])
+    encoded = (next(_encode_chunks(block, block.shape, compress))[1] for block in blocks)
+    places = ((number, *(0,) * (values.ndim - 1)) for number in range(len(blocks)))
+    return NativeArray(metadata, zip(places, encoded, strict=False))
+
+
+def _grow_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
+    """Return the lengths of chunks, of which all but the last few stay as they were.
+
+    A chunk is written again with what is behind it once that is not much shorter: so each value is
+    written a few times, and few chunks are left. Nothing is returned where they are regular.
+    """
+    if not known or not 0 < sum(known) < size or max(known) > most:
+        return ()
+    found = [*known, size - sum(known)]
+    while len(found) > 1 and (found[-2] <= CHUNK_GROWTH * found[-1] or len(found) > MOST_GROWING):
+        if found[-2] + found[-1] > most:
+            return ()
+        found[-2:] = [found[-2] + found[-1]]
+    return found if len(found) > 1 else ()
+
+
+def _serialiser_of(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the codec that makes bytes of values, as `encode_chunk` does."""
+    if dtype.kind == "O":
+        return {"name": "vlen-utf8"}
+    if dtype.itemsize == 1 or (dtype.kind in "SV" and not dtype.names):
+        return {"name": "bytes"}
+    order = "big" if dtype.str.startswith(">") else "little"
+    return {"name": "bytes", "configuration": {"endian": order}}
+
+
+def encode_chunk(values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
+    """Return a chunk of some shape without other codecs, padded where there are fewer values."""
+    text = values.dtype.kind == "O"
+    if values.shape != shape:
+        whole = np.full(shape, "", object) if text else np.zeros(shape, values.dtype)
+        whole[tuple(slice(0, n) for n in values.shape)] = values
+        values = whole
+    return encode_text(values) if text else values.tobytes()
+
+
+def _encode_chunks(
+    values: npt.NDArray[Any], shape: tuple[int, ...], compress: bool
+) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Yield encoded chunks; those at the edge are padded."""
+    import numcodecs
+
+    grid = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
+    for place in product(*map(range, grid)):
+        box: Any = tuple(slice(i * c, i * c + c) for i, c in zip(place, shape, strict=True))
+        # the ellipsis keeps a string without axes an array
+        data = encode_chunk(values[(*box, ...)], shape)
+        yield place, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data

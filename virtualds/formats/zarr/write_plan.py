@@ -1,29 +1,69 @@
-"""The plan of writing a group as Zarr v3: nodes, and where chunks lie."""
+"""The plan of writing a group as Zarr: nodes, and where chunks lie.
+
+`plan_writing` makes a plan in Zarr v3, and `Hierarchy` one in Zarr v2, whose chunks are manifests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from virtualds.arrays.array import ManifestArray
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.arrays.array import ManifestArray, is_same_scalar
+from virtualds.arrays.concatenate import unify_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.subchunks import to_regular_chunks
+from virtualds.bounds import Buffer
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, VirtualdsError, cannot_hold
+from virtualds.formats.zarr.data_types import (
+    dtype_from_zarr_v2,
+    dtype_to_zarr_v2,
+    fill_to_attribute,
+    fill_to_zarr_v2,
+    is_exact,
+    pack_members,
+)
 from virtualds.formats.zarr.document import Document, is_node_path, list_value_chunks
 from virtualds.formats.zarr.encoding_notes import list_declared
-from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
-from virtualds.formats.zarr.v2_types import fill_to_attribute, is_exact
-from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3
-from virtualds.formats.zarr.v3_metadata import axes_from_v3
-from virtualds.formats.zarr.values import NativeArray, values_to_v3
+from virtualds.formats.zarr.groups import DIMENSIONS, NOT_NAMES
+from virtualds.formats.zarr.strings import TEXT
+from virtualds.formats.zarr.v2_arrays import (
+    ZarrArray,
+    read_chunk_grid,
+    to_zarr_v2,
+    unsupported_reasons,
+)
+from virtualds.formats.zarr.v3_arrays import (
+    ManifestPart,
+    NativeArray,
+    array_to_v3,
+    axes_from_v3,
+    values_to_v3,
+)
 from virtualds.json_values import to_json
+from virtualds.source_file import SourceFile
+from virtualds.urls import make_relative
 
 ZARR_V3 = (
     "write it as zarr-v3, which holds all of it (format='zarr-v3', or a name that ends in .zarr)"
 )
 """What to do about a dataset that another format cannot hold."""
+REMEDY = f"pass on_unsupported='rewrite' to encode these chunks anew, {LOAD_OR_LEAVE_OUT}"
+"""What to do about variables that a hierarchy cannot hold."""
+RELATIVE = "relative_paths"
+"""The note of a set whose urls start from its folder, for those who change it."""
+MOST_INLINE = 2**20
+"""Most bytes of missing chunks of one array that are written out inline."""
+ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 
 
 @dataclass(frozen=True)
@@ -77,10 +117,10 @@ def plan_writing(
         Zarr v3 has no form for some variables; all of them are named.
     """
     planner = _Planner(root, before, grids)
-    planned = list(planner.plan(group))
-    if problems := [problem for _, _, found in planned for problem in found]:
+    nodes, problems = _plan_nodes(group, planner.plan_group, planner.plan_variable)
+    if problems:
         raise cannot_hold(root, form, problems, LOAD_OR_LEAVE_OUT)
-    return WritePlan({path: node for path, node, _ in planned}, planner.notes)
+    return WritePlan(nodes, planner.notes)
 
 
 def list_references(
@@ -125,6 +165,68 @@ def suggest_instead(remedy: str, zarr_v3: str = "") -> Iterator[None]:
         raise UnsupportedError("\n".join([f"{said}; {first}{remedy}", *details])) from None
 
 
+def _plan_nodes(
+    group: ManifestGroup,
+    plan_group: Callable[[str, ManifestGroup], Any],
+    plan_variable: Callable[[str, ManifestVariable], Any],
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the plan of every node by path, and all problems.
+
+    The two functions take the path of a node, and raise an error whose lines are problems.
+    """
+    planned: dict[str, Any] = {}
+    problems: list[str] = []
+
+    def plan(path: str, node: Any, function: Callable[[str, Any], Any]) -> None:
+        try:
+            planned[path] = function(path, node)
+        except UnsupportedError as error:
+            name = path or "the dataset"
+            problems.extend(f"{name}: {problem}" for problem in f"{error}".split("\n"))
+
+    for path, part in group.walk():
+        plan(path, part, plan_group)
+        for name, variable in part.variables.items():
+            plan(f"{path}/{name}" if path else name, variable, plan_variable)
+    return planned, problems
+
+
+def _encode_group(path: str, group: ManifestGroup, notes: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a group as JSON, and note what JSON does not show."""
+    attributes, types = to_json(group.attributes)
+    noted: dict[str, Any] = {"attributes": types} if types else {}
+    if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
+        noted["unlimited_dims"] = unlimited
+    if noted:
+        notes[path] = noted
+    return attributes
+
+
+def _encode_attributes(
+    variable: ManifestVariable,
+    dtype: np.dtype[Any],
+    stored: ManifestArray | None,
+) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Return attributes as JSON, notes on what JSON and references do not show, and a fill value.
+
+    The fill value is the attribute ``_FillValue`` where that is of the type of the array, None
+    elsewhere; then the attribute is as xarray spells it in Zarr v3.
+    """
+    attributes = dict(variable.attributes)
+    fill = attributes.get("_FillValue")
+    fill = fill if fill is not None and is_exact(fill, dtype) else None
+    if fill is not None:
+        attributes["_FillValue"] = fill_to_attribute(fill, dtype)
+    plain, types = to_json(attributes)
+    if fill is not None:
+        types.pop("_FillValue", None)
+    notes = list_declared(variable, stored)
+    return plain, notes | ({"attributes": types} if types else {}), fill
+
+
+# ---------------------------------------------------------------------- Zarr v3
+
+
 @dataclass(frozen=True)
 class _Planner:
     """Plans nodes one by one, and takes notes."""
@@ -134,32 +236,15 @@ class _Planner:
     grids: tuple[str, ...] = ()
     notes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"groups": {}, "arrays": {}})
 
-    def plan(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
-        """Yield every node: its path, its plan, and its problems."""
-        for path, part in group.walk():
-            prefix = f"{path}/" if path else ""
-            try:
-                yield path, self._plan_group(path, part), []
-            except UnsupportedError as error:
-                yield path, None, [f"{path or 'the dataset'}: {error}"]
-            for name, variable in part.variables.items():
-                try:
-                    yield prefix + name, self._plan_variable(prefix + name, variable), []
-                except UnsupportedError as error:
-                    yield prefix + name, None, [f"{prefix}{name}: {error}"]
-
-    def _plan_group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
+    def plan_group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
+        """Return the metadata of a group."""
         if path:
             _check_name(path)
-        attributes, types = to_json(group.attributes)
-        notes: dict[str, Any] = {"attributes": types} if types else {}
-        if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
-            notes["unlimited_dims"] = unlimited
-        if notes:
-            self.notes["groups"][path] = notes
+        attributes = _encode_group(path, group, self.notes["groups"])
         return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
-    def _plan_variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
+    def plan_variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
+        """Return the plan of an array."""
         _check_name(path)
         data = variable.data if isinstance(variable.data, ManifestArray) else None
         values, parts = None, list[ManifestPart]()
@@ -167,10 +252,7 @@ class _Planner:
             read = variable.read()
             values = values_to_v3(read, self._find_lengths(path))
             if values is None and read.dtype.hasobject:
-                raise UnsupportedError(
-                    f"its members {read.dtype} hold strings or arrays of varying length, for which "
-                    f"Zarr has no form; leave the variable out with ds.drop_vars"
-                )
+                raise _objects_error(read.dtype)
             if values is None:
                 data = ManifestArray.from_values(read)
         known = data is not None and self._has_known_values(path, data)
@@ -181,8 +263,9 @@ class _Planner:
         elif data is not None:
             # files without references may have changed
             metadata, parts = describe_on_grids(data.pruned(), self.grids)
+        dtype = data.dtype if data is not None else variable.data.dtype
         is_held = values is not None or known
-        attributes, notes = self._encode_attributes(variable, data, is_held=is_held)
+        attributes, notes, _ = _encode_attributes(variable, dtype, None if is_held else data)
         if notes:
             self.notes["arrays"][path] = notes
         metadata = metadata | {
@@ -210,23 +293,6 @@ class _Planner:
         return same and urls == [
             f"{self.root}/{c.get_path(path)}" for c in list_value_chunks(noted)
         ]
-
-    def _encode_attributes(
-        self, variable: ManifestVariable, data: ManifestArray | None, *, is_held: bool
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return attributes as JSON, and notes on what JSON and references do not show."""
-        attributes = dict(variable.attributes)
-        dtype = data.dtype if data is not None else variable.data.dtype
-        fill = attributes.get("_FillValue")
-        exact = fill is not None and is_exact(fill, dtype)
-        if exact:
-            # as xarray spells it in Zarr v3
-            attributes["_FillValue"] = fill_to_attribute(fill, dtype)
-        plain, types = to_json(attributes)
-        if exact:
-            types.pop("_FillValue", None)
-        notes = list_declared(variable, None if is_held else data)
-        return plain, notes | ({"attributes": types} if types else {})
 
 
 def describe_on_grids(
@@ -269,3 +335,259 @@ def _check_name(path: str) -> None:
             "Zarr v3 reserves its name; rename it with ds.rename (in preprocess= where files are "
             "joined), or leave it out with drop_variables"
         )
+
+
+def _list_files_with_chunks(manifest: ChunkManifest) -> Iterable[SourceFile]:
+    return manifest.pruned().sources
+
+
+@dataclass
+class Hierarchy:
+    """A group and all below it as a Zarr v2 hierarchy.
+
+    Parameters
+    ----------
+    metadata : dict of str to JSON values
+        By key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on.
+    manifests : dict of str to ChunkManifest
+        By path of the array. A value in memory is one inline chunk.
+    notes : dict
+        Facts beyond the metadata: ``files`` (url to size, mtime, etag), ``groups`` and ``arrays``
+        by path.
+    base : str, optional
+        Url of the set, if urls are written relative to the folder that it lies in.
+    """
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    manifests: dict[str, ChunkManifest] = field(default_factory=dict)
+    notes: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"files": {}, "groups": {}, "arrays": {}}
+    )
+    base: str | None = None
+    _noted: tuple[SourceFile, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        group: ManifestGroup,
+        url: str,
+        format: str,
+        sources: ListSources = _list_files_with_chunks,
+        relative: bool = False,
+    ) -> Hierarchy:
+        """Return the hierarchy that holds a group.
+
+        ``url`` is that of the set, and ``format`` is for errors; ``sources`` returns the files of
+        an array whose fingerprints are noted, and ``relative`` says whether their urls are written
+        relative to the set.
+
+        Raises
+        ------
+        UnsupportedError
+            Variables that Zarr v2 metadata cannot describe; all of them are named.
+        """
+        found = cls(base=url if relative else None)
+        add_variable = partial(found._add_variable, sources)
+        if problems := _plan_nodes(group, found._add_group, add_variable)[1]:
+            raise cannot_hold(url, format, problems, REMEDY)
+        return found
+
+    def _add_group(self, path: str, group: ManifestGroup) -> None:
+        prefix = f"{path}/" if path else ""
+        self.metadata[f"{prefix}.zgroup"] = {"zarr_format": 2}
+        self.metadata[f"{prefix}.zattrs"] = _encode_group(path, group, self.notes["groups"])
+        for name in NOT_NAMES & {*group.variables, *group.groups}:
+            raise UnsupportedError(
+                f"{prefix}{name}: no variable or group of a set may be called {name!r}; rename it "
+                f"with ds.rename"
+            )
+
+    def _add_variable(self, sources: ListSources, path: str, variable: ManifestVariable) -> None:
+        if isinstance(variable.data, ManifestArray):
+            variable = _to_regular(variable)
+            if reasons := unsupported_reasons(variable.data, variable.dims):  # type: ignore[arg-type]
+                raise UnsupportedError("\n".join(reasons))
+            metadata, manifest = _describe_array(variable)
+        else:
+            metadata, manifest = _describe_values(variable.read())
+        files = tuple(sources(manifest))
+        # the variables of an archive mostly lie in the same files
+        if files != self._noted:
+            for file in files:
+                self.note(file._replace(url=self.name_file(file.url)))
+            self._noted = files
+        dtype = dtype_from_zarr_v2(metadata["dtype"])
+        # xarray reads the fill value of Zarr v2; a reader that converts to v3 reads the attribute
+        plain, notes, fill = _encode_attributes(variable, dtype, _to_stored(variable))
+        if fill is not None:
+            metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
+        self.metadata[f"{path}/.zarray"] = metadata
+        self.metadata[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
+        self.manifests[path] = manifest
+        if notes:
+            self.notes["arrays"][path] = notes
+
+    def name_file(self, url: str) -> str:
+        """Return a url as it is written."""
+        return url if self.base is None else make_relative(url, self.base)
+
+    def note(self, file: SourceFile) -> None:
+        """Note the fingerprint of a file, by its url as it is written.
+
+        Raises
+        ------
+        UnsupportedError
+            Another fingerprint of it is noted already.
+        """
+        files = self.notes["files"]
+        noted = SourceFile(file.url, *files.get(file.url, file.fingerprint))
+        if (joined := noted.joined_with(file)) is None:
+            raise UnsupportedError(
+                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
+                f"{list(noted.fingerprint)} and {list(file.fingerprint)}); scan it again"
+            )
+        files[file.url] = list(joined.fingerprint)
+
+    def get_notes(self) -> dict[str, Any]:
+        """Return the notes to write, without empty ones."""
+        filled = {name: part for name, part in self.notes.items() if part}
+        return {"files": {}} | filled | ({} if self.base is None else {RELATIVE: True})
+
+
+def _to_regular(variable: ManifestVariable) -> ManifestVariable:
+    """Return a virtual variable with regular chunks, where cutting its chunks makes such."""
+    return replace(variable, data=to_regular_chunks(unify_fill(variable.data)))  # type: ignore[arg-type]
+
+
+def _describe_array(variable: ManifestVariable) -> tuple[dict[str, Any], ChunkManifest]:
+    """Return the metadata and the chunks of a virtual array."""
+    found = to_zarr_v2(variable.data)  # type: ignore[arg-type]
+    # an attribute of another dtype is no fill value
+    known = variable.attributes.get("_FillValue")
+    known = known if is_exact(known, found.pipeline.dtype) else None
+    if _is_read_alike(found.pipeline.fill_value, known):
+        return found.metadata, found.manifest
+    return found.metadata, _write_out_missing(found)
+
+
+def _write_out_missing(array: ZarrArray) -> ChunkManifest:
+    """Hold missing chunks inline where readers of Zarr v2 would fill them with another value.
+
+    They take ``fill_value`` for the attribute ``_FillValue``, which HDF5's fill value is not.
+    """
+    manifest = array.manifest
+    count = manifest.size - sum(ids.size for ids, _ in iterate_references(manifest))
+    if not count:
+        return manifest
+    chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
+    data = _encode_chunk(chunk, array.pipeline)
+    if count * len(data) > MOST_INLINE:
+        raise UnsupportedError(
+            f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
+            f"is not its _FillValue; this format has no place for such a fill value"
+        )
+    manifest = manifest.loaded()
+    missing = manifest.file == MISSING
+    return ChunkManifest.build(
+        manifest.shape,
+        files=manifest.files,
+        file=np.where(missing, INLINE, manifest.file),
+        offset=np.where(missing, len(manifest.inline), manifest.offset),
+        length=np.where(missing, len(data), manifest.length),
+        checksum=np.where(missing, np.uint64(0), manifest.checksum),
+        inline=(*manifest.inline, data),
+    )
+
+
+def list_obstacles_in_v2(variable: ManifestVariable) -> list[str]:
+    """Return why Zarr v2 metadata cannot describe a virtual variable."""
+    variable = _to_regular(variable)
+    if found := unsupported_reasons(variable.data, variable.dims):  # type: ignore[arg-type]
+        return found
+    try:
+        _describe_array(variable)
+    except UnsupportedError as error:
+        return [f"{error}"]
+    return []
+
+
+def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
+    """Return the metadata of values in memory, and the one chunk that holds them inline."""
+    if values.dtype.names:
+        if values.dtype.hasobject:
+            raise _objects_error(values.dtype)
+        values = pack_members(values)
+    metadata: dict[str, Any] = {
+        "zarr_format": 2,
+        "shape": list(values.shape),
+        "chunks": [max(n, 1) for n in values.shape],
+        "dtype": dtype_to_zarr_v2(values.dtype),
+        "compressor": None,
+        "filters": None,
+        "fill_value": None,
+        "order": "C",
+        "dimension_separator": ".",
+    }
+    data = values.tobytes()
+    if values.dtype.kind in "OUT":
+        metadata |= {"dtype": "|O", "filters": [{"id": TEXT}]}
+        data = encode_text(to_text_objects(values))
+    grid = read_chunk_grid(metadata)
+    return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
+
+
+def _objects_error(dtype: np.dtype[Any]) -> UnsupportedError:
+    return UnsupportedError(
+        f"its members {dtype} hold strings or arrays of varying length, for which Zarr has no "
+        f"form; leave the variable out with ds.drop_vars"
+    )
+
+
+def _to_stored(variable: ManifestVariable) -> ManifestArray | None:
+    """Return the array that readers will find; None for strings."""
+    data = variable.data
+    if isinstance(data, ManifestArray):
+        return data
+    if data.dtype.hasobject:
+        return None
+    return ManifestArray.from_values(np.empty(data.shape, data.dtype))
+
+
+def _is_read_alike(fill: Any, attribute: Any) -> bool:
+    """Say whether missing chunks read alike for a reader that knows only the attribute."""
+    if attribute is None:
+        kind = np.asarray(fill).dtype
+        # a negative zero is another number
+        return (
+            bool(np.isnat(fill)) if kind.kind in "mM" else is_same_scalar(fill, np.zeros((), kind))
+        )
+    return is_same_scalar(fill, attribute)
+
+
+def _encode_chunk(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
+    """Encode one chunk, given as an array, since array filters need its dtype."""
+    import numcodecs
+
+    data: Any = chunk
+    for codec in pipeline.codecs:
+        try:
+            data = numcodecs.get_codec(codec.to_zarr_v2()).encode(data)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnsupportedError(
+                f"its missing chunks have a fill value that would have to be encoded, which cannot "
+                f"be done with {codec.zarr_v2_id}; load the variable first"
+            ) from error
+    found = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+    if _decode_chunk(found, pipeline) != chunk.tobytes():
+        raise UnsupportedError(
+            f"its missing chunks read as {pipeline.fill_value}, which "
+            f"{[codec.to_zarr_v2()['id'] for codec in pipeline.codecs]} would round to another "
+            f"value; load the variable first"
+        )
+    return found
+
+
+def _decode_chunk(data: Buffer, pipeline: CodecPipeline) -> bytes:
+    for codec in reversed(pipeline.codecs):
+        data = codec.decode(data, None)
+    return bytes(data)

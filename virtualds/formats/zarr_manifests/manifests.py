@@ -15,8 +15,7 @@ from virtualds.chunks.record_cache import RecordCache, name_opening, share_openi
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable_error
 from virtualds.formats.zarr.chunk_keys import ChunkKeys
-from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr.v3_metadata import check_extras
+from virtualds.formats.zarr.v3_arrays import ManifestPart, check_extras
 from virtualds.formats.zarr_manifests.counts import read_counts
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable

@@ -20,13 +20,12 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.bounds import demand_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.markers import STORE_MARKERS, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA
-from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
+from virtualds.formats.referenced_files import explain_malformed
 from virtualds.formats.zarr.chunk_keys import ChunkKeys, SeparatedKeys, parse_chunk_keys
-from virtualds.formats.zarr.v2_read import HierarchyReader
-from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
-from virtualds.formats.zarr.v3_groups import NodesReader
+from virtualds.formats.zarr.groups import V2, GroupReader, find_whole, merge_zarr_v2
+from virtualds.formats.zarr.v3_arrays import Manifests
 from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
 from virtualds.json_values import parse_json
 from virtualds.reading.threads import fetch_many
@@ -69,12 +68,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     group = _normalise_path(group)
     store = _Store(source)
     read_version = _read_v3 if store.marker == ZARR_JSON else _read_v2
-    try:
+    with explain_malformed(store.root):
         return read_version(store, frozenset(skip), group)
-    except MALFORMED_ERRORS as error:
-        if isinstance(error, VirtualdsError):
-            raise
-        raise malformed_error(store.root, error) from error
 
 
 def _normalise_path(group: str | None) -> str | None:
@@ -219,7 +214,7 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
         found = store.read_all_json((ZARR_JSON,))
         nodes = {path.removesuffix(ZARR_JSON).rstrip("/"): node for path, node in found.items()}
     parts_of = partial(_find_manifests, store, folder_of)
-    return NodesReader(store.root, nodes, {}, parts_of, skip).read_group(group)
+    return GroupReader(store.root, nodes, {}, parts_of, skip).read_group(group)
 
 
 def _find_manifests(
@@ -232,17 +227,8 @@ def _find_manifests(
             f"storage transformers {transformers!r:.200}: chunks lie elsewhere; "
             "open the store with parser='zarr-v3'"
         )
-    keys = parse_chunk_keys(node)
-
-    def parts(grids: list[tuple[int, ...]], pipelines: int) -> list[ManifestPart]:
-        [grid] = grids
-        return [
-            ManifestPart(
-                0, (0,) * len(grid), store.build_manifest(folder_of.get(path, path), keys, grid)
-            )
-        ]
-
-    return parts
+    keys, folder = parse_chunk_keys(node), folder_of.get(path, path)
+    return find_whole(lambda _, grid: store.build_manifest(folder, keys, grid))(path, node)
 
 
 def _is_needed(extension: Any) -> bool:
@@ -268,4 +254,5 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
         separator = metadata[f"{path}/{ZARRAY}"].get("dimension_separator") or "."
         return store.build_manifest(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
 
-    return HierarchyReader(store.source, metadata, {}, chunks, skip).read_tree(group)
+    nodes = merge_zarr_v2(metadata)
+    return GroupReader(store.root, nodes, {}, find_whole(chunks), skip, V2).read_group(group)

@@ -20,8 +20,8 @@ from virtualds.formats.zarr.document import (
     build_value_entries,
     read_copies,
 )
+from virtualds.formats.zarr.groups import GroupReader
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
-from virtualds.formats.zarr.v3_groups import NodesReader
 from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
 from virtualds.formats.zarr_manifests.snapshots import read_all_nodes, read_snapshot
 from virtualds.source_file import SourceFile, StorageOptions
@@ -90,7 +90,7 @@ class SetReader:
         ranges = document.notes.get("sources")
         self._manifests = StoredManifests(root, options, how.allow, ranges)
         nodes = read_all_nodes(root, options, document)
-        self._reader = NodesReader(root, nodes, document.notes, self._find_parts, how.skip)
+        self._reader = GroupReader(root, nodes, document.notes, self._find_parts, how.skip)
 
     def read_group(self) -> ManifestGroup:
         """Return the group with everything below it."""

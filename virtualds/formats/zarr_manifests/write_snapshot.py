@@ -23,9 +23,7 @@ from virtualds.formats.zarr.document import (
     list_value_chunks,
     note_value_chunks,
 )
-from virtualds.formats.zarr.v3_arrays import ManifestPart, is_extended
-from virtualds.formats.zarr.v3_metadata import axes_from_v3
-from virtualds.formats.zarr.values import NativeArray
+from virtualds.formats.zarr.v3_arrays import ManifestPart, NativeArray, axes_from_v3, is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.chunk_copies import ChunkCopies
 from virtualds.formats.zarr_manifests.counts import describe_counts

@@ -1,0 +1,306 @@
+"""Read the metadata of a Zarr hierarchy, of version 2 or 3, as groups of variables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import (
+    ManifestGroup,
+    ManifestVariable,
+    describe_left_out,
+    name_axes,
+    normalise_group_path,
+)
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.formats.referenced_files import explain_malformed
+from virtualds.formats.undecodable import read_variable_or_problem
+from virtualds.formats.zarr.data_types import (
+    data_type_from_v3,
+    dtype_from_zarr_v2,
+    fill_from_attribute,
+    fill_from_zarr_v2,
+)
+from virtualds.formats.zarr.document import CONSOLIDATED
+from virtualds.formats.zarr.encoding_notes import restore_encoding, restore_text_encoding
+from virtualds.formats.zarr.shards import expand_shards
+from virtualds.formats.zarr.strings import (
+    VaryingArray,
+    is_varying,
+    varying_from_v3,
+    varying_from_zarr_v2,
+)
+from virtualds.formats.zarr.v2_arrays import array_from_zarr_v2, check_zarr_v2, read_chunk_grid
+from virtualds.formats.zarr.v3_arrays import (
+    ManifestPart,
+    Manifests,
+    array_from_v3,
+    check_extras,
+    check_zarr_v3,
+)
+from virtualds.json_values import from_json
+
+NOTES = "virtualds"
+"""The top-level key of the notes of a format."""
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute of a Zarr v2 array with its dimensions, as xarray reads it."""
+NOT_NAMES = frozenset({"", ".", ".."})
+"""What no member of a group may be called."""
+Node = Mapping[str, Any]
+"""The metadata of a group or array: that of ``zarr.json``, or what `merge_zarr_v2` makes."""
+FindParts = Callable[[str, Node], Manifests]
+"""Takes path and metadata of an array, and returns its `Manifests`."""
+
+
+class Version(NamedTuple):
+    """How the metadata of a version of Zarr are read.
+
+    ``check`` refuses invalid metadata of an array; ``names`` returns its dimensions, as far as they
+    have names, and takes them out of its attributes; ``dtype`` returns its data type; ``read``
+    takes metadata, `Manifests`, attributes and noted types of attributes, and returns the array
+    and its attribute ``_FillValue``, if it has one. Groups have no keys but ``group_keys``.
+    """
+
+    number: int
+    check: Callable[[Any], None]
+    names: Callable[[Node, dict[str, Any]], Any]
+    dtype: Callable[[Any], np.dtype[Any]]
+    read: Callable[..., tuple[ManifestArray | VaryingArray, Any]]
+    group_keys: Collection[str] = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
+
+
+def _read_v2(
+    node: Node, manifests: Manifests, attributes: Mapping[str, Any], types: Mapping[str, Any]
+) -> tuple[ManifestArray | VaryingArray, Any]:
+    manifest = manifests([read_chunk_grid(node)], 0)[0].manifest
+    known = attributes.get("_FillValue")
+    if node["dtype"] == "|O":
+        values, fill = varying_from_zarr_v2(node, manifest)
+        return values, known if fill is None else fill
+    array = array_from_zarr_v2(node, manifest)
+    fill = fill_from_zarr_v2(node.get("fill_value"), array.dtype)
+    # as in xarray: the fill value of Zarr v2 replaces the netCDF attribute; no such attribute masks
+    # raw bytes and compound types
+    return array, known if fill is None or array.dtype.kind == "V" else fill
+
+
+def _read_v3(
+    node: Node, manifests: Manifests, attributes: Mapping[str, Any], types: Mapping[str, Any]
+) -> tuple[ManifestArray | VaryingArray, Any]:
+    node, manifests = expand_shards(node, manifests)
+    known = attributes.get("_FillValue")
+    if is_varying(node):
+        return varying_from_v3(node, manifests), known
+    array = array_from_v3(node, manifests)
+    if known is not None and "_FillValue" not in types:
+        known = fill_from_attribute(known, array.dtype)
+    return array, known
+
+
+V2 = Version(
+    2,
+    check_zarr_v2,
+    lambda node, attributes: attributes.pop(DIMENSIONS, None),
+    lambda node: dtype_from_zarr_v2(node["dtype"]),
+    _read_v2,
+)
+V3 = Version(
+    3,
+    check_zarr_v3,
+    lambda node, attributes: node.get("dimension_names"),
+    lambda node: data_type_from_v3(node["data_type"]),
+    _read_v3,
+)
+
+
+def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
+    """Return the nodes of a Zarr v2 hierarchy by path, from its metadata by key.
+
+    Attributes are part of a node, and what lies below an array is left out.
+
+    Examples
+    --------
+    >>> keys = {".zgroup": {"zarr_format": 2}, "t/.zarray": {"shape": []}, "t/.zattrs": {"a": 1}}
+    >>> merge_zarr_v2(keys)["t"]
+    {'shape': [], 'zarr_format': 2, 'node_type': 'array', 'attributes': {'a': 1}}
+    """
+    arrays = {key.removesuffix("/.zarray") for key in metadata if key.endswith("/.zarray")}
+    found: dict[str, Node] = {}
+    for key in metadata:
+        *parts, name = key.split("/")
+        if NOT_NAMES & {*parts, name}:
+            # no key, and so no path
+            found[key] = {}
+        path = "/".join(parts)
+        if path in found or any("/".join(parts[:n]) in arrays for n in range(1, len(parts))):
+            continue
+        said = metadata[f"{path}/.zarray"] if path in arrays else {}
+        found[path] = {
+            **(said if isinstance(said, Mapping) else {}),
+            "zarr_format": 2,
+            "node_type": "array" if path in arrays else "group",
+            "attributes": metadata.get(f"{path}/.zattrs" if path else ".zattrs", {}),
+        }
+    return found
+
+
+def find_whole(chunks: Callable[[str, tuple[int, ...]], ChunkManifest]) -> FindParts:
+    """Return where chunks lie in a format with one manifest for each array.
+
+    ``chunks`` takes the path of an array and its chunk grid, and returns that manifest.
+    """
+
+    def parts_of(path: str, node: Node) -> Manifests:
+        return lambda grids, numbered: [
+            ManifestPart(0, (0,) * len(grids[0]), chunks(path, grids[0]))
+        ]
+
+    return parts_of
+
+
+class MemberNames(NamedTuple):
+    """The names of the members of a group, in order."""
+
+    arrays: dict[str, None]
+    groups: dict[str, None]
+
+
+@dataclass(frozen=True)
+class GroupReader:
+    """Makes groups of the metadata of all nodes.
+
+    Parameters
+    ----------
+    root : str
+        Url of the set, for errors.
+    nodes : mapping of str to mapping
+        Metadata by path; that of the root is under ``""``.
+    notes : mapping
+        Facts beyond plain Zarr: ``arrays`` and ``groups``, by path; empty for the sets of others.
+    parts_of : callable
+    skip : set of str
+        Names of variables to leave out.
+    version : Version
+    """
+
+    root: str
+    nodes: Mapping[str, Node]
+    notes: Mapping[str, Any]
+    parts_of: FindParts
+    skip: frozenset[str] = frozenset()
+    version: Version = V3
+
+    def read_group(self, path: str | None = None) -> ManifestGroup:
+        """Return the group at a path with everything below it.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such group.
+        FormatError
+            Metadata or references are invalid.
+        UnsupportedError
+            They use an unknown extension, codec or data type.
+        """
+        with explain_malformed(self.root):
+            if odd := [path for path in self.nodes if path and NOT_NAMES & {*path.split("/")}]:
+                raise FormatError(
+                    f"{self.root}: the path {odd[0]!r} has a part that is not a name; the metadata "
+                    f"is damaged"
+                )
+            return self._read_group(normalise_group_path(path, lambda p: self._members[p].groups))
+
+    @cached_property
+    def _members(self) -> Mapping[str, MemberNames]:
+        """The members of every group, by path; found in one pass over all nodes."""
+        found: dict[str, MemberNames] = defaultdict(lambda: MemberNames({}, {}))
+        for path, node in self.nodes.items():
+            names = path.split("/") if path else []
+            for depth, name in enumerate(names, 1):
+                holder = found["/".join(names[: depth - 1])]
+                is_group = depth < len(names) or node.get("node_type") == "group"
+                (holder.groups if is_group else holder.arrays)[name] = None
+        return found
+
+    def _read_group(self, path: str) -> ManifestGroup:
+        prefix = f"{path}/" if path else ""
+        here, notes = self._members[path], self._get_notes("groups", path)
+        problems: dict[str, VirtualdsError] = {}
+        variables, left_out = dict[str, ManifestVariable](), dict[str, ManifestVariable]()
+        for name in here.arrays:
+            if name in self.skip:
+                left_out[name] = self._read_named(self._describe_left_out, prefix + name, {})
+            else:
+                variables[name] = self._read_named(self._read_variable, prefix + name, problems)
+        groups = {name: self._read_group(prefix + name) for name in here.groups}
+        encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
+        node = self.nodes.get(path, {"zarr_format": self.version.number})
+        try:
+            if (found := node.get("zarr_format")) != self.version.number:
+                raise FormatError(f"its zarr_format is {found!r}, not {self.version.number}")
+            check_extras(node, self.version.group_keys)
+            attributes = self._read_attributes(node, notes)
+            return ManifestGroup(
+                variables, attributes, groups, encoding, problems, left_out=left_out
+            )
+        except VirtualdsError as error:
+            error.locate(f"group /{path}", self.root)
+            raise
+
+    def _get_notes(self, kind: str, path: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.notes.get(kind, {}).get(path, {})
+        return found
+
+    def _read_attributes(self, node: Node, notes: Mapping[str, Any]) -> dict[str, Any]:
+        types = notes.get("attributes", {})
+        found = node.get("attributes")
+        found = {} if found is None else found
+        return {name: from_json(value, types.get(name)) for name, value in found.items()}
+
+    def _read_named(
+        self,
+        read: Callable[[str, Node], ManifestVariable],
+        path: str,
+        problems: dict[str, VirtualdsError],
+    ) -> ManifestVariable:
+        node = self.nodes[path]
+
+        def read_checked() -> ManifestVariable:
+            self.version.check(node)
+            return read(path, node)
+
+        attributes = node.get("attributes")
+        names = self.version.names(node, dict(attributes) if isinstance(attributes, dict) else {})
+        shape = node.get("shape")
+        return read_variable_or_problem(read_checked, path, self.root, shape, names, problems)
+
+    def _read_dims(self, node: Node, attributes: dict[str, Any]) -> tuple[str, ...]:
+        """Return the dimensions of an array, and take them out of its attributes."""
+        names = self.version.names(node, attributes)
+        return name_axes(node["shape"], [None] * len(node["shape"]) if names is None else names)
+
+    def _describe_left_out(self, path: str, node: Node) -> ManifestVariable:
+        attributes = self._read_attributes(node, self._get_notes("arrays", path))
+        dims = self._read_dims(node, attributes)
+        return describe_left_out(dims, self.version.dtype(node), attributes)
+
+    def _read_variable(self, path: str, node: Node) -> ManifestVariable:
+        notes = self._get_notes("arrays", path)
+        attributes = self._read_attributes(node, notes)
+        dims = self._read_dims(node, attributes)
+        parts, types = self.parts_of(path, node), notes.get("attributes", {})
+        array, fill = self.version.read(node, parts, attributes, types)
+        if fill is not None:
+            attributes["_FillValue"] = fill
+        if isinstance(array, ManifestArray):
+            encoding = restore_encoding(array, dims, notes, self.root)
+            return ManifestVariable(dims, array, attributes, encoding)
+        data, encoding = array.settle()
+        return ManifestVariable(dims, data, attributes, restore_text_encoding(encoding, notes))

@@ -1,0 +1,288 @@
+"""``.zarray`` of Zarr v2, to and from arrays, and what it cannot describe.
+
+Zarr storage specification version 2, "Metadata" and "Arrays". `unsupported_reasons` lists what such
+metadata cannot describe, so that a writer can name every obstacle before it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.regions import tile_fragments
+from virtualds.chunks.alignment import find_regular_chunks
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.codec import NO_FILTERS
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.formats.zarr.data_types import (
+    can_be_spelled,
+    dtype_from_zarr_v2,
+    dtype_to_zarr_v2,
+    fill_from_zarr_v2,
+)
+from virtualds.json_values import is_shape
+
+V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
+"""Values that optional keys of ``.zarray`` may have."""
+
+
+@dataclass(frozen=True)
+class ZarrArray:
+    """An array as Zarr v2 knows it: one regular grid, one pipeline.
+
+    Parameters
+    ----------
+    metadata : dict
+        The content of ``.zarray``, its ``fill_value`` null.
+    manifest : ChunkManifest
+        The chunks over the whole grid.
+    pipeline : CodecPipeline
+        How every chunk decodes.
+    """
+
+    metadata: dict[str, Any]
+    manifest: ChunkManifest
+    pipeline: CodecPipeline
+
+
+def to_zarr_v2(array: ManifestArray) -> ZarrArray:
+    """Describe an array that has no `unsupported_reasons`."""
+    pipeline = array.pipelines[0] if array.fragments else build_fill_pipeline(array)
+    grid = find_common_grid(array)
+    if grid is None:
+        raise UnsupportedError(f"{array.name}: {describe_grids(array)}")
+    codecs = [codec.to_zarr_v2() for codec in pipeline.codecs]
+    metadata = {
+        "zarr_format": 2,
+        "shape": list(array.shape),
+        "chunks": list(grid),
+        "dtype": dtype_to_zarr_v2(pipeline.dtype),
+        "compressor": None,
+        "filters": codecs or None,
+        "fill_value": None,
+        "order": memory_order(pipeline, array.ndim),
+        "dimension_separator": ".",
+    }
+    # the last codec of a Zarr v2 array is its compressor; readers look for it there
+    if codecs and not pipeline.codecs[-1].is_filter:
+        metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
+    return ZarrArray(metadata, _build_whole_manifest(array, grid), pipeline)
+
+
+def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> ManifestArray:
+    """Return the array that ``.zarray`` describes.
+
+    Raises
+    ------
+    FormatError
+        The fill value or dtype is invalid.
+    UnsupportedError
+        A codec or dtype is unknown.
+    """
+    shape, chunks = metadata["shape"], metadata["chunks"]
+    dtype = dtype_from_zarr_v2(metadata["dtype"])
+    steps = [*(metadata.get("filters") or ()), metadata.get("compressor")]
+    fill = fill_from_zarr_v2(metadata.get("fill_value"), dtype)
+    order = metadata.get("order") or "C"
+    axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
+    layout = tuple(range(len(shape)))
+    if fill is None and dtype.kind in "mM":
+        # missing chunks without a fill value are NaT, as in zarr-python
+        fill = "NaT"
+    pipeline = CodecPipeline(
+        dtype,
+        codecs=tuple(codec_from_zarr_v2(step) for step in steps if step is not None),
+        fill=None if fill is None else np.asarray(fill, dtype).tobytes(),
+        layout=layout if order == "C" else layout[::-1],
+    )
+    return ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+
+
+def check_zarr_v2(metadata: Any) -> None:
+    """Refuse an invalid ``.zarray``.
+
+    Raises
+    ------
+    FormatError
+        A key is missing, or shape and chunks are invalid.
+    """
+    if not isinstance(metadata, Mapping):
+        raise FormatError(f".zarray: {metadata!r} is not an object; the reference set is damaged")
+    if absent := {"shape", "chunks", "dtype"} - metadata.keys():
+        raise FormatError(f".zarray: there is no {min(absent)!r}; the reference set is damaged")
+    shape, chunks = metadata["shape"], metadata["chunks"]
+    # along empty axes, kerchunk writes chunks of length 0
+    if not (
+        is_shape(shape)
+        and is_shape(chunks)
+        and len(shape) == len(chunks)
+        and all(c >= min(n, 1) for n, c in zip(shape, chunks, strict=True))
+    ):
+        raise FormatError(
+            f".zarray: shape {shape!r} in chunks of {chunks!r}; the reference set is damaged"
+        )
+    for key, known in V2_CHOICES.items():
+        if metadata.get(key) not in known:
+            raise FormatError(
+                f".zarray: {key} {metadata[key]!r}, not one of {known[:2]}; the "
+                f"reference set is damaged"
+            )
+
+
+def read_chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the chunks per axis that ``.zarray`` describes."""
+    pairs = zip(metadata["shape"], metadata["chunks"], strict=True)
+    return tuple(-(-n // max(c, 1)) for n, c in pairs)
+
+
+def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
+    """Return how an array of one pipeline is stored, with the keys of xarray's netCDF4 backend."""
+    found = dict(NO_FILTERS)
+    for codec in array.pipelines[0].codecs if array.pipelines else ():
+        found |= codec.encoding
+    chunks = find_common_grid(array)
+    if chunks is not None and chunks:
+        found |= {"contiguous": False, "chunksizes": chunks}
+        found["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
+    else:
+        found |= {"contiguous": True, "chunksizes": None}
+    return found
+
+
+def _build_whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManifest:
+    """Return one manifest over the grid of the array, missing where no fragment lies."""
+    grid = tuple(-(-n // c) for n, c in zip(array.shape, chunks, strict=True))
+    if len(array.fragments) == 1 and array.manifest.shape == grid:
+        return array.manifest
+    if not array.fragments:
+        return ChunkManifest.missing(grid)
+    return tile_fragments(array.fragments, chunks, grid)
+
+
+def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> list[str]:
+    """Return why Zarr v2 metadata cannot describe an array; empty if they can.
+
+    Reasons name the axes by ``dims``, if given.
+    """
+    found = []
+    if len(array.pipelines) > 1:
+        found.append(_describe_pipelines(array))
+    for pipeline in array.pipelines:
+        if pipeline.packing is not None:
+            found.append(_describe_packing(array))
+        elif pipeline.dtype.char in "gG":
+            found.append(f"its type {pipeline.dtype} has another form on every machine")
+        elif not can_be_spelled(pipeline.dtype):
+            found.append(f"its compound type {pipeline.dtype} has bytes between its members")
+        elif memory_order(pipeline, array.ndim) is None:
+            found.append(
+                f"its stored axes are permuted or partly selected (layout {pipeline.layout})"
+            )
+        elif pipeline.dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
+            found.append(f"its values are converted from {pipeline.dtype} to {array.dtype}")
+    if not found and find_common_grid(array) is None:
+        found.append(describe_grids(array, dims))
+    return list(dict.fromkeys(found))
+
+
+def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
+    """Return the pipeline of an array without fragments, which reads as its fill value."""
+    fill = np.asarray(array.fill_value, array.dtype).tobytes()
+    return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
+
+
+def memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
+    """Return the memory order of a layout, "C" or "F", or None if it is neither."""
+    shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
+    if len(shown) != len(pipeline.layout):
+        return None
+    if shown == sorted(shown):
+        return "C"
+    return "F" if shown == list(range(ndim))[::-1] else None
+
+
+def find_common_grid(array: ManifestArray) -> tuple[int, ...] | None:
+    """Return the chunk shape if all fragments lie on one regular grid, else None."""
+    return find_regular_chunks(array.shape, array.fragments) if array.gaps_read_as_missing else None
+
+
+def _describe_packing(array: ManifestArray) -> str:
+    """Say why attributes cannot express the packing of an array."""
+    if len({p.packing for p in array.pipelines}) > 1:
+        return "its CF packing differs between files"
+    if array.has_gaps:
+        return f"its gaps are {array.fill_value!r}, for which its CF packing has no number"
+    return f"its values were converted to {array.dtype} after they were unpacked"
+
+
+def _describe_pipelines(array: ManifestArray) -> str:
+    first = {
+        number: _find_first_file(array, number) for number in range(min(2, len(array.pipelines)))
+    }
+    a, b = array.pipelines[:2]
+    names = _list_differing(a, b)
+    verb = "change" if len(names) > 1 or names[0].endswith("s") else "changes"
+    return (
+        f"its chunks use {len(array.pipelines)} encodings "
+        f"({', '.join(names)} {verb} at {first[1]}, unlike {first[0]})"
+    )
+
+
+def _list_differing(a: CodecPipeline, b: CodecPipeline) -> list[str]:
+    """Return the parts in which two pipelines differ; of CF packing, the attributes."""
+    parts = ("dtype", "codecs", "fill", "layout")
+    found = [name for name in parts if getattr(a, name) != getattr(b, name)]
+    if a.packing == b.packing:
+        return found
+    ours, theirs = ({} if p.packing is None else p.packing.attributes for p in (a, b))
+    names = [n for n in {**ours, **theirs} if repr(ours.get(n)) != repr(theirs.get(n))]
+    return found + (names or ["CF packing"])
+
+
+def _find_first_file(array: ManifestArray, pipeline: int) -> str:
+    """Return the file of the first chunk that uses a pipeline."""
+    is_inline = False
+    for fragment in array.fragments:
+        manifest = fragment.manifest.loaded()
+        found = manifest.file[manifest.pipeline == pipeline]
+        if (in_files := found[found >= 0]).size:
+            return manifest.files[int(in_files[0])].url
+        is_inline |= bool((found == INLINE).any())
+    return "an inline chunk" if is_inline else "a missing chunk"
+
+
+def describe_grids(array: ManifestArray, dims: Sequence[Hashable] = ()) -> str:
+    """Say why the chunks of an array form no regular grid."""
+    for axis in range(array.ndim):
+        for fragment in array.fragments:
+            if fragment.axes[axis].chunk is None:
+                slabs = fragment.axes[axis].slabs()
+                lengths = ", ".join(map(str, slabs.encoded[:8].tolist()))
+                odd = int(np.argmax(slabs.encoded != slabs.encoded[0])) or 1
+                first, other = (_find_file_of_slab(fragment, axis, i) for i in (0, odd))
+                along = repr(dims[axis]) if dims else f"axis {axis}"
+                return (
+                    f"chunk lengths along {along} vary ({lengths}, ...; {first} and {other} "
+                    f"differ first)"
+                )
+    files = [_find_file_of_slab(f, 0, 0) for f in array.fragments[:2] if array.ndim]
+    where = f" ({' and '.join(files)} differ first)" if len(files) == 2 else ""
+    return (
+        f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"
+        f"{where}"
+    )
+
+
+def _find_file_of_slab(fragment: Fragment, axis: int, slab: int) -> str:
+    """Return the first file with chunks of one slab."""
+    manifest = fragment.manifest.take(axis, slice(slab, slab + 1)).loaded()
+    found = manifest.file[manifest.file >= 0]
+    return manifest.files[int(found[0])].url if found.size else "missing chunks"
