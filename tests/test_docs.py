@@ -35,6 +35,8 @@ LIBRARIES = {
     "docs/reference/formats/icechunk.md": "icechunk",
     "docs/how-to/from-virtualizarr.md": "icechunk",
     "virtualds.formats.icechunk.library": "icechunk",
+    "virtualds.formats.icechunk.references": "icechunk",
+    "virtualds.formats.icechunk.write": "icechunk",
 }
 """Pages and modules that need a library which not every Python has."""
 WITH_BUCKET = {"buckets.md", "where-to-keep.md"}

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar, overload
 
+from virtualds.errors import UnsupportedError
+
 Entry = TypeVar("Entry")
 
 
@@ -70,6 +72,13 @@ class Late:
     ----------
     place : str
         Module and name, as entry points are written.
+    needs : tuple of str, optional
+        Of a module that imports an optional library: what it needs, and what to do.
+
+    Raises
+    ------
+    UnsupportedError
+        That library is not installed, or too old.
 
     Examples
     --------
@@ -78,10 +87,18 @@ class Late:
     """
 
     place: str
+    needs: tuple[str, str] | None = None
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         """Call the function."""
-        return import_named(self.place)(*given, **options)
+        try:
+            function = import_named(self.place)
+        except (ImportError, AttributeError) as error:
+            if self.needs is None:
+                raise
+            what, remedy = self.needs
+            raise UnsupportedError(f"{what} ({error}); {remedy}") from error
+        return function(*given, **options)
 
 
 class LateTable(Sequence[Entry]):

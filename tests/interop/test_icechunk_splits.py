@@ -15,7 +15,7 @@ from peers import peer
 import virtualds
 from virtualds.arrays.sources import move_files
 from virtualds.formats.icechunk import references
-from virtualds.formats.icechunk import target as targets
+from virtualds.formats.icechunk import write as targets
 
 icechunk: Any = peer("icechunk")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -20,6 +20,13 @@ from virtualds.formats.zarr.document import FOLDER as SET_FOLDER
 from virtualds.formats.zarr.document import MARKER as SET_MARKER
 from virtualds.importing import Late, LateTable
 
+WITH_ICECHUNK = partial(
+    Late,
+    needs=(
+        "icechunk: it needs icechunk 2.0.5 or newer, and Python 3.12",
+        "pip install --upgrade icechunk",
+    ),
+)
 PLAIN_ZARR = Parser(
     "zarr",
     # no suffix: a folder named .zarr may also be a reference set
@@ -162,23 +169,23 @@ FORMATS: tuple[Format, ...] = (
         "icechunk",
         (".icechunk",),
         Late("virtualds.formats.icechunk:detect"),
-        Late("virtualds.formats.icechunk:read"),
-        Late("virtualds.formats.icechunk.write:write"),
-        read_version=Late("virtualds.formats.icechunk.write:read_version"),
-        compact=Late("virtualds.formats.icechunk.write:compact"),
+        WITH_ICECHUNK("virtualds.formats.icechunk.references:read"),
+        WITH_ICECHUNK("virtualds.formats.icechunk.write:write"),
+        read_version=WITH_ICECHUNK("virtualds.formats.icechunk.write:read_version"),
+        compact=WITH_ICECHUNK("virtualds.formats.icechunk.write:compact"),
         markers=ICECHUNK_MARKERS,
         first_written=ICECHUNK_FOLDERS,
         choices=(
             *("message", "metadata", "branch", "create_branch", "config"),
             *("rectilinear", SUBCHUNK),
         ),
-        history=Late("virtualds.formats.icechunk:history"),
+        history=WITH_ICECHUNK("virtualds.formats.icechunk.references:history"),
         expire=Late("virtualds.formats.icechunk:expire"),
         places=("branch", "create_branch", "config", "takes_in"),
         library="icechunk",
-        read_object=Late("virtualds.formats.icechunk:read_object"),
-        holds=Late("virtualds.formats.icechunk.target:is_occupied"),
-        obstacles=Late("virtualds.formats.icechunk.write:list_obstacles"),
+        read_object=WITH_ICECHUNK("virtualds.formats.icechunk.references:read_object"),
+        holds=WITH_ICECHUNK("virtualds.formats.icechunk.write:is_occupied"),
+        obstacles=WITH_ICECHUNK("virtualds.formats.icechunk.write:list_obstacles"),
     ),
 )
 

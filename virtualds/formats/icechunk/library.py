@@ -1,4 +1,4 @@
-"""The adapter of the library Icechunk, imported only when a repository is opened.
+"""Repositories, sessions and stores of Icechunk: the one module that calls the library.
 
 It uses the documented interface alone: coroutines of stores for zarr-python, and references of
 whole arrays. Coroutines run in a thread of their own, since the caller's may run a loop already.
@@ -7,16 +7,18 @@ whole arrays. Coroutines run in a thread of their own, since the caller's may ru
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import wraps
 from itertools import islice
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import icechunk
 import numpy as np
@@ -24,11 +26,19 @@ from zarr.core.buffer import default_buffer_prototype
 
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.tables import is_sparse
-from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
-from virtualds.formats.icechunk.locations import ObjectLocation
-from virtualds.formats.icechunk.target import MAIN, Needs, Split
+from virtualds.errors import (
+    AccessError,
+    ConflictError,
+    FormatError,
+    ReadError,
+    UnsupportedError,
+    cannot_hold,
+)
+from virtualds.formats.icechunk.locations import ObjectLocation, find_storage
 from virtualds.json_values import parse_json
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import find_store
+from virtualds.stores.local import hold_lock, lock_of
 from virtualds.urls import kind_of
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
@@ -38,8 +48,11 @@ PATIENCE, PAUSE = 3.0, 0.05
 REQUESTS_AT_ONCE = 256
 """Chunks that are written at a time."""
 MARKER = "zarr.json"
+MAIN = "main"
+CHUNKS = "chunks"
+"""The folder of a repository's own chunks (Icechunk specification, "Layout")."""
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
-
 
 ERRORS: tuple[tuple[type[Exception], type[Exception], str], ...] = (
     (icechunk.RepositoryNotFoundError, FileNotFoundError, "there is no Icechunk repository"),
@@ -71,21 +84,34 @@ def describe_errors(url: str) -> Iterator[None]:
 # ---------------------------------------------------------------------- repositories
 
 
-def make_storage(place: ObjectLocation) -> Any:
-    """Return Icechunk's storage for a place."""
+class Split(NamedTuple):
+    """Along which axis the manifests of an array are split, and every how many chunks."""
+
+    axis: int
+    chunks: int
+
+
+class Needs(NamedTuple):
+    """What the configuration of a repository has to say before references are written.
+
+    Places of files by the prefix of their urls, and splits by the path of an array.
+    """
+
+    containers: Mapping[str, ObjectLocation]
+    splits: Mapping[str, Split]
+
+
+NOTHING_NEEDED = Needs({}, {})
+
+
+def _make_storage(place: ObjectLocation) -> Any:
     if place.kind == "local":
         return icechunk.local_filesystem_storage(place.arguments["path"])
     return getattr(icechunk, f"{place.kind}_storage")(**place.arguments)
 
 
-def check_config(config: Any) -> None:
-    """Raise an error if a configuration is none of Icechunk's."""
-    if config is not None and not isinstance(config, icechunk.RepositoryConfig):
-        raise TypeError(f"config={config!r:.80}: give an icechunk.RepositoryConfig")
-
-
-def open_repository(place: ObjectLocation, url: str, config: Any = None) -> Any:
-    """Open a repository; save a configuration in it, if one is given.
+def open_repository(url: str, options: StorageOptions | None) -> Any:
+    """Open a repository.
 
     Raises
     ------
@@ -93,17 +119,10 @@ def open_repository(place: ObjectLocation, url: str, config: Any = None) -> Any:
         There is none.
     """
     with describe_errors(url):
-        found = icechunk.Repository.open(make_storage(place))
-        return found if config is None else _save_config(found, found.config.merge(config))
+        return icechunk.Repository.open(_make_storage(find_storage(url, options)))
 
 
-def is_repository(place: ObjectLocation, url: str) -> bool:
-    """Say whether there is a repository."""
-    with describe_errors(url):
-        return bool(icechunk.Repository.exists(make_storage(place)))
-
-
-def create_repository(place: ObjectLocation, url: str, needed: Needs, given: Any = None) -> Any:
+def _create_repository(place: ObjectLocation, url: str, needed: Needs, given: Any = None) -> Any:
     """Create a repository whose configuration has what is needed.
 
     Raises
@@ -114,7 +133,7 @@ def create_repository(place: ObjectLocation, url: str, needed: Needs, given: Any
     config = icechunk.RepositoryConfig.default()
     config = config if given is None else config.merge(given)
     _add_needed(config, needed)
-    storage = make_storage(place)
+    storage = _make_storage(place)
     try:
         with describe_errors(url):
             return icechunk.Repository.create(storage, config)
@@ -129,33 +148,26 @@ def create_repository(place: ObjectLocation, url: str, needed: Needs, given: Any
         ) from error
 
 
-def configure(repository: Any, url: str, needed: Needs) -> Any:
-    """Return a repository whose configuration also has what is needed."""
-    with describe_errors(url):
-        config = repository.config
-        return _save_config(repository, config) if _add_needed(config, needed) else repository
-
-
 def _save_config(repository: Any, config: Any) -> Any:
     changed = repository.reopen(config=config)
     changed.save_config()
     return changed
 
 
-def list_containers(config: Any) -> list[str]:
+def _list_containers(config: Any) -> list[str]:
     """Return the prefixes of the containers of a configuration."""
     return sorted(c.url_prefix for c in (config.virtual_chunk_containers or {}).values())
 
 
-def list_uncovered(config: Any, prefixes: Iterable[str]) -> list[str]:
+def _list_uncovered(config: Any, prefixes: Iterable[str]) -> list[str]:
     """Return the prefixes that no container of a configuration covers."""
-    known = tuple(list_containers(config))
+    known = tuple(_list_containers(config))
     return [prefix for prefix in prefixes if not prefix.startswith(known)]
 
 
 def _add_needed(config: Any, needed: Needs) -> bool:
     """Let a repository refer to files below some prefixes, and split arrays; say if this is new."""
-    lacking = list_uncovered(config, needed.containers)
+    lacking = _list_uncovered(config, needed.containers)
     for prefix in lacking:
         kind, arguments = needed.containers[prefix]
         if kind == "local":
@@ -194,129 +206,7 @@ def _add_splits(config: Any, splits: Mapping[str, Split]) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------- snapshots and branches
-
-
-def find_snapshot(repository: Any, name: str, url: str) -> str:
-    """Return the snapshot id of a branch, a tag or an id.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    ValueError
-        Both a branch and a tag have this name.
-    """
-    with describe_errors(url):
-        known = (
-            (repository.list_branches(), repository.lookup_branch),
-            (repository.list_tags(), repository.lookup_tag),
-        )
-        found = {look_up(name) for names, look_up in known if name in names}
-        if len(found) > 1:
-            raise ValueError(f"{url}: {name!r} is a branch and a tag; give the id of the snapshot")
-        if found:
-            return str(found.pop())
-        try:
-            return str(repository.lookup_snapshot(name).id)
-        except icechunk.IcechunkError as error:
-            raise FileNotFoundError(
-                f"{url}: snapshot {name!r} is not one of the branches {sorted(known[0][0])}, of "
-                f"the tags {sorted(known[1][0])}, or of the ids"
-            ) from error
-
-
-def list_snapshots(repository: Any, branch: str, url: str) -> list[tuple[str, str]]:
-    """Return the ids and times of the snapshots of a branch, the newest last."""
-    with describe_errors(url):
-        found = list(repository.ancestry(branch=branch))[::-1]
-        # the first snapshot is that of an empty repository
-        return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
-
-
-def find_parent(repository: Any, snapshot: str, url: str) -> str | None:
-    """Return the id of the snapshot before one."""
-    with describe_errors(url):
-        found: str | None = repository.lookup_snapshot(snapshot).parent_id
-        return found
-
-
-def has_branch(repository: Any, branch: str, url: str) -> bool:
-    """Say whether there is a branch."""
-    with describe_errors(url):
-        return branch in repository.list_branches()
-
-
-def begin_branch(repository: Any, branch: str, before: str, url: str) -> bool:
-    """Make a branch that begins where another one is; return False if there is one already."""
-    with describe_errors(url):
-        if has_branch(repository, branch, url):
-            return False
-        repository.create_branch(branch, repository.lookup_branch(before))
-        return True
-
-
-def remove_branch(repository: Any, branch: str, url: str) -> None:
-    """Remove a branch."""
-    with describe_errors(url):
-        repository.delete_branch(branch)
-
-
-def rewrite_manifests(repository: Any, branch: str, url: str) -> None:
-    """Write the manifests of a branch anew, and commit them, unless another writer was faster."""
-    with describe_errors(url):
-        repository.rewrite_manifests("Manifests joined by virtualds", branch=branch)
-
-
 # ---------------------------------------------------------------------- stores
-
-
-def open_snapshot(repository: Any, snapshot: str | None, url: str) -> OpenStore:
-    """Return the store of a snapshot by its id; by default of ``main``, with one request less."""
-    with describe_errors(url):
-        which = {"branch": MAIN} if snapshot is None else {"snapshot_id": snapshot}
-        return OpenStore(repository.readonly_session(**which).store, url)
-
-
-def open_writable_store(target: Any, branch: str, url: str) -> OpenStore:
-    """Return the store of a writable session, opened here for a repository."""
-    with describe_errors(url):
-        if isinstance(target, icechunk.Repository):
-            if branch not in (known := sorted(target.list_branches())):
-                raise FileNotFoundError(
-                    f"{url}: there is no branch {branch!r}, but {known}; create_branch=True makes "
-                    f"one that begins where 'main' is"
-                )
-            return OpenStore(target.writable_session(branch).store, url)
-        store = target.store if isinstance(target, icechunk.Session) else target
-        if not isinstance(store, icechunk.IcechunkStore):
-            raise UnsupportedError(
-                f"{url}: references lie in a Repository, a Session or an IcechunkStore of Icechunk"
-            )
-        return OpenStore(store, url)
-
-
-def open_readable_store(
-    opened: Any, snapshot: str | None, url: str
-) -> tuple[OpenStore, str | None]:
-    """Return the store of an opened object, and the snapshot before it, if known.
-
-    Raises
-    ------
-    ValueError
-        A snapshot is named of a session, which has one.
-    """
-    if isinstance(opened, icechunk.Repository):
-        found = find_snapshot(opened, MAIN if snapshot is None else snapshot, url)
-        return open_snapshot(opened, found, url), find_parent(opened, found, url)
-    if snapshot is not None:
-        raise ValueError(f"{url}: snapshot={snapshot!r}, but it has one; leave it out")
-    return open_writable_store(opened, "", url), None
-
-
-def is_committed_here(target: Any) -> bool:
-    """Say whether virtualds commits to a target; the owner of a session commits it."""
-    return isinstance(target, icechunk.Repository)
 
 
 class References(NamedTuple):
@@ -333,6 +223,22 @@ class References(NamedTuple):
     length: Ints
     paths: list[str]
     inline: dict[int, bytes]
+
+
+def _waited(
+    method: Callable[Concatenate[OpenStore, Given], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[OpenStore, Given], Result]:
+    """Return a method that waits for a coroutine, in a thread of its own."""
+
+    @wraps(method)
+    def wait(self: OpenStore, /, *given: Given.args, **options: Given.kwargs) -> Result:
+        with (
+            describe_errors(self.url),
+            ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool,
+        ):
+            return pool.submit(asyncio.run, method(self, *given, **options)).result()
+
+    return wait
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,50 +260,96 @@ class OpenStore:
         """The id of the snapshot that it began with."""
         return str(self.store.session.snapshot_id)
 
-    @property
-    def config(self) -> Any:
-        """The configuration of its repository."""
-        return self.store.session.config
-
-    def _wait_for(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        with (
-            describe_errors(self.url),
-            ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool,
-        ):
-            return pool.submit(asyncio.run, coroutine).result()
-
     # ------------------------------------------------------------------ reading
 
-    def read_documents(self) -> dict[str, dict[str, Any]]:
+    @_waited
+    async def read_documents(self) -> dict[str, dict[str, Any]]:
         """Return the metadata of all nodes by path, groups before their members."""
-        return self._wait_for(_fetch_documents(self.store))
+        found: dict[str, dict[str, Any]] = {}
+        level = [""]
+        while level:
+            texts = await asyncio.gather(*map(self._fetch_document, level))
+            nodes = {p: text for p, text in zip(level, texts, strict=True) if text is not None}
+            found |= nodes
+            groups = [p for p, node in nodes.items() if node.get("node_type") == "group"]
+            listed = await asyncio.gather(*map(self._list_children, groups))
+            level = sorted(path for paths in listed for path in paths)
+        return found
 
-    def read_document(self, path: str) -> dict[str, Any]:
+    @_waited
+    async def read_document(self, path: str) -> dict[str, Any]:
         """Return the metadata of a node, nothing if there is none."""
-        return self._wait_for(_fetch_document(self.store, path)) or {}
+        return await self._fetch_document(path) or {}
 
-    def read_references(self, path: str) -> References:
+    async def _fetch_document(self, path: str) -> dict[str, Any] | None:
+        data = await self.store.get(_make_key(path, MARKER), default_buffer_prototype())
+        if data is None:
+            return None
+        where = f"metadata of {path or 'the root'!r} in the repository"
+        found = parse_json(data.to_bytes(), where)
+        if not isinstance(found, dict):
+            raise FormatError(f"{where}: they are not a JSON object; the repository is damaged")
+        return found
+
+    async def _list_children(self, path: str) -> list[str]:
+        names = [name async for name in self.store.list_dir(path)]
+        return [_make_key(path, name) for name in names if name != MARKER]
+
+    @_waited
+    async def read_references(self, path: str) -> References:
         """Return where the chunks of an array lie."""
-        return self._wait_for(_fetch_references(self.store, path))
+        numbers: dict[str, int] = {}
+        inline: dict[int, bytes] = {}
+        batches: list[tuple[Any, ...]] = []
+        total = 0
+        found = self.store.array_chunk_iterator(f"/{path}")
+        async for where, kind, paths, offset, length, held in found:
+            numbered = [numbers.setdefault(text, len(numbers)) for text in paths]
+            batches.append((where, kind, np.array(numbered, np.int64), offset, length))
+            inline |= {total + row: data for row, data in held.items()}
+            total += len(paths)
+        if not batches:
+            none = np.zeros(0, np.int64)
+            return References(none.reshape(0, 0), none, none, none, none, [], {})
+        columns = [np.concatenate(parts).astype(np.int64) for parts in zip(*batches, strict=True)]
+        places, kinds, rows, offsets, lengths = columns
+        return References(places, kinds, rows, offsets, lengths, list(numbers), inline)
 
-    def read_chunks(self, path: str, places: Iterable[Sequence[int]]) -> list[bytes]:
+    @_waited
+    async def read_chunks(self, path: str, places: Iterable[Sequence[int]]) -> list[bytes]:
         """Return chunks of an array by their places in its grid."""
-        keys = ["/".join([path, "c", *map(str, place)]) for place in places]
-        return self._wait_for(_fetch_chunks(self.store, keys))
+        keys = ("/".join([path, "c", *map(str, place)]) for place in places)
+        found: list[bytes] = []
+        while some := list(islice(keys, REQUESTS_AT_ONCE)):
+            gets = (self.store.get(key, default_buffer_prototype()) for key in some)
+            found += [data.to_bytes() for data in await asyncio.gather(*gets)]
+        return found
 
     # ------------------------------------------------------------------ writing
 
-    def clear(self) -> None:
+    @_waited
+    async def clear(self) -> None:
         """Remove everything."""
-        self._wait_for(self.store.clear())
+        await self.store.clear()
 
-    def remove(self, paths: Iterable[str]) -> None:
+    @_waited
+    async def remove(self, paths: Iterable[str]) -> None:
         """Remove nodes with their members."""
-        self._wait_for(_remove_nodes(self.store, paths))
+        for path in paths:
+            await self.store.delete_dir(path)
 
-    def put(self, files: Iterable[tuple[str, bytes]]) -> None:
+    @_waited
+    async def put(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Write metadata and chunks, in order, by their keys."""
-        self._wait_for(_put_files(self.store, iter(files)))
+        buffer, files = default_buffer_prototype().buffer, iter(files)
+        while batch := list(islice(files, REQUESTS_AT_ONCE)):
+            if any(name.endswith(MARKER) for name, _ in batch):
+                # write a group before its members
+                for name, content in batch:
+                    await self.store.set(name, buffer.from_bytes(content))
+            else:
+                sets = (self.store.set(n, buffer.from_bytes(c)) for n, c in batch)
+                await asyncio.gather(*sets)
 
     def commit(self, message: str, metadata: Mapping[str, Any] | None) -> None:
         """Commit the written changes as a snapshot.
@@ -467,86 +419,8 @@ class OpenStore:
             )
 
 
-# ---------------------------------------------------------------------- coroutines
-
-
-async def _fetch_documents(store: Any) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    level = [""]
-    while level:
-        texts = await asyncio.gather(*(_fetch_document(store, path) for path in level))
-        nodes = {p: text for p, text in zip(level, texts, strict=True) if text is not None}
-        found |= nodes
-        groups = [p for p, node in nodes.items() if node.get("node_type") == "group"]
-        listed = await asyncio.gather(*(_list_children(store, path) for path in groups))
-        level = sorted(path for paths in listed for path in paths)
-    return found
-
-
-async def _fetch_document(store: Any, path: str) -> dict[str, Any] | None:
-    """Return the metadata of one node, None if there is no such node."""
-    data = await store.get(_make_key(path, MARKER), default_buffer_prototype())
-    if data is None:
-        return None
-    where = f"metadata of {path or 'the root'!r} in the repository"
-    found = parse_json(data.to_bytes(), where)
-    if not isinstance(found, dict):
-        raise FormatError(f"{where}: they are not a JSON object; the repository is damaged")
-    return found
-
-
-async def _list_children(store: Any, path: str) -> list[str]:
-    return [_make_key(path, name) async for name in store.list_dir(path) if name != MARKER]
-
-
 def _make_key(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
-
-
-async def _fetch_references(store: Any, path: str) -> References:
-    numbers: dict[str, int] = {}
-    inline: dict[int, bytes] = {}
-    batches: list[tuple[Any, ...]] = []
-    total = 0
-    async for where, kind, paths, offset, length, held in store.array_chunk_iterator(f"/{path}"):
-        numbered = [numbers.setdefault(text, len(numbers)) for text in paths]
-        batches.append((where, kind, np.array(numbered, np.int64), offset, length))
-        inline |= {total + row: data for row, data in held.items()}
-        total += len(paths)
-    if not batches:
-        none = np.zeros(0, np.int64)
-        return References(none.reshape(0, 0), none, none, none, none, [], {})
-    columns = [np.concatenate(parts).astype(np.int64) for parts in zip(*batches, strict=True)]
-    places, kinds, rows, offsets, lengths = columns
-    return References(places, kinds, rows, offsets, lengths, list(numbers), inline)
-
-
-async def _fetch_chunks(store: Any, keys: Sequence[str]) -> list[bytes]:
-    found: list[bytes] = []
-    for start in range(0, len(keys), REQUESTS_AT_ONCE):
-        some = keys[start : start + REQUESTS_AT_ONCE]
-        got = await asyncio.gather(*(store.get(k, default_buffer_prototype()) for k in some))
-        found += [data.to_bytes() for data in got]
-    return found
-
-
-async def _remove_nodes(store: Any, paths: Iterable[str]) -> None:
-    for path in paths:
-        await store.delete_dir(path)
-
-
-async def _put_files(store: Any, files: Iterator[tuple[str, bytes]]) -> None:
-    buffer = default_buffer_prototype().buffer
-    while batch := list(islice(files, REQUESTS_AT_ONCE)):
-        if any(name.endswith(MARKER) for name, _ in batch):
-            # write a group before its members
-            for name, content in batch:
-                await store.set(name, buffer.from_bytes(content))
-        else:
-            await asyncio.gather(*(store.set(n, buffer.from_bytes(c)) for n, c in batch))
-
-
-# ---------------------------------------------------------------------- references for Icechunk
 
 
 def _to_checksum(file: SourceFile) -> datetime | str | None:
@@ -572,3 +446,223 @@ def _spread_over_box(
     offset, length = (np.zeros(prod(box), np.uint64) for _ in columns[1:])
     offset[flat], length[flat] = columns[1:]
     return names.tolist(), offset, length
+
+
+# ---------------------------------------------------------------------- what is written to
+
+
+@contextmanager
+def exclude_other_writers(
+    place: ObjectLocation | None, url: str, options: StorageOptions | None
+) -> Iterator[None]:
+    """Exclude unnoticed commits of other writers of one repository during the block.
+
+    Icechunk commits by a conditional write. Local disk has none, so a lock keeps our own writers
+    apart. A server of an object store may ignore conditions, so it must first prove that it keeps
+    them. The place of an object of Icechunk is unknown; its owner is responsible.
+
+    Raises
+    ------
+    UnsupportedError
+        The server ignores conditional writes, or the filesystem has no locks.
+    """
+    if place is not None and place.kind == "local":
+        path = os.path.realpath(place.arguments["path"])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with hold_lock(lock_of(path)):
+            yield
+        return
+    if place is not None and place.kind in ("s3", "gcs", "azure"):
+        find_store(url).demand_conditions(url, options)
+    yield
+
+
+@dataclass
+class Target:
+    """A repository at a url, or an object of Icechunk, to write to.
+
+    Parameters
+    ----------
+    place : ObjectLocation or None
+        Of the repository; None for an object.
+    given : object
+        The object, or the repository once it is open.
+    root : str or None
+        Url of the repository.
+    name : str
+        For errors.
+    branch : str
+    options : StorageOptions, optional
+    config : icechunk.RepositoryConfig, optional
+        Is saved in the repository.
+    create_branch : bool
+        Whether a branch that does not exist begins where ``main`` is; it goes if writing fails.
+    takes_in : str, optional
+        Url of a folder whose chunks become chunks of the repository.
+    """
+
+    place: ObjectLocation | None
+    given: Any
+    root: str | None
+    name: str
+    branch: str
+    options: StorageOptions | None = None
+    config: Any = None
+    create_branch: bool = False
+    takes_in: str | None = None
+    begun: bool = False
+
+    @classmethod
+    def of(
+        cls, url: Any, options: StorageOptions | None, branch: str = MAIN, **more: Any
+    ) -> Target:
+        """Return the target that a user names.
+
+        Raises
+        ------
+        ValueError
+            A session has another branch, or an object a configuration of its own.
+        TypeError
+            The configuration is none of Icechunk's.
+        """
+        config = more.get("config")
+        if config is not None and not isinstance(config, icechunk.RepositoryConfig):
+            raise TypeError(f"config={config!r:.80}: give an icechunk.RepositoryConfig")
+        if isinstance(url, str):
+            root = url.rstrip("/")
+            return cls(find_storage(root, options), None, root, root, branch, options, **more)
+        if branch != MAIN and not isinstance(url, icechunk.Repository):
+            raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
+        if config is not None:
+            raise ValueError("config: an open repository has its own; leave it out")
+        return cls(None, url, None, name_object(url), branch, **more)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Exclude other writers in the block, and keep a branch that began in it if it succeeds."""
+        with exclude_other_writers(self.place, self.name, self.options), self.whole_branch():
+            yield
+
+    @contextmanager
+    def whole_branch(self, *, keep: bool = True) -> Iterator[None]:
+        """Remove a branch that began in the block, if the block fails or it is not to be kept."""
+        done = False
+        try:
+            with describe_errors(self.name):
+                yield
+            done = True
+        finally:
+            if self.begun and not (done and keep):
+                self.given.delete_branch(self.branch)
+                self.begun = False
+
+    @property
+    def committed(self) -> Any:
+        """The repository that virtualds commits to; None for a session, which its owner commits."""
+        return self.given if isinstance(self.given, icechunk.Repository) else None
+
+    def exists(self) -> bool:
+        """Say whether there is a repository."""
+        with describe_errors(self.name):
+            return self.place is None or icechunk.Repository.exists(_make_storage(self.place))
+
+    def open_store(
+        self,
+        needed: Needs = NOTHING_NEEDED,
+        before: OpenStore | None = None,
+        *,
+        begins: bool = True,
+    ) -> OpenStore:
+        """Return a store to write to, of a repository whose configuration has what is needed.
+
+        Parameters
+        ----------
+        needed : Needs
+        before : OpenStore, optional
+            A store opened before: the new one must begin with the same snapshot.
+        begins : bool
+            Whether a branch that is to be created is; if not, the store is that of ``main``.
+        """
+        with describe_errors(self.name):
+            if self.place is not None:
+                self._open_repository(self.place, needed)
+            else:
+                self._check(needed.containers)
+                if before is not None:
+                    return before
+            store = OpenStore(self._open_branch(begins), self.name)
+        if before is not None and store.snapshot != before.snapshot:
+            raise ConflictError(
+                f"{self.name}: another writer has committed meanwhile; write again to what is "
+                f"there now"
+            )
+        return store
+
+    def _open_repository(self, place: ObjectLocation, needed: Needs) -> None:
+        """Open the repository, or create it, with the configuration that it has to have."""
+        if not self.exists():
+            self.given = _create_repository(place, self.name, needed, self.config)
+            return
+        self.given = icechunk.Repository.open(_make_storage(place))
+        if self.config is not None:
+            self.given = _save_config(self.given, self.given.config.merge(self.config))
+        config = self.given.config
+        if _add_needed(config, needed):
+            self.given = _save_config(self.given, config)
+
+    def _open_branch(self, begins: bool) -> Any:
+        """Return a writable store of Icechunk."""
+        if (repository := self.committed) is None:
+            return store_of(self.given, self.name)
+        known, branch = sorted(repository.list_branches()), self.branch
+        if self.create_branch and branch not in known:
+            if begins:
+                repository.create_branch(branch, repository.lookup_branch(MAIN))
+                self.begun = True
+            else:
+                branch = MAIN
+        elif branch not in known:
+            raise FileNotFoundError(
+                f"{self.name}: there is no branch {branch!r}, but {known}; create_branch=True "
+                f"makes one that begins where 'main' is"
+            )
+        return repository.writable_session(branch).store
+
+    def _check(self, needed: Mapping[str, ObjectLocation]) -> None:
+        """Refuse references that no container of the user's own repository covers."""
+        config = self.given.config if hasattr(self.given, "config") else self.given.session.config
+        if lacking := _list_uncovered(config, needed):
+            known = _list_containers(config)
+            raise cannot_hold(
+                self.name,
+                "it",
+                [
+                    f"files below {prefix}: no virtual chunk container covers them, only {known}"
+                    for prefix in lacking
+                ],
+                f"call config.set_virtual_chunk_container(icechunk.VirtualChunkContainer("
+                f"{lacking[0]!r}, ...)), save the configuration and open the repository with it; "
+                f"or write to the url of the repository, and virtualds sets them up",
+            )
+
+    def is_own(self, url: str) -> bool:
+        """Say whether a file is a chunk of the repository itself, or is to become one."""
+        folders = ([f"{self.root}/{CHUNKS}/"] if self.root else []) + (
+            [f"{self.takes_in}/"] if self.takes_in else []
+        )
+        return any(url.startswith(folder) for folder in folders)
+
+
+def name_object(opened: Any) -> str:
+    """Return the name of an object of Icechunk in errors."""
+    return f"{type(opened).__name__} of Icechunk"
+
+
+def store_of(opened: Any, name: str) -> Any:
+    """Return the store of an object of Icechunk that is no repository."""
+    store = opened.store if isinstance(opened, icechunk.Session) else opened
+    if not isinstance(store, icechunk.IcechunkStore):
+        raise UnsupportedError(
+            f"{name}: references lie in a Repository, a Session or an IcechunkStore of Icechunk"
+        )
+    return store

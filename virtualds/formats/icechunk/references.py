@@ -1,4 +1,4 @@
-"""The references of arrays in stores of Icechunk, read by array on demand.
+"""Read stores of Icechunk: metadata at once, the references of arrays on demand.
 
 A store is that of a snapshot of a repository, one that the user opened, or one that is changed.
 """
@@ -6,24 +6,37 @@ A store is that of a snapshot of a repository, one that the user opened, or one 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from math import prod
 from typing import Any
 
+import icechunk
 import numpy as np
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.chunks.record_cache import RecordCache, name_opening, share_opening
 from virtualds.chunks.table import Table
 from virtualds.chunks.tables import build_sparse
-from virtualds.errors import AccessError, UnsupportedError
-from virtualds.formats.icechunk.locations import find_storage, unquote_url
+from virtualds.errors import AccessError
+from virtualds.formats.icechunk import library
+from virtualds.formats.icechunk.library import (
+    CHUNKS,
+    MAIN,
+    OpenStore,
+    describe_errors,
+    name_object,
+    open_repository,
+    store_of,
+)
+from virtualds.formats.icechunk.locations import unquote_url
+from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import ReferencedFiles
+from virtualds.formats.zarr.groups import GroupReader, find_whole
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import REMEDY, AccessPolicy
@@ -33,30 +46,131 @@ KEPT_TABLES = 8
 """Arrays whose references are kept in memory."""
 NOTES = "virtualds"
 """The key of our notes in the metadata of nodes."""
-CHUNKS = "chunks"
-"""The folder of a repository's own chunks (Icechunk specification, "Layout")."""
 OWN = "icechunk:"
 """The prefix of names of chunks that a store without a place holds itself."""
+Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
+"""Returns the references of an array by its path and grid."""
 
 
-def import_adapter() -> Any:
-    """Return the module that calls Icechunk.
+def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
+    """Read a snapshot: its metadata now, references on demand.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder.
+    how : ReadOptions
+        ``snapshot`` is a branch, a tag, or the id of one; by default the branch ``main``.
 
     Raises
     ------
+    FileNotFoundError
+        There is no such repository, group or snapshot.
     UnsupportedError
-        Icechunk is not installed, or too old.
+        Icechunk is not installed, or does not know an option.
     """
+    root = source.url.rstrip("/")
+    repository = open_repository(root, source.options)
+    with describe_errors(root):
+        # by default with one request less
+        which = (
+            {"branch": MAIN}
+            if how.snapshot is None
+            else {"snapshot_id": _find_snapshot(repository, how.snapshot, root)}
+        )
+        store = OpenStore(repository.readonly_session(**which).store, root)
+    found = StoreReferences(root, source.options, how.allow, store.snapshot, (repository, store))
+    return make_reader(store, found.find_manifest, how.skip).read_group(how.group)
+
+
+def read_object(
+    opened: Any, how: ReadOptions = READ_ALL, options: StorageOptions | None = None
+) -> ManifestGroup:
+    """Read an object that the user opened, with uncommitted changes of a session.
+
+    Parameters
+    ----------
+    opened : Repository, Session or IcechunkStore of Icechunk
+    how : ReadOptions
+        As in `read`; ``snapshot`` only of a repository.
+    options : StorageOptions, optional
+        Of the files that it refers to.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such group or snapshot.
+    UnsupportedError
+        It is another object of Icechunk.
+    ValueError
+        A snapshot is named of a session, which has one.
+    """
+    name = name_object(opened)
+    repository, snapshot = None, how.snapshot
+    with describe_errors(name):
+        if isinstance(opened, icechunk.Repository):
+            repository, snapshot = opened, _find_snapshot(opened, snapshot or MAIN, name)
+            opened = opened.readonly_session(snapshot_id=snapshot)
+        elif snapshot is not None:
+            raise ValueError(f"{name}: snapshot={snapshot!r}, but it has one; leave it out")
+        store = OpenStore(store_of(opened, name), name)
+    references = StoreReferences(None, options, how.allow, store.snapshot, (repository, store))
+    return make_reader(store, references.find_manifest, how.skip).read_group(how.group)
+
+
+def _find_snapshot(repository: Any, name: str, url: str) -> str:
+    """Return the snapshot id of a branch, a tag or an id.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    ValueError
+        Both a branch and a tag have this name.
+    """
+    known = (
+        (repository.list_branches(), repository.lookup_branch),
+        (repository.list_tags(), repository.lookup_tag),
+    )
+    found = {look_up(name) for names, look_up in known if name in names}
+    if len(found) > 1:
+        raise ValueError(f"{url}: {name!r} is a branch and a tag; give the id of the snapshot")
+    if found:
+        return str(found.pop())
     try:
-        return import_module("virtualds.formats.icechunk.library")
-    except (ImportError, AttributeError) as error:
-        raise UnsupportedError(
-            f"icechunk: it needs icechunk 2.0.5 or newer, and Python 3.12 ({error}); pip install "
-            f"--upgrade icechunk"
+        return str(repository.lookup_snapshot(name).id)
+    except icechunk.IcechunkError as error:
+        raise FileNotFoundError(
+            f"{url}: snapshot {name!r} is not one of the branches {sorted(known[0][0])}, of "
+            f"the tags {sorted(known[1][0])}, or of the ids"
         ) from error
 
 
-def read_noted_sources(store: Any, parent: str | None = None) -> Mapping[str, Any]:
+def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
+    """Return the ids and times of the snapshots of the branch ``main``, the newest last."""
+    root = url.rstrip("/")
+    with describe_errors(root):
+        found = list(open_repository(root, options).ancestry(branch=MAIN))[::-1]
+        # the first snapshot is that of an empty repository
+        return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
+
+
+def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()) -> GroupReader:
+    """Return the reader of the nodes of a store."""
+    nodes = store.read_documents()
+    if "" not in nodes:
+        raise FileNotFoundError(f"{store.url}: nothing has been written to this snapshot")
+    notes: dict[str, dict[str, Any]] = {"arrays": {}, "groups": {}}
+    for path, node in nodes.items():
+        noted = node.get(NOTES)
+        if isinstance(noted, Mapping):
+            kind = "groups" if node.get("node_type") == "group" else "arrays"
+            notes[kind][path] = noted
+
+    return GroupReader(store.url, nodes, notes, find_whole(manifest), skip)
+
+
+def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[str, Any]:
     """Return the fingerprints of files in our notes, by their urls.
 
     With ``parent``, only those noted right after that snapshot: later commits of others may refer
@@ -69,8 +183,14 @@ def read_noted_sources(store: Any, parent: str | None = None) -> Mapping[str, An
     return found
 
 
+# ---------------------------------------------------------------------- references
+
+
 class StoreReferences:
     """The references of the arrays of a store.
+
+    A store that the user opened does not say where it lies. So its own chunks are read through it,
+    on demand, and become inline chunks of manifests.
 
     Parameters
     ----------
@@ -80,34 +200,116 @@ class StoreReferences:
         Of the files that it refers to.
     allow : AccessPolicy
         Where these files may lie.
+    snapshot : str
+        Id of the snapshot that the store shows.
+    opened : tuple, optional
+        The repository of Icechunk, if it is known, and its store. They are opened when needed if
+        there is a ``root``.
     kept : int
         Arrays whose references are kept in memory.
     """
 
-    store: Any
-    """The open store."""
-    files: ReferencedFiles
-    """The files that it refers to, with the fingerprints that it has noted."""
+    only_allowed = True
+    """Whether a store that the user opened may refer to local files only if ``allow`` says so."""
 
     def __init__(
         self,
         root: str | None,
         options: StorageOptions | None,
         allow: AccessPolicy,
+        snapshot: str,
+        opened: tuple[Any, OpenStore] | None = None,
         kept: int = KEPT_TABLES,
     ) -> None:
-        self.root, self.options, self.allow = root, options, allow
+        self.root, self.options, self.allow, self.snapshot = root, options, allow, snapshot
+        self._opened, self._opening = opened, name_opening()
         self._kept: RecordCache[Any] = RecordCache(kept)
         self._beginning = SourceFile(f"{root or 'file:///'}/repo", options=options)
         # its own chunks need no permission, as long as they lie in it
         within = None if root is None or allow.prefixes is None else (root,)
         self._own = ReferencedFiles(self._beginning, {}, AccessPolicy(within))
 
+    def _open(self) -> tuple[Any, OpenStore]:
+        """Return the repository and its store of the snapshot, opened in this process."""
+        if self._opened is None:
+            # a store without a place was given open
+            root = str(self.root)
+            repository = open_repository(root, self.options)
+            with describe_errors(root):
+                session = repository.readonly_session(snapshot_id=self.snapshot)
+            self._opened = repository, OpenStore(session.store, root)
+        return self._opened
+
+    @property
+    def store(self) -> OpenStore:
+        """The open store."""
+        return self._open()[1]
+
+    @property
+    def files(self) -> ReferencedFiles:
+        """The files that the store refers to, with the fingerprints that it has noted."""
+        found: ReferencedFiles = self._kept.get(
+            "files", lambda: ReferencedFiles(self._beginning, self.read_noted(), self.allow)
+        )
+        return found
+
+    def read_noted(self) -> Mapping[str, Any]:
+        """Return the noted fingerprints of files; none of a session, which may have changed."""
+        parent = self.find_parent()
+        return read_noted_sources(self.store, parent) if parent else {}
+
+    def find_parent(self) -> str | None:
+        """Return the id of the snapshot before this one, None if that is unknown."""
+        repository, store = self._open()
+        if repository is None:
+            return None
+        with describe_errors(store.url):
+            return repository.lookup_snapshot(self.snapshot).parent_id  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------ pickles
+
+    @property
+    def _place(self) -> tuple[Any, ...]:
+        """What tells it from others: where it lies, or its opening."""
+        known = (self.root, self.options, self.allow, self.snapshot)
+        return known if self.root is not None else (*known, self._opening)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # where the references lie, not the cache of them
+        opened = self._opened if self.root is None else None
+        state = (self.root, self.options, self.allow, self.snapshot, opened)
+        return share_opening, (StoreReferences, self._opening, state)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        from dask.base import normalize_token
+
+        return ("virtualds-icechunk", *map(normalize_token, self._place))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoreReferences) and self._place == other._place
+
+    def __hash__(self) -> int:
+        return hash((self.root, self.snapshot))
+
+    # ------------------------------------------------------------------ reading
+
     def get_file(self, name: str, native: bool) -> SourceFile:
         """Return the file of a location of Icechunk, or of a chunk of its own."""
         if native:
+            if self.root is None:
+                return SourceFile(f"{OWN}{name}")
             return self._own.get_file(f"{self.root}/{CHUNKS}/{name}")
-        return self.files.get_file(unquote_url(name))
+        url = unquote_url(name)
+        is_unknown = self.root is None and self.only_allowed and self.allow.prefixes is None
+        if is_unknown and scheme_of(url) == "file":
+            raise AccessError(
+                f"{self.store.url}: it refers to {url}, and does not say whether it comes from "
+                f"this machine itself; {REMEDY}, or open it by its path"
+            )
+        return self.files.get_file(url)
 
     def find_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array, which are read on demand."""
@@ -116,17 +318,30 @@ class StoreReferences:
     def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return all references of an array."""
         found: ChunkManifest = self._kept.get(
-            (path, grid), lambda: self._build_manifest(self._read(path), grid)
+            (path, grid), lambda: self._build_manifest(self.store.read_references(path), grid)
         )
         return found
 
     def load(self, path: str, grid: tuple[int, ...], ids: Ints) -> ChunkManifest:
         """Return some chunks of an array, in the shape of their numbers."""
-        return self.read_manifest(path, grid).at(ids).pruned()
+        found = self.read_manifest(path, grid).at(ids).pruned()
+        own = [n for n, file in enumerate(found.files) if file.url.startswith(OWN)]
+        rows = np.isin(found.file, own)
+        if not rows.any():
+            return found
+        numbers = np.asarray(ids)[rows]
+        read = self.store.read_chunks(path, list_places(numbers, grid))
+        file, offset = found.file.copy(), found.offset.copy()
+        file[rows], offset[rows] = INLINE, len(found.inline) + np.arange(len(read))
+        return ChunkManifest.build(
+            found.shape, files=found.files, inline=(*found.inline, *read), file=file,
+            offset=offset, length=found.length,
+        ).pruned()  # fmt: skip
 
     def list_sources(self, path: str, grid: tuple[int, ...]) -> tuple[SourceFile, ...]:
-        """Return all files that chunks of an array lie in."""
-        return self.read_manifest(path, grid).sources
+        """Return all files that chunks of an array lie in, besides those of a store itself."""
+        found = self.read_manifest(path, grid).sources
+        return tuple(file for file in found if not file.url.startswith(OWN))
 
     def find_sources(
         self, path: str, grid: tuple[int, ...], urls: Collection[str]
@@ -134,17 +349,14 @@ class StoreReferences:
         """Return the files of some urls, and maybe files that only other arrays refer to."""
         return tuple(file for file in self.list_sources(path, grid) if file.url in urls)
 
-    def _read(self, path: str) -> Any:
-        return self.store.read_references(path)
-
     def _build_manifest(self, found: Any, grid: tuple[int, ...]) -> ChunkManifest:
         """Return references of Icechunk as a manifest; chunks beyond the grid are left out."""
         places = found.places.reshape(len(found.kind), len(grid))
         rows = np.flatnonzero((places < np.array(grid, np.int64)).all(1))
         kind, path = found.kind[rows], found.path[rows]
-        held = kind == import_adapter().INLINE
+        held = kind == library.INLINE
         native = np.zeros(len(found.paths), bool)
-        native[path[kind == import_adapter().NATIVE]] = True
+        native[path[kind == library.NATIVE]] = True
         # leave out paths without chunks in the grid
         used = np.unique(path[~held])
         numbers = np.full(len(found.paths), MISSING, np.int64)
@@ -199,167 +411,6 @@ class ArrayTable(Table):
         return self.store.find_sources(self.path, self.grid, urls)
 
 
-# ---------------------------------------------------------------------- a snapshot
-
-
-class RepositoryReferences(StoreReferences):
-    """The references of one snapshot of a repository.
-
-    Parameters
-    ----------
-    root, options, allow
-        As for `StoreReferences`.
-    snapshot : str
-        Id of the snapshot.
-    opened : tuple, optional
-        The repository of Icechunk and its store of the snapshot, if they are open already.
-    """
-
-    root: str
-
-    def __init__(
-        self,
-        root: str,
-        options: StorageOptions | None,
-        allow: AccessPolicy,
-        snapshot: str,
-        opened: tuple[Any, Any] | None = None,
-    ) -> None:
-        super().__init__(root, options, allow)
-        self.snapshot = snapshot
-        self._opening = name_opening()
-        self._opened = opened
-
-    def _open_again(self) -> tuple[Any, Any]:
-        """Return the repository and its store of the snapshot, opened in this process."""
-        if self._opened is None:
-            place = find_storage(self.root, self.options)
-            repository = import_adapter().open_repository(place, self.root)
-            store = import_adapter().open_snapshot(repository, self.snapshot, self.root)
-            self._opened = repository, store
-        return self._opened
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the references lie, not the cache of them."""
-        return {name: getattr(self, name) for name in ("root", "options", "allow", "snapshot")}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        known = dict(state)
-        opening = known.pop("_opening", None)
-        self.__init__(**known)  # type: ignore[misc]
-        self._opening = opening or self._opening
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        state = self.__getstate__() | {"_opening": self._opening}
-        return share_opening, (RepositoryReferences, self._opening, state)
-
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        from dask.base import normalize_token
-
-        return ("virtualds-icechunk", *map(normalize_token, self.__getstate__().values()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RepositoryReferences) and (
-            self.__getstate__() == other.__getstate__()
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.root, self.snapshot))
-
-    @property
-    def store(self) -> Any:
-        """The open store of the snapshot."""
-        return self._open_again()[1]
-
-    @property
-    def files(self) -> ReferencedFiles:  # type: ignore[override]
-        """The files that the snapshot refers to, with the fingerprints that it has noted."""
-
-        def noted() -> ReferencedFiles:
-            repository, store = self._open_again()
-            parent = import_adapter().find_parent(repository, self.snapshot, self.root)
-            return ReferencedFiles(self._beginning, read_noted_sources(store, parent), self.allow)
-
-        found: ReferencedFiles = self._kept.get("files", noted)
-        return found
-
-
-# ---------------------------------------------------------------------- a store of the user
-
-
-class OpenedStore(StoreReferences):
-    """The references of a store that the user opened.
-
-    Such a store does not say where it lies. So its own chunks are read through it, on demand, and
-    become inline chunks of manifests.
-
-    Parameters
-    ----------
-    store : OpenStore
-    options : StorageOptions, optional
-        Of the files that it refers to.
-    noted : mapping
-        Fingerprints of files, by their urls.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
-    """
-
-    def __init__(
-        self,
-        store: Any,
-        options: StorageOptions | None,
-        noted: Mapping[str, Any],
-        allow: AccessPolicy,
-    ) -> None:
-        super().__init__(None, options, allow)
-        self.store = store
-        self.files = ReferencedFiles(self._beginning, noted, allow)
-        self._opening = name_opening()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the store, not the cache of its references."""
-        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state, _kept=RecordCache(KEPT_TABLES))
-
-    def __dask_tokenize__(self) -> tuple[str, ...]:
-        return "virtualds-icechunk-opened", self._opening
-
-    def get_file(self, name: str, native: bool) -> SourceFile:
-        """Return the file of a location of Icechunk, or a name for a chunk of its own."""
-        if native:
-            return SourceFile(f"{OWN}{name}")
-        url = unquote_url(name)
-        if scheme_of(url) == "file" and self.allow.prefixes is None:
-            raise AccessError(
-                f"{self.store.url}: it refers to {url}, and does not say whether it comes from "
-                f"this machine itself; {REMEDY}, or open it by its path"
-            )
-        return self.files.get_file(url)
-
-    def load(self, path: str, grid: tuple[int, ...], ids: Ints) -> ChunkManifest:
-        """Return some chunks of an array, those of the store itself as inline chunks."""
-        found = super().load(path, grid, ids)
-        own = [n for n, file in enumerate(found.files) if file.url.startswith(OWN)]
-        rows = np.isin(found.file, own)
-        if not rows.any():
-            return found
-        numbers = np.asarray(ids)[rows]
-        read = self.store.read_chunks(path, list_places(numbers, grid))
-        file, offset = found.file.copy(), found.offset.copy()
-        file[rows], offset[rows] = INLINE, len(found.inline) + np.arange(len(read))
-        return ChunkManifest.build(
-            found.shape, files=found.files, inline=(*found.inline, *read), file=file,
-            offset=offset, length=found.length,
-        ).pruned()  # fmt: skip
-
-    def list_sources(self, path: str, grid: tuple[int, ...]) -> tuple[SourceFile, ...]:
-        """Return all files that chunks of an array lie in, besides those of the store itself."""
-        found = super().list_sources(path, grid)
-        return tuple(file for file in found if not file.url.startswith(OWN))
-
-
 def list_places(numbers: Ints, grid: tuple[int, ...]) -> list[list[int]]:
     """Return the place of each chunk in its grid."""
     if not grid:
@@ -375,7 +426,6 @@ class KnownChunks(StoreReferences):
     """The chunks of a store before it is changed.
 
     What stays where it is need not be read: a set of ten million references grows by what is new.
-    Chunks of a repository whose place is unknown are read.
 
     Parameters
     ----------
@@ -386,28 +436,31 @@ class KnownChunks(StoreReferences):
         As for `StoreReferences`.
     """
 
+    only_allowed = False
+
     def __init__(
         self,
-        store: Any,
+        store: OpenStore,
         committed: Any,
         root: str | None,
         options: StorageOptions | None,
         allow: AccessPolicy,
     ) -> None:
-        super().__init__(root, options, allow, sys.maxsize)
-        self.store, self._committed = store, committed
+        super().__init__(root, options, allow, store.snapshot, (committed, store), sys.maxsize)
         self.noted = read_noted_sources(store)
-        self.files = ReferencedFiles(self._beginning, self.noted, allow)
+
+    def read_noted(self) -> Mapping[str, Any]:
+        """Return the noted fingerprints of files."""
+        return self.noted
 
     @cached_property
     def notes_all(self) -> bool:
         """Whether every file that the store refers to is noted: nobody else has committed since."""
-        if self._committed is None:
-            return False
-        parent = import_adapter().find_parent(self._committed, self.store.snapshot, self.store.url)
-        notes = self.store.read_document("").get(NOTES)
-        known = isinstance(notes, Mapping) and bool(notes.get("all"))
-        return known and notes.get("after") == parent
+        parent = self.find_parent()
+        notes = self.store.read_document("").get(NOTES) if parent else None
+        return (
+            isinstance(notes, Mapping) and bool(notes.get("all")) and notes.get("after") == parent
+        )
 
     def find_sources(
         self, path: str, grid: tuple[int, ...], urls: Collection[str]
@@ -416,17 +469,6 @@ class KnownChunks(StoreReferences):
         if self.notes_all:
             return tuple(self.files.get_file(url) for url in urls if url in self.noted)
         return super().find_sources(path, grid, urls)
-
-    def _read(self, path: str) -> Any:
-        found = super()._read(path)
-        if self.root is not None:
-            return found
-        native, inline = import_adapter().NATIVE, import_adapter().INLINE
-        rows = np.flatnonzero(found.kind == native)
-        read = self.store.read_chunks(path, found.places[rows].tolist())
-        kind = np.where(found.kind == native, inline, found.kind)
-        held = found.inline | dict(zip(rows.tolist(), read, strict=True))
-        return found._replace(kind=kind, inline=held)
 
     def is_known(self, manifest: ChunkManifest) -> bool:
         """Say whether a manifest counts chunks that the store refers to already."""

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.projection import Ints
-from virtualds.formats.icechunk import make_reader
-from virtualds.formats.icechunk.locations import quote_url
-from virtualds.formats.icechunk.references import (
-    NOTES,
-    KnownChunks,
-    import_adapter,
-    list_places,
-)
-from virtualds.formats.icechunk.target import (
-    Target,
-    count_chunks,
-    list_needs,
-    occupied_error,
-)
+from virtualds.formats.icechunk.library import Needs, OpenStore, Split, Target
+from virtualds.formats.icechunk.locations import find_containers, quote_url
+from virtualds.formats.icechunk.references import NOTES, KnownChunks, list_places, make_reader
+from virtualds.formats.kerchunk.changed_rows import find_same_rows
 from virtualds.formats.referenced_files import fetch_chunk
 from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
-from virtualds.formats.zarr.v3_arrays import ManifestPart
+from virtualds.formats.zarr.v3_arrays import ManifestPart, axes_from_v3
 from virtualds.formats.zarr.write_plan import (
     PlannedArray,
     WritePlan,
@@ -43,6 +33,10 @@ from virtualds.progress import count_array
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
+SPLIT_REFERENCES = 2**15
+"""References of one manifest of an array, about: an append writes no more than these again."""
+MOST_SPLITS = 32
+"""Manifests of an array that one commit writes: Icechunk looks through all references for each."""
 GRIDS = ("regular", "rectilinear")
 """Chunk grids of Zarr; the second one is an experiment of zarr-python."""
 
@@ -55,6 +49,35 @@ def list_obstacles(
 
 
 # ---------------------------------------------------------------------- writing
+
+
+def is_occupied(url: Any, options: StorageOptions | None = None, **where: Any) -> bool:
+    """Refuse a branch or session that holds nodes; return False if it is empty.
+
+    Raises
+    ------
+    FileExistsError
+        It holds nodes, which the error lists.
+    """
+    target = Target.of(url, options, **where)
+    if target.place is not None and not target.exists():
+        return False
+    with target.whole_branch(keep=False):
+        if nodes := target.open_store().read_documents():
+            raise occupied_error(target, nodes)
+    return False
+
+
+def occupied_error(target: Target, nodes: Mapping[str, Any]) -> FileExistsError:
+    """Return the error that lists the existing arrays, which a write would remove."""
+    arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
+    named = ", ".join(arrays[:5]) + (", ..." if len(arrays) > 5 else "")
+    return FileExistsError(
+        f"{target.name}: exists already; mode='w' removes from the branch {target.branch!r} all "
+        f"that it holds, {len(arrays)} arrays ({named}), whoever wrote them, and keeps it in "
+        f"earlier snapshots alone; append_dim= appends to them, and branch= writes to another "
+        f"branch"
+    )
 
 
 @dataclass(frozen=True)
@@ -156,31 +179,104 @@ def write(
         target = Target.of(url, options, **where)
         planned = _plan(group, target, bool(rectilinear))
         with target.alone():
-            store = target.open_store(list_needs(planned, target.is_own, lambda manifest: False))
+            store = target.open_store(_list_needs(planned, target.is_own, lambda manifest: False))
             there = store.read_documents()
             if there and not replace:
                 raise occupied_error(target, there)
             if there:
                 store.clear()
             NodeWriter(store, target).write_all(planned)
-            target.commit(store, message or "Written by virtualds", metadata)
+            _commit(target, store, message or "Written by virtualds", metadata)
         return
     target, known = base.target, base.known
     if joins:
         with target.alone():
-            import_adapter().rewrite_manifests(target.given, target.branch, target.name)
+            rewrite = target.given.rewrite_manifests
+            rewrite("Manifests joined by virtualds", branch=target.branch)
         return
     nodes = known.store.read_documents()
     if rectilinear is None:
         grids = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
         rectilinear = "rectilinear" in grids
     planned = _plan(group, target, rectilinear)
-    needed = list_needs(planned, target.is_own, known.is_known, nodes)
+    needed = _list_needs(planned, target.is_own, known.is_known, nodes)
     with target.alone():
         store = target.open_store(needed, known.store)
         store.remove(path for path in nodes if path and path not in planned.nodes)
         NodeWriter(store, target, known, nodes).write_all(planned)
-        target.commit(store, message or "Changed by virtualds", metadata)
+        _commit(target, store, message or "Changed by virtualds", metadata)
+
+
+def _commit(
+    target: Target, store: OpenStore, message: str, metadata: Mapping[str, Any] | None
+) -> None:
+    """Commit the changes, unless the owner of the session does."""
+    if target.committed is not None:
+        store.commit(message, metadata)
+
+
+# ---------------------------------------------------------------------- what a plan needs
+
+
+def _list_needs(
+    planned: WritePlan,
+    is_own: Callable[[str], bool],
+    is_there: Callable[[Any], bool],
+    nodes: Mapping[str, Any] | None = None,
+) -> Needs:
+    """Return what a plan needs.
+
+    Parameters
+    ----------
+    planned : WritePlan
+    is_own : callable
+        Takes a url; says whether the file belongs to the repository.
+    is_there : callable
+        Takes a manifest; says whether the repository has its references already.
+    nodes : mapping, optional
+        The metadata of what is there, by path.
+    """
+    arrays = {p: n for p, n in planned.nodes.items() if isinstance(n, PlannedArray)}
+    parts = (part for node in arrays.values() for part in node.parts)
+    files = (file for p in parts if not is_there(p.manifest) for file in p.manifest.sources)
+    outside = dict.fromkeys(file for file in files if not is_own(file.url))
+    places = find_containers((file.url, file.options) for file in outside)
+    return Needs(places, dict(_list_splits(planned, arrays, nodes or {})))
+
+
+def _list_splits(
+    planned: WritePlan, arrays: Mapping[str, PlannedArray], nodes: Mapping[str, Any]
+) -> Iterator[tuple[str, Split]]:
+    for path, node in arrays.items():
+        grid = count_chunks(node.metadata)
+        if not grid or not node.parts:
+            continue
+        group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
+        axis = _find_growing(grid, node.metadata, nodes.get(path), group)
+        around = max(prod(grid) // max(grid[axis], 1), 1)
+        # rounded up, so that there are no more than these
+        few = -(-grid[axis] // MOST_SPLITS)
+        yield path, Split(axis, max(1, SPLIT_REFERENCES // around, few))
+
+
+def _find_growing(
+    grid: tuple[int, ...], metadata: Mapping[str, Any], there: Any, group: Mapping[str, Any]
+) -> int:
+    """Return the axis that grows: now, or later where a file says so; else the first one."""
+    if there is not None and "chunk_grid" in there:
+        before = count_chunks(there)
+        grown = [i for i, (n, m) in enumerate(zip(before, grid, strict=False)) if n < m]
+        if grown:
+            return grown[0]
+    unlimited = group.get("unlimited_dims", ())
+    names = metadata.get("dimension_names") or ()
+    return next((axis for axis, name in enumerate(names) if name in unlimited), 0)
+
+
+def count_chunks(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the chunks per axis of an array."""
+    axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
+    return tuple(axis.nchunks for axis in axes)
 
 
 def _plan(group: ManifestGroup, target: Target, rectilinear: bool) -> WritePlan:
@@ -246,7 +342,7 @@ class NodeWriter:
             return
         placed = self._place_changed(path, metadata, node, count_chunks(metadata))
         self._put_document(path, metadata, notes["arrays"].get(path))
-        with count_array(math.prod(placed.grid)):
+        with count_array(prod(placed.grid)):
             self._put_chunks(path, placed, key)
 
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
@@ -295,16 +391,15 @@ class NodeWriter:
         """Return which rows to write, None to write the array anew."""
         if self.known is None:
             return None
-        old = _PlacedChunks(grid, *gather_references(self.known.read_manifest(path, grid)))
+        there = self.known.find_manifest(path, grid)
+        old = _PlacedChunks(grid, *gather_references(there))
         numbers = old.number_in(new.grid)
         row = np.searchsorted(new.numbers, numbers)
         if (np.append(new.numbers, -1)[row] != numbers).any():
             # Icechunk would have to forget chunks
             return None
-        names: dict[str | bytes, int] = {}
-        before, after = (_identify_chunks(chunks.rows, names) for chunks in (old, new))
         changed = np.ones(new.numbers.size, bool)
-        changed[row] = (before != after[:, row]).any(0)
+        changed[row] = ~find_same_rows(old.rows, new.rows.at(row))
         return np.flatnonzero(changed)
 
     def _put_chunks(self, path: str, chunks: _PlacedChunks, key: Any) -> None:
@@ -364,16 +459,3 @@ def _number_in_grid(part: ManifestPart, ids: Ints, grid: tuple[int, ...]) -> Int
     places = np.unravel_index(ids, part.manifest.shape)
     moved = tuple(place + begin for place, begin in zip(places, part.origin, strict=True))
     return np.asarray(np.ravel_multi_index(moved, grid), np.int64) if grid else np.zeros_like(ids)
-
-
-def _identify_chunks(manifest: ChunkManifest, names: dict[str | bytes, int]) -> Any:
-    """Return numbers, three for each chunk, that are equal where chunks are the same bytes."""
-    urls = [names.setdefault(file.url, len(names)) for file in manifest.files]
-    held = [names.setdefault(data, len(names)) for data in manifest.inline]
-    file, offset = manifest.file, manifest.offset
-    is_held = file == INLINE
-    table = np.array([*urls, MISSING, MISSING], np.int64)
-    content = np.array([*held, MISSING], np.int64)
-    who = np.where(is_held, content[np.where(is_held, offset, -1)], table[file])
-    there = (file >= 0).astype(np.int64)
-    return np.stack([who, offset * there, manifest.length * there])
