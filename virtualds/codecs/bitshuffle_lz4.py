@@ -15,15 +15,15 @@ elements, fewer than eight, unshuffled at the end (``bshuf_h5filter.c`` of kiyo-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from virtualds.bounds import Buffer, demand_room
-from virtualds.codecs.codec import Codec, CodecError, check_length
+from virtualds.codecs.codec import KEY, Codec, CodecError, check_length
 from virtualds.codecs.libraries import (
     DECODE_ERRORS,
     LARGEST_FRAME,
@@ -65,13 +65,6 @@ class Lz4Blocks(Codec):
     zarr_v3_name: ClassVar[str | None] = "imagecodecs_lz4h5"
     hdf5_filter: ClassVar[int | None] = 32004
 
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id}
-
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
         size, block = _parse_header(self, view, nbytes)
@@ -94,8 +87,8 @@ class Bitshuffle(Codec):
         Elements per block, 0 for the default.
     """
 
-    itemsize: int
-    block: int = 0
+    itemsize: int = 1
+    block: int = field(default=0, metadata={KEY: "blocksize"})
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_bitshuffle"
     hdf5_filter: ClassVar[int | None] = 32008
@@ -109,10 +102,6 @@ class Bitshuffle(Codec):
             )
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config.get("itemsize", 1)), int(config.get("blocksize", 0)))
-
-    @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Codec:
         """Build the codec from client data: `BitshuffleBlocks` where they name a compressor."""
         size, block, number = [*values[2:5], *(itemsize, 0, 0)[len(values[2:5]) :]]
@@ -124,9 +113,6 @@ class Bitshuffle(Codec):
         if number:
             return BitshuffleBlocks(size, COMPRESSORS[number])
         return cls(size, block)
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "itemsize": self.itemsize, "blocksize": self.block}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
@@ -164,17 +150,6 @@ class BitshuffleBlocks(Codec):
                 f"bitshuffle: compressor {self.compressor!r} of elements of {self.itemsize} bytes "
                 f"is not one of {sorted(DECOMPRESS)}; leave the variable out with drop_variables"
             )
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["itemsize"]), str(config["compressor"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {
-            "id": self.zarr_v2_id,
-            "itemsize": self.itemsize,
-            "compressor": self.compressor,
-        }
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)

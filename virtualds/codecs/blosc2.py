@@ -9,7 +9,7 @@ c-blosc2). Zarr has no name for frames; here they are ``virtualds_blosc2_frame``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -40,15 +40,8 @@ class Blosc2Frame(Codec):
     hdf5_filter: ClassVar[int | None] = 32026
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config.get("level", 5)))
-
-    @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls(values[4] if len(values) > 4 else 5)
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "level": self.level}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         blosc2 = import_package("blosc2", "blosc2")

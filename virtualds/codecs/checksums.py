@@ -62,9 +62,6 @@ class Crc32c(Codec):
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         return cls(config.get("location") or "end")
 
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "location": self.location}
-
     def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
         if self.location == "end":
             return {"name": self.zarr_v3_name}
@@ -184,13 +181,6 @@ class Fletcher32(Codec):
     zarr_v2_id: ClassVar[str] = "fletcher32"
     hdf5_filter: ClassVar[int | None] = 3
     is_filter: ClassVar[bool] = True
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id}
 
     @property
     def encoding(self) -> dict[str, Any]:

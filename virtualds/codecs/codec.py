@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -34,6 +34,17 @@ ONLY_VIRTUALDS = "virtualds_"
 
 NUMCODECS, OURS = "numcodecs.", "virtualds."
 """Prefixes of Zarr v3 names: ids of Zarr v2, and codecs that only virtualds knows."""
+
+KEY = "key"
+"""The entry in the metadata of a field that has another name in the configuration."""
+
+FIELDS: dict[str, Callable[[Any], Any]] = {
+    "bool": bool,
+    "int": int,
+    "int | None": lambda value: None if value is None else int(value),
+    "str": str,
+}
+"""Readers of entries of a configuration, by the types of fields."""
 
 Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
 """Formats that name codecs."""
@@ -77,7 +88,8 @@ class Codec(ABC):
     Parameters that only matter when writing (a compression level) are kept, so that metadata can
     be written again, and are left out of comparisons.
 
-    The class variables are the codec's names; for each name a method takes its configuration.
+    The class variables are the codec's names. Its fields are the entries of its configuration in
+    Zarr v2; where they are not, and for the other names, a method takes the configuration.
     """
 
     __slots__ = ()
@@ -128,13 +140,25 @@ class Codec(ABC):
         return NUMCODECS + cls.zarr_v2_id
 
     @classmethod
-    @abstractmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        """Build the codec from its Zarr v2 configuration."""
+        """Build the codec from its Zarr v2 configuration, whose entries are its fields."""
+        return cls(
+            **{
+                one.name: FIELDS[one.type](config[key])  # type: ignore[index]
+                for key, one in cls._name_fields().items()
+                if key in config or one.default is MISSING
+            }
+        )
 
-    @abstractmethod
     def to_zarr_v2(self) -> dict[str, Any]:
         """Return the Zarr v2 configuration, ``id`` included."""
+        found = {key: getattr(self, one.name) for key, one in self._name_fields().items()}
+        return {"id": self.zarr_v2_id, **found}
+
+    @classmethod
+    def _name_fields(cls) -> dict[str, Field[Any]]:
+        """Return the fields of a codec by their keys in its configuration."""
+        return {one.metadata.get(KEY, one.name): one for one in fields(cls)}  # type: ignore[arg-type]
 
     @classmethod
     def from_zarr_v3(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import product
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -69,13 +69,6 @@ class FitsImage(OfOneType):
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iuf":
             raise ValueError(f"fits_image: {self.dtype} is no number")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(str(config["dtype"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "dtype": self.dtype}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return None

@@ -6,9 +6,8 @@ no names for them as FITS stores them; they begin with ``virtualds_`` in Zarr v2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,14 +47,6 @@ class RiceTile(OfOneType):
                 f"fits_rice: {self.dtype} in blocks of {self.block}, {self.word} bytes"
             )
 
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(str(config["dtype"]), int(config["block"]), int(config["word"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        how = {"dtype": self.dtype, "block": self.block, "word": self.word}
-        return {"id": self.zarr_v2_id, **how}
-
     def encoded_size(self, nbytes: int) -> int | None:
         return None
 
@@ -90,13 +81,6 @@ class PlioTile(OfOneType):
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iu":
             raise ValueError(f"fits_plio: {self.dtype} is no integer")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(str(config["dtype"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "dtype": self.dtype}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return None

@@ -7,12 +7,12 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -239,10 +239,6 @@ class GribMessage(Codec):
     zarr_v2_id: ClassVar[str] = "virtualds_grib"
     only_virtualds: ClassVar[bool] = True
     field: int = 0
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config.get("field", 0)))
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, **({"field": self.field} if self.field else {})}

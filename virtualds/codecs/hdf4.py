@@ -6,9 +6,8 @@ names for them; they begin with ``virtualds_`` in Zarr v2. Deflate is zlib, whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,13 +28,6 @@ class RunLength(Codec):
 
     zarr_v2_id: ClassVar[str] = "virtualds_hdf4_rle"
     only_virtualds: ClassVar[bool] = True
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         source, place, out = bytes(data), 0, bytearray()
@@ -76,13 +68,6 @@ class SkippingHuffman(Codec):
     def __post_init__(self) -> None:
         if not 1 <= self.skip <= 64:
             raise ValueError(f"skipping Huffman: {self.skip} trees")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["skip"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "skip": self.skip}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if nbytes is None:
@@ -167,14 +152,6 @@ class BitField(Codec):
             raise ValueError(
                 f"n-bit: {self.count} bits from bit {self.first} of {self.size} bytes downwards"
             )
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        size, first, count = (int(config[name]) for name in ("size", "first", "count"))
-        return cls(size, first, count, bool(config["extends_sign"]), bool(config["fills_ones"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, **vars(self)}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return -(-(nbytes // self.size) * self.count // 8)

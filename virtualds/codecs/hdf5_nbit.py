@@ -13,7 +13,7 @@ here they are ``virtualds_nbit`` and ``virtualds_scaleoffset`` in Zarr v2, with 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -87,11 +87,6 @@ class Nbit(Codec):
             )
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        numbers = (int(config[name]) for name in ("precision", "offset", "elements"))
-        return cls(str(config["dtype"]), *numbers)
-
-    @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         if len(values) >= 3 and values[1] and itemsize in SIZES:
             return cls(f"<u{itemsize}", 8 * itemsize, 0, values[2])
@@ -102,15 +97,6 @@ class Nbit(Codec):
                 f"compounds and arrays; leave the variable out with drop_variables"
             )
         return cls(f"{'<>'[values[5]]}u{values[4]}", values[6], values[7], values[2])
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {
-            "id": self.zarr_v2_id,
-            "dtype": self.dtype,
-            "precision": self.precision,
-            "offset": self.offset,
-            "elements": self.elements,
-        }
 
     @property
     def _as_they_are(self) -> bool:
@@ -164,11 +150,6 @@ class ScaleOffset(Codec):
             raise ValueError(f"the bits of the fill value, {self.fill}, are out of bounds")
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        fill = None if config["fill"] is None else int(config["fill"])
-        return cls(str(config["dtype"]), int(config["factor"]), int(config["elements"]), fill)
-
-    @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         if len(values) != 20 or _kind_of(values) is None or values[6] > 1:
             raise UnsupportedError(
@@ -179,15 +160,6 @@ class ScaleOffset(Codec):
         factor = values[1] - (values[1] >> 31 << 32)
         fill = (values[8] | values[9] << 32) % (1 << 8 * values[4]) if values[7] else None
         return cls(f"{'<>'[values[6]]}{_kind_of(values)}{values[4]}", factor, values[2], fill)
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {
-            "id": self.zarr_v2_id,
-            "dtype": self.dtype,
-            "factor": self.factor,
-            "elements": self.elements,
-            "fill": self.fill,
-        }
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)

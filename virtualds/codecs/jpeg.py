@@ -279,10 +279,6 @@ class JpegLs(Codec):
     hdf5_filter: ClassVar[int | None] = 32018
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
-
-    @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         if len(values) < 2 or values[1] != 1:
             raise UnsupportedError(
@@ -290,9 +286,6 @@ class JpegLs(Codec):
                 f"one component are decoded; leave the variable out with drop_variables"
             )
         return cls()
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpegls")

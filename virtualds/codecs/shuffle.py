@@ -7,14 +7,14 @@ Zarr v2 ``{"id": "shuffle", "elementsize": 4}``; Zarr v3 ``numcodecs.shuffle``; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, check_length
+from virtualds.codecs.codec import KEY, Codec, check_length
 from virtualds.codecs.libraries import LARGEST_FRAME, STORED_BYTES, Bytes, unshuffle_stored
 
 Unshuffle = Callable[[Buffer, Bytes, int], None]
@@ -36,7 +36,7 @@ LONG = 8
 class Shuffle(Codec):
     """Elements whose bytes of equal rank are gathered; trailing bytes stay in place."""
 
-    itemsize: int = 4
+    itemsize: int = field(default=4, metadata={KEY: "elementsize"})
 
     zarr_v2_id: ClassVar[str] = "shuffle"
     hdf5_filter: ClassVar[int | None] = 2
@@ -45,10 +45,6 @@ class Shuffle(Codec):
     def __post_init__(self) -> None:
         if self.itemsize < 1:
             raise ValueError(f"shuffle: elements of {self.itemsize} bytes; give at least 1")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config.get("elementsize", 4)))
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -60,9 +56,6 @@ class Shuffle(Codec):
     ) -> Self:
         size = config.get("elementsize")
         return cls(dtype.itemsize if size is None else int(size))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "elementsize": self.itemsize}
 
     @property
     def encoding(self) -> dict[str, Any]:

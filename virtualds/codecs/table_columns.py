@@ -7,9 +7,8 @@ Zarr has no names for them; they begin with ``virtualds_`` in Zarr v2, with ``vi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,13 +40,6 @@ class RowBytes(Codec):
     def __post_init__(self) -> None:
         if not 1 <= self.width <= self.row:
             raise ValueError(f"row_bytes: {self.width} bytes of rows of {self.row}")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["row"]), int(config["width"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "row": self.row, "width": self.width}
 
     def encoded_size(self, nbytes: int) -> int | None:
         # the last chunk is shorter
@@ -81,10 +73,6 @@ class Logicals(Codec):
 
     zarr_v2_id: ClassVar[str] = "virtualds_logicals"
     only_virtualds: ClassVar[bool] = True
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(bool(config.get("has_ones", False)))
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, **({"has_ones": True} if self.has_ones else {})}
@@ -121,13 +109,6 @@ class RowBits(Codec):
         if self.bits < 1:
             raise ValueError(f"row_bits: rows of {self.bits} bits")
 
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["bits"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "bits": self.bits}
-
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes // self.bits * -(-self.bits // 8)
 
@@ -161,13 +142,6 @@ class PaddedText(Codec):
     def __post_init__(self) -> None:
         if self.width < 1:
             raise ValueError(f"padded_text: texts of {self.width} characters")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["width"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "width": self.width}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes // 4
@@ -212,14 +186,6 @@ class TextNumbers(Codec):
     def __post_init__(self) -> None:
         if self.width < 1 or np.dtype(self.dtype).kind not in "if":
             raise ValueError(f"text_numbers: {self.dtype} of {self.width} characters")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["width"]), str(config["dtype"]), str(config["null"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        what = {"width": self.width, "dtype": self.dtype, "null": self.null}
-        return {"id": self.zarr_v2_id, **what}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes // np.dtype(self.dtype).itemsize * self.width

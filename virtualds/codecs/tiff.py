@@ -136,13 +136,6 @@ class FloatDifferences(_Predictor):
 class _Bytes(Codec):
     """The base class of compressors of bytes."""
 
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id}
-
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
         imagecodecs = import_package("imagecodecs", name)

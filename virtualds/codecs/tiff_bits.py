@@ -6,13 +6,13 @@ TIFF 6.0, section 8 (BitsPerSample, FillOrder), sections 10 and 11 (fax: ITU-T T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, OfOneType, check_length
+from virtualds.codecs.codec import KEY, Codec, CodecError, OfOneType, check_length
 from virtualds.errors import UnsupportedError
 from virtualds.extras import import_package
 
@@ -37,8 +37,8 @@ class PackedIntegers(OfOneType):
     """
 
     dtype: str
-    bits: int
-    run: int
+    bits: int = field(metadata={KEY: "bitspersample"})
+    run: int = field(metadata={KEY: "runlen"})
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_packints"
 
@@ -55,11 +55,7 @@ class PackedIntegers(OfOneType):
                 f"{cls.zarr_v2_id}: integers that begin with their lowest bit are not decoded; "
                 f"open the data with zarr-python and imagecodecs"
             )
-        return cls(str(config["dtype"]), int(config["bitspersample"]), int(config["runlen"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        how = {"dtype": self.dtype, "bitspersample": self.bits, "runlen": self.run}
-        return {"id": self.zarr_v2_id, **how}
+        return super().from_zarr_v2(config)
 
     def encoded_size(self, nbytes: int) -> int | None:
         runs = nbytes // np.dtype(self.dtype).itemsize // self.run
@@ -90,13 +86,6 @@ class ReversedBits(Codec):
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_bitorder"
 
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id}
-
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
@@ -120,7 +109,7 @@ class Fax(Codec):
     """
 
     width: int
-    compression: int
+    compression: int = 4
     options: int = 0
 
     # sets have it since group 4 was the only one
@@ -138,19 +127,10 @@ class Fax(Codec):
             )
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        compression, options = config.get("compression", 4), config.get("options", 0)
-        return cls(int(config["width"]), int(compression), int(options))
-
-    @classmethod
     def from_tiff(cls, page: Any) -> Self:
         tag = page.tags.get("T4Options") if page.compression == 3 else None
         width = page.tilewidth if page.is_tiled else page.imagewidth
         return cls(width, int(page.compression), 0 if tag is None else int(tag.value))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        how = {"width": self.width, "compression": self.compression, "options": self.options}
-        return {"id": self.zarr_v2_id, **how}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "fax")

@@ -7,9 +7,8 @@ Zarr v2, with a dot in Zarr v3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,13 +34,6 @@ class SignFlip(Codec):
     def __post_init__(self) -> None:
         if self.elementsize < 1:
             raise ValueError(f"sign_flip: integers of {self.elementsize} bytes; give at least 1")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["elementsize"]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "elementsize": self.elementsize}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 from virtualds.bounds import Buffer, decode_stream
 from virtualds.codecs.codec import Codec, CodecError, check_length
@@ -51,13 +50,6 @@ class ZipMember(Codec):
     def __post_init__(self) -> None:
         if self.skip < 0:
             raise ValueError(f"zip_member: {self.skip} bytes before the values")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config.get("skip", 0)))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "skip": self.skip}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         header = _parse_header(data)

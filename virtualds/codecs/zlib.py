@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, ClassVar, Self
@@ -37,15 +37,8 @@ class Zlib(Codec):
     tiff_compressions: ClassVar[tuple[int, ...]] = (8, 32946)
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config.get("level", 1)))
-
-    @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls(values[0] if values else 1)
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "level": self.level}
 
     @property
     def encoding(self) -> dict[str, Any]:
@@ -89,13 +82,6 @@ class Gzip(Codec):
 
     zarr_v2_id: ClassVar[str] = "gzip"
     zarr_v3_name: ClassVar[str | None] = "gzip"
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config.get("level", 1)))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "level": self.level}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if nbytes is None or not _is_one_member(data, nbytes):
