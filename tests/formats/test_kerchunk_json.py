@@ -30,9 +30,9 @@ from virtualds.chunks.columns import INLINE
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.formats import ReadOptions
 from virtualds.formats.kerchunk import entries
 from virtualds.formats.kerchunk import json as kerchunk_json
-from virtualds.formats.read_options import ReadOptions
 from virtualds.source_file import SourceFile
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")

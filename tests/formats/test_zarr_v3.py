@@ -35,8 +35,7 @@ from virtual_arrays import virtual as stored
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.formats import zarr_manifests
-from virtualds.formats.read_options import ReadOptions
+from virtualds.formats import ReadOptions, zarr_manifests
 from virtualds.formats.zarr_manifests import (
     manifest_files,
     manifests,

@@ -16,8 +16,7 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.registry import FORMATS
 from virtualds.errors import FormatError
-from virtualds.formats import Format
-from virtualds.formats.read_options import ReadOptions
+from virtualds.formats import Format, ReadOptions
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 

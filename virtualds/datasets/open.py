@@ -26,8 +26,7 @@ from virtualds.datasets.open_options import (
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
-from virtualds.formats import Format
-from virtualds.formats.read_options import ReadOptions
+from virtualds.formats import Format, ReadOptions
 from virtualds.formats.undecodable import apply_on_error, decode_group
 from virtualds.log import INFO, tell, tells
 from virtualds.reading.fetch import chunk_cache

@@ -10,16 +10,15 @@ from typing import Any
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.errors import LIBRARY_ERRORS
 from virtualds.formats import Format, Parts
-from virtualds.formats.markers import (
-    ICECHUNK_FOLDERS,
-    ICECHUNK_MARKERS,
-    STORE_MARKERS,
-    ZMETADATA,
-)
 from virtualds.formats.zarr.document import FOLDER as SET_FOLDER
 from virtualds.formats.zarr.document import MARKER as SET_MARKER
+from virtualds.formats.zarr.document import STORE_MARKERS, ZMETADATA
 from virtualds.importing import Late, LateTable
 
+ICECHUNK_MARKERS = ("repo", "refs/branch.main/ref.json")
+"""Files that make a folder a repository of Icechunk, of version 2 and of version 1."""
+ICECHUNK_FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
+"""The folders of a repository (Icechunk specification, "File layout")."""
 WITH_ICECHUNK = partial(
     Late,
     needs=(

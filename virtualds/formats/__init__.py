@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.table import Table
-from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.public import public
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.fence import explain_vanished_files
 from virtualds.stores.store import ListedFile
@@ -84,18 +83,31 @@ class Removal:
         )
 
 
-class ReadSet(Protocol):
-    """Reads a group of a reference set."""
+@dataclass(frozen=True)
+class ReadOptions:
+    """Which group of a reference set is read, and how.
 
-    def __call__(self, source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup: ...
+    Parameters
+    ----------
+    group : str, optional
+        Path of a group; the root group by default.
+    skip : set of str
+        Names of variables to leave out.
+    allow : AccessPolicy
+        Where the files that the set refers to may lie.
+    snapshot : str, optional
+        An earlier snapshot, of a format that keeps snapshots; by default the newest. Formats say
+        how they name snapshots.
+    """
+
+    group: str | None = None
+    skip: frozenset[str] = frozenset()
+    allow: AccessPolicy = ANYWHERE
+    snapshot: str | None = None
 
 
-class ReadObject(Protocol):
-    """Reads a group of an object that the user opened with the library of a format."""
-
-    def __call__(
-        self, opened: Any, how: ReadOptions = READ_ALL, options: StorageOptions | None = None
-    ) -> ManifestGroup: ...
+READ_ALL = ReadOptions()
+"""How all of the newest snapshot is read."""
 
 
 class SetVersion(Protocol):
@@ -111,49 +123,6 @@ class SetVersion(Protocol):
 
     def is_current(self) -> bool:
         """Say whether the set still has this version."""
-
-
-class ReadVersion(Protocol):
-    """Reads the newest version of a set in order to change it.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    """
-
-    def __call__(
-        self, url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
-    ) -> SetVersion: ...
-
-
-class WriteSet(Protocol):
-    """Commits a group: all of it, or nothing.
-
-    Without ``base`` it makes a set, or replaces whatever set there is if ``replace`` is true. With
-    ``base``, which `ReadVersion` returned, it makes the next version of that set: it writes what is
-    new in the group, and names what lies in the set already. Choices that are not given are those
-    of ``base``.
-
-    Raises
-    ------
-    FileExistsError
-        There is a set, or something else, and it may not be replaced.
-    ConflictError
-        The set no longer has the version ``base``; nothing has changed.
-    UnsupportedError
-        The format cannot hold the group, or the store cannot change such a set in one step.
-    """
-
-    def __call__(
-        self,
-        group: ManifestGroup,
-        url: str,
-        options: StorageOptions | None = None,
-        *,
-        replace: bool = True,
-        base: Any = None,
-    ) -> None: ...
 
 
 class Parts(NamedTuple):
@@ -190,11 +159,19 @@ class Format:
     detect : callable
         Takes the first bytes of a file and says whether it is of this format.
     read : callable
-        Reads a group of a set, as far as possible lazily, in order to open it.
+        Takes the file of a set and `ReadOptions`. Reads a group, as far as possible lazily, in
+        order to open it.
     write : callable
-        Commits a group.
+        Takes a group, the url of a set and its access options, and by keyword ``replace``,
+        ``base`` and choices. Commits the group: all of it, or nothing. Without ``base`` it makes a
+        set, or replaces whatever set there is if ``replace`` is true; else that is a
+        `FileExistsError`. With ``base``, which ``read_version`` returned, it makes the next version
+        of that set: it writes what is new in the group, and names what lies in the set already. If
+        the set no longer has that version, that is a `ConflictError`, and nothing has changed.
+        Choices that are not given are those of ``base``.
     read_version : callable
-        Reads the newest version of a set in order to change it.
+        Takes the url of a set, its access options, and where its files may lie. Returns its newest
+        `SetVersion`, in order to change it; without a set that is a `FileNotFoundError`.
     compact : callable, optional
         Takes a version, and returns the choices with which ``write`` holds the same references in
         fewer files, None if there is nothing to join.
@@ -217,7 +194,8 @@ class Format:
     library : str, optional
         The library that reads and writes it, where it is an extra of that name.
     read_object : callable, optional
-        Reads an object of that library.
+        Takes an object of that library, `ReadOptions`, and the access options of files. Reads a
+        group.
     to_dict : callable, optional
         Of a format that is one JSON document: takes a group and the choices, and returns that.
     holds : callable, optional
@@ -230,9 +208,9 @@ class Format:
     name: str
     suffixes: tuple[str, ...]
     detect: Callable[[bytes], bool]
-    read: ReadSet
-    write: WriteSet
-    read_version: ReadVersion
+    read: Callable[..., ManifestGroup]
+    write: Callable[..., None]
+    read_version: Callable[..., SetVersion]
     compact: Callable[[Any], dict[str, Any] | None] | None = None
     markers: tuple[str, ...] = ()
     first_written: tuple[str, ...] = ()
@@ -242,7 +220,7 @@ class Format:
     expire: Callable[[str, StorageOptions | None, Expiry], Removal] | None = None
     parts: Parts | None = None
     library: str | None = None
-    read_object: ReadObject | None = None
+    read_object: Callable[..., ManifestGroup] | None = None
     holds: Callable[..., bool] | None = None
     to_dict: Callable[..., dict[str, Any]] | None = None
     obstacles: Callable[..., list[str]] | None = None
@@ -298,8 +276,8 @@ def change_set(
     UnsupportedError
         The format cannot hold the new set, or the store cannot change it in one step.
     """
-    read: Callable[..., SetVersion] = form.read_version
-    base = read(url, options, allow, **{n: choices[n] for n in form.places if n in choices})
+    places = {name: choices[name] for name in form.places if name in choices}
+    base = form.read_version(url, options, allow, **places)
     # what lies in the set is read on demand, and gone where another writer has replaced it
     with explain_vanished_files(base.is_current, url):
         after = change(base.group)

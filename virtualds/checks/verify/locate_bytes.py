@@ -25,7 +25,7 @@ from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.formats.markers import STORE_MARKERS
+from virtualds.formats.zarr.document import STORE_MARKERS
 from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store

@@ -30,8 +30,7 @@ from virtualds.datasets.rewrite.encodings import Mask, grid_of
 from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, VirtualdsError
-from virtualds.formats import zarr_manifests
-from virtualds.formats.read_options import ReadOptions
+from virtualds.formats import ReadOptions, zarr_manifests
 from virtualds.formats.zarr_manifests import read
 from virtualds.options import MIB
 from virtualds.reading.threads import run_all

@@ -23,6 +23,7 @@ from virtualds.chunks.record_cache import RecordCache, name_opening, share_openi
 from virtualds.chunks.table import Table
 from virtualds.chunks.tables import build_sparse
 from virtualds.errors import AccessError
+from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.icechunk import library
 from virtualds.formats.icechunk.library import (
     CHUNKS,
@@ -34,7 +35,6 @@ from virtualds.formats.icechunk.library import (
     store_of,
 )
 from virtualds.formats.icechunk.locations import unquote_url
-from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.zarr.groups import GroupReader, find_whole
 from virtualds.formats.zarr.v3_arrays import ManifestPart

@@ -15,6 +15,7 @@ from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.kerchunk.encode_json import (
     Document,
     DocumentForm,
@@ -29,7 +30,6 @@ from virtualds.formats.kerchunk.entries import (
     find_beginning,
 )
 from virtualds.formats.kerchunk.templates import Templates, generate_references
-from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import explain_malformed
 from virtualds.formats.zarr.groups import NOTES, V2, V3, GroupReader, find_whole, merge_zarr_v2
 from virtualds.importing import pause_garbage_collection

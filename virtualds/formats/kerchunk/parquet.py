@@ -24,11 +24,13 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import find_runs
 from virtualds.chunks.table import Table
 from virtualds.errors import FormatError, UnsupportedError, exists_already
+from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.kerchunk.changed_rows import (
     ArrayChunks,
     RecordChanges,
     cut_alike,
     find_changed_records,
+    find_same_rows,
     list_other_sources,
 )
 from virtualds.formats.kerchunk.record_files import encode_record
@@ -40,10 +42,8 @@ from virtualds.formats.kerchunk.records import (
     hash_document,
     join_record_path,
 )
-from virtualds.formats.markers import ZMETADATA
-from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import explain_malformed
-from virtualds.formats.same_references import demand_same_rows
+from virtualds.formats.zarr.document import ZMETADATA
 from virtualds.formats.zarr.groups import NOTES, V2, GroupReader, find_whole, merge_zarr_v2
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.formats.zarr.write_plan import RELATIVE, Hierarchy, suggest_zarr_v3
@@ -312,9 +312,13 @@ def _count_records(counts: list[int], size: int) -> int:
 
 
 def _check_record(found: ParquetSet, rows: ChunkManifest, data: bytes) -> None:
-    """Prove that a record holds the references of its rows."""
+    """Refuse a record that does not hold the references of its rows."""
     url = found.source.url
-    demand_same_rows(rows, found.records.parse(data, url).take(0, slice(0, rows.size)), url)
+    if not find_same_rows(rows, found.records.parse(data, url).take(0, slice(0, rows.size))).all():
+        raise FormatError(
+            f"{url}: this record would hold other references; nothing has been written, please "
+            f"report it"
+        )
 
 
 def _create(

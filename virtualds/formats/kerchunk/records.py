@@ -28,13 +28,13 @@ from virtualds.chunks.record_cache import (
 from virtualds.chunks.table import SourceSummary, Table
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.formats.kerchunk.record_files import TOKEN, read_inline, read_integers, read_urls
-from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.referenced_files import (
     MALFORMED_ERRORS,
     ReferencedFiles,
     malformed_error,
     unreachable_error,
 )
+from virtualds.formats.zarr.document import ZMETADATA
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy

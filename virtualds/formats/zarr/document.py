@@ -17,7 +17,11 @@ from virtualds.errors import FormatError
 from virtualds.json_values import parse_json
 
 MARKER = "zarr.json"
-"""The file that makes a folder a set."""
+"""The file that makes a folder a Zarr v3 store, and a set of the format zarr-v3."""
+ZMETADATA, ZGROUP, ZARRAY = ".zmetadata", ".zgroup", ".zarray"
+"""Those that make it a Zarr v2 store; the first makes it a set of the format kerchunk-parquet."""
+STORE_MARKERS = (MARKER, ZMETADATA, ZGROUP, ZARRAY)
+"""Files that make a folder a Zarr store, in the order of search."""
 NOTES = "virtualds"
 """The attribute of the root group with notes that plain Zarr cannot express."""
 FOLDER = "__virtualds__"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from math import prod
 
 import numpy as np
 
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.chunks.tables import TiledReferences
+from virtualds.errors import FormatError
+from virtualds.formats.kerchunk.changed_rows import find_same_rows
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 
@@ -25,6 +27,9 @@ MOST_GROWTH = 4
 """A table that is larger than so many times all its neighbours is not written again with them."""
 MOST_SMALL = 16
 """Most neighbouring tables that could be joined, and are left apart."""
+
+COMPARED = 100_000
+"""References that are compared at a time."""
 
 TableOf = Callable[[ManifestPart], Hashable | None]
 """Takes a part, and returns what names the table of the set that it lies in, None for none."""
@@ -231,3 +236,56 @@ def _has_pipelines(manifest: ChunkManifest) -> bool:
     if manifest.rows is not None:
         return manifest.rows.table.has_pipelines or bool(manifest.rows.only)
     return bool(manifest.pipeline.any())
+
+
+# ---------------------------------------------------------------------- nothing is lost
+
+
+def demand_same_parts(
+    before: Mapping[str, list[ManifestPart]], after: Mapping[str, list[ManifestPart]], url: str
+) -> None:
+    """Refuse to commit a set whose references are not, chunk by chunk, those that it had.
+
+    Parameters
+    ----------
+    before, after : mapping of str to list of ManifestPart
+        The parts of each array, joined as far as they can be.
+    url : str
+        Of the set.
+
+    Raises
+    ------
+    FormatError
+        A reference differs.
+    """
+    for name in dict.fromkeys([*before, *after]):
+        old, new = (sorted(parts.get(name, []), key=_place_of) for parts in (before, after))
+        same = list(map(_place_of, old)) == list(map(_place_of, new))
+        if not same or not all(map(_is_same, old, new)):
+            raise FormatError(
+                f"{url}: the references of {name!r} would differ after this change; nothing has "
+                f"been written, please report it"
+            )
+
+
+def _place_of(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return part.fragment, part.origin, part.manifest.shape
+
+
+def _is_same(before: ManifestPart, after: ManifestPart) -> bool:
+    """Say whether two parts refer to the same bytes in the same way, chunk by chunk."""
+    if (
+        not before.manifest.is_loaded
+        and before.manifest.__reduce__() == after.manifest.__reduce__()
+    ):
+        # the same rows of the same table
+        return True
+    for ids, rows in iterate_blocks(before.manifest, most=COMPARED):
+        others = after.manifest.at(ids)
+        alike = all(
+            np.array_equal(getattr(rows, name), getattr(others, name))
+            for name in ("pipeline", "checksum")
+        )
+        if not alike or not find_same_rows(rows, others).all():
+            return False
+    return True

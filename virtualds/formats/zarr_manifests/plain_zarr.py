@@ -21,9 +21,9 @@ from virtualds.bounds import demand_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.formats.markers import STORE_MARKERS, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA
 from virtualds.formats.referenced_files import explain_malformed
 from virtualds.formats.zarr.chunk_keys import ChunkKeys, SeparatedKeys, parse_chunk_keys
+from virtualds.formats.zarr.document import MARKER, STORE_MARKERS, ZARRAY, ZGROUP, ZMETADATA
 from virtualds.formats.zarr.groups import V2, GroupReader, find_whole, merge_zarr_v2
 from virtualds.formats.zarr.v3_arrays import Manifests
 from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
@@ -67,7 +67,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         raise ValueError(f"group must be a string or None, got {group!r}")
     group = _normalise_path(group)
     store = _Store(source)
-    read_version = _read_v3 if store.marker == ZARR_JSON else _read_v2
+    read_version = _read_v3 if store.marker == MARKER else _read_v2
     with explain_malformed(store.root):
         return read_version(store, frozenset(skip), group)
 
@@ -202,7 +202,7 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
     root, folder_of = store.document, dict[str, str]()
     if root.get("zarr_format") != 3:
         raise FormatError(
-            f"{store.root}/{ZARR_JSON}: it is not metadata of Zarr v3; the store is damaged"
+            f"{store.root}/{MARKER}: it is not metadata of Zarr v3; the store is damaged"
         )
     nodes: dict[str, Any]
     if root.get("node_type") == "array":
@@ -211,8 +211,8 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
     elif (consolidated := root.get("consolidated_metadata")) is not None:
         nodes = {"": root, **consolidated["metadata"]}
     else:
-        found = store.read_all_json((ZARR_JSON,))
-        nodes = {path.removesuffix(ZARR_JSON).rstrip("/"): node for path, node in found.items()}
+        found = store.read_all_json((MARKER,))
+        nodes = {path.removesuffix(MARKER).rstrip("/"): node for path, node in found.items()}
     parts_of = partial(_find_manifests, store, folder_of)
     return GroupReader(store.root, nodes, {}, parts_of, skip).read_group(group)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import FormatError, exists_already
-from virtualds.formats.read_options import READ_ALL, ReadOptions
+from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.zarr.chunk_keys import drop_manifest_keys, parse_chunk_keys
 from virtualds.formats.zarr.document import (
     COPIES,
