@@ -251,30 +251,11 @@ def change_set(
     allow: AccessPolicy = ANYWHERE,
     **choices: Any,
 ) -> None:
-    """Change a set, unless another writer was faster.
+    """Change a set, unless another writer was faster, which is a `ConflictError`.
 
-    Parameters
-    ----------
-    form : Format
-    url : str
-        Of the set.
-    change : callable
-        Takes the whole set and returns the new one; if it returns the same, nothing is written.
-    options : StorageOptions, optional
-        Access options of the set.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
-    choices
-        Those of the format; by default as before.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    ConflictError
-        Another writer was faster; nothing has changed.
-    UnsupportedError
-        The format cannot hold the new set, or the store cannot change it in one step.
+    ``change`` takes the whole set and returns the new one; if it returns the same, nothing is
+    written. ``allow`` says where the files of the set may lie. Choices of the format that are not
+    given are as before.
     """
     places = {name: choices[name] for name in form.places if name in choices}
     base = form.read_version(url, options, allow, **places)
@@ -286,13 +267,7 @@ def change_set(
 
 
 def replaces_by(mode: str) -> bool:
-    """Say whether a mode of writing replaces an existing set.
-
-    Raises
-    ------
-    ValueError
-        There is no such mode.
-    """
+    """Say whether a mode of writing replaces an existing set."""
     if mode not in ("w-", "w"):
         raise ValueError(f"mode={mode!r}: give 'w-' (create) or 'w' (create or replace)")
     return mode == "w"

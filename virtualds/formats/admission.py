@@ -38,21 +38,9 @@ def know_nothing(table: Table) -> bool:
 def demand_admissible(
     group: ManifestGroup, target: str, *, keep_query: bool = False, is_known: IsKnown = know_nothing
 ) -> None:
-    """Refuse a group that no reference set may hold.
+    """Refuse a group that no set may hold: urls have secrets, or bytes lie in this process alone.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-    target : str
-        Where to write it; for errors.
-    keep_query : bool
-        Whether urls may have a password, or a signature or token in their query.
-    is_known : callable
-
-    Raises
-    ------
-    UnsupportedError
-        A url holds a secret, or bytes exist in this process alone.
+    With ``keep_query``, urls may have a password, or a signature or token in their query.
     """
     arrays = group.list_arrays()
     demand_lasting(_list_files(arrays, is_known), target)
@@ -65,11 +53,6 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know
 
     Sets are given to others, and everybody who reads such a url can use it. For arrays that lie in
     sets, all files that these sets list are checked, without reading references.
-
-    Raises
-    ------
-    UnsupportedError
-        There is one; the message leaves the secret out.
     """
     for file in _list_files(arrays, is_known):
         if (shown := without_secrets(file.url)) != file.url:

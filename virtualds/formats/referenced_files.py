@@ -52,15 +52,7 @@ class ReferencedFiles:
         self._sizes: dict[SourceFile, int | None] = {}
 
     def get_file(self, url: str) -> SourceFile:
-        """Return the file that a url of the set means, with the fingerprint noted for it.
-
-        Raises
-        ------
-        AccessError
-            The set may not refer to it.
-        FormatError
-            Its note is no fingerprint.
-        """
+        """Return the file that a url of the set means, with the fingerprint noted for it."""
         if url not in self._files:
             meant = resolve_url(self._add_protocol(url), self._source.url)
             self._allow.check(meant, self._source.url)
@@ -74,19 +66,7 @@ class ReferencedFiles:
         return f"{protocol}://{url.lstrip('/')}" if protocol and "://" not in url else url
 
     def make_file(self, url: str, fingerprint: Any) -> SourceFile:
-        """Return the file that a url of the set means, with a fingerprint from elsewhere.
-
-        Parameters
-        ----------
-        url : str
-        fingerprint : sequence of size, mtime and etag
-            As the set has it.
-
-        Raises
-        ------
-        AccessError, FormatError
-            As `file`.
-        """
+        """Return the file that a url of the set means, with a fingerprint from elsewhere."""
         found = self.get_file(url)
         size, mtime, etag = self._check_fingerprint(url, fingerprint)
         return found._replace(size=size, mtime=mtime, etag=etag)
@@ -112,13 +92,7 @@ class ReferencedFiles:
         return self._source.options if named else None
 
     def get_size(self, file: SourceFile) -> int | None:
-        """Return the length of a file that is a whole chunk.
-
-        Raises
-        ------
-        ReadError
-            The file cannot be reached.
-        """
+        """Return the length of a file that is a whole chunk."""
         if file.size is not None:
             return file.size
         if file not in self._sizes:
@@ -135,13 +109,7 @@ def _is_int64(value: Any) -> bool:
 
 
 def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
-    """Return the bytes of one chunk of a loaded manifest that is not missing.
-
-    Raises
-    ------
-    ReadError
-        They cannot be reached.
-    """
+    """Return the bytes of one chunk of a loaded manifest that is not missing."""
     row = manifest.lookup(chunk_id)
     if row.file == INLINE:
         return manifest.inline[row.offset]

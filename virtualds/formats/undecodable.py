@@ -66,23 +66,9 @@ def apply_on_error(
 ) -> ManifestGroup:
     """Return a group as ``on_error`` wants it in spite of its problems.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-        Its variables that have problems refuse to be read.
-    problems : mapping
-        Problems of the group and the groups below it. ``"raise"`` raises the first; the other
-        values warn with a list of all.
-    on_error : {"raise", "skip", "keep"}
-    where : str
-        Name of the file.
-    depth : int
-        How many calls above this one the warning is for.
-
-    Raises
-    ------
-    VirtualdsError
-        The first problem; its notes list the others.
+    Its variables that have problems refuse to be read. ``problems`` are those of the group and the
+    groups below it: ``"raise"`` raises the first, with notes on the others; the other values warn
+    with a list of all, for the caller that is ``depth`` calls above this one.
     """
     found = ON_ERROR[on_error](group, problems)
     where = without_secrets(where)
@@ -105,18 +91,10 @@ def read_variable_or_problem(
     names: object,
     problems: dict[str, VirtualdsError],
 ) -> ManifestVariable:
-    """Return a variable of a set, or an unreadable one after noting the problem.
+    """Return a variable of a set, or an unreadable one after adding to the problems of the group.
 
-    Parameters
-    ----------
-    read : callable
-        Makes the variable from its metadata.
-    path, root : str
-        Of the variable and of the set, for errors.
-    shape, names
-        Of the axes, from the metadata, which may be invalid.
-    problems : dict
-        Of the group: the problem is added.
+    ``path`` and ``root`` name the variable and the set in errors. ``shape`` and ``names`` of the
+    axes come from metadata, which may be invalid.
     """
     try:
         return read()
@@ -156,13 +134,7 @@ class UndecodableError(VirtualdsError):
 
 @contextmanager
 def blame_variable(name: str) -> Iterator[None]:
-    """Name the variable in errors of the block.
-
-    Raises
-    ------
-    UndecodableError
-        In place of an error of xarray, or of `UnsupportedError`.
-    """
+    """Name the variable in errors of the block."""
     try:
         yield
     except UnsupportedError as error:
@@ -182,18 +154,8 @@ def blame_variable(name: str) -> Iterator[None]:
 def decode_naming_variables(group: ManifestGroup, decode: Callable[[ManifestGroup], Made]) -> Made:
     """Decode a group, and name the variables that cannot be decoded.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-    decode : callable
-        Decodes a group; if it fails, each variable is tried alone.
-
-    Raises
-    ------
-    UndecodableError
-        In place of an error of xarray.
-    FormatError
-        Every variable can be decoded alone.
+    If decoding fails, each variable is tried alone: those that fail are in an `UndecodableError`.
+    If none does, that is a `FormatError`.
     """
     try:
         return decode(group)
@@ -216,21 +178,9 @@ def decode_group(
 ) -> Made:
     """Return what ``make`` makes of a group, without undecodable variables.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-    on_error : {"raise", "skip", "keep"}
-        Raise the first problem; leave undecodable variables out with a warning; or keep them with
-        a warning, as variables that raise the problem when they are read.
-    make : callable
-        Raises `UndecodableError`.
-    where : str
-        Name of the file.
-
-    Raises
-    ------
-    VirtualdsError
-        The first problem.
+    ``make`` raises `UndecodableError`. ``on_error`` says what becomes of it: the first problem is
+    raised; or undecodable variables are left out with a warning; or they are kept with a warning,
+    as variables that raise the problem when they are read.
     """
     while True:
         try:

@@ -88,13 +88,7 @@ class StoredArray:
         return self.metadata, [(p.origin, p.manifest) for p in self.parts]
 
     def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
-        """Return bytes of a chunk, None if it is missing.
-
-        Raises
-        ------
-        ReadError
-            They cannot be read, or have changed.
-        """
+        """Return bytes of a chunk, None if it is missing."""
         found = self._find_row(place)
         if found is None:
             return None
@@ -168,13 +162,7 @@ class DecodedArray:
         return self.metadata, self.data
 
     def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
-        """Return bytes of a chunk, those at the edges padded.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not decode.
-        """
+        """Return bytes of a chunk, those at the edges padded."""
         if not self.has(place):
             return None
         slabs = [axis.slabs(i, i + 1) for axis, i in zip(self._axes, place, strict=True)]
@@ -210,13 +198,7 @@ class DecodedArray:
 
 
 def _describe_decoded(data: Data) -> dict[str, Any]:
-    """Return the metadata of decoded values, but for their chunk grid.
-
-    Raises
-    ------
-    UnsupportedError
-        Zarr has no such data type.
-    """
+    """Return the metadata of decoded values, but for their chunk grid."""
     dtype = np.dtype(object) if _is_text(data) else to_packed(data.dtype).newbyteorder("<")
     found = values_to_v3(np.full((0,) * len(data.shape), "" if dtype.hasobject else 0, dtype))
     if found is None:
@@ -229,13 +211,7 @@ def _describe_decoded(data: Data) -> dict[str, Any]:
 
 
 def _is_text(data: Data) -> bool:
-    """Say whether values are strings of any length.
-
-    Raises
-    ------
-    UnsupportedError
-        They are other objects.
-    """
+    """Say whether values are strings of any length."""
     if isinstance(data, ManifestArray) or data.dtype.kind not in "OUT":
         return False
     if isinstance(data, np.ndarray):
@@ -375,13 +351,7 @@ def _to_pairs(kind: Any) -> Any:
 
 
 def _attributes_to_v3(variable: ManifestVariable) -> dict[str, Any]:
-    """Return attributes as JSON, ``_FillValue`` as xarray spells it in Zarr v3.
-
-    Raises
-    ------
-    UnsupportedError
-        One of them has no form in JSON.
-    """
+    """Return attributes as JSON, ``_FillValue`` as xarray spells it in Zarr v3."""
     attributes = dict(variable.attributes)
     fill = attributes.get("_FillValue")
     if fill is not None and np.size(fill) == 1 and variable.data.dtype.kind in "biufcS":
@@ -419,13 +389,7 @@ class ZarrView:
 
     @classmethod
     def of(cls, group: ManifestGroup, objection: Objection) -> ZarrView:
-        """Return the hierarchy of a group; ``objection`` says what the reader cannot read.
-
-        Raises
-        ------
-        UnsupportedError
-            An attribute of a group has no form in JSON.
-        """
+        """Return the hierarchy of a group; ``objection`` says what the reader cannot read."""
         groups, arrays = {}, {}
         for path, part in group.walk():
             groups[path] = to_json(part.attributes)[0]
@@ -446,15 +410,7 @@ class ZarrView:
     # ------------------------------------------------------------------ values
 
     def get(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
-        """Return the bytes of a key, None if there is no such key.
-
-        Raises
-        ------
-        ReadError
-            The bytes of a chunk cannot be read, have changed, or do not decode.
-        UnsupportedError
-            Zarr cannot hold the array of this key.
-        """
+        """Return the bytes of a key, None if there is no such key."""
         if (path := self._find_documented_node(key)) is not None:
             return self._build_document(path)[wanted]
         if (found := self._find_chunk(key)) is not None:

@@ -111,25 +111,13 @@ def _make_storage(place: ObjectLocation) -> Any:
 
 
 def open_repository(url: str, options: StorageOptions | None) -> Any:
-    """Open a repository.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    """
+    """Open a repository."""
     with describe_errors(url):
         return icechunk.Repository.open(_make_storage(find_storage(url, options)))
 
 
 def _create_repository(place: ObjectLocation, url: str, needed: Needs, given: Any = None) -> Any:
-    """Create a repository whose configuration has what is needed.
-
-    Raises
-    ------
-    FileExistsError
-        There are other files of this name.
-    """
+    """Create a repository whose configuration has what is needed."""
     config = icechunk.RepositoryConfig.default()
     config = config if given is None else config.merge(given)
     _add_needed(config, needed)
@@ -352,13 +340,7 @@ class OpenStore:
                 await asyncio.gather(*sets)
 
     def commit(self, message: str, metadata: Mapping[str, Any] | None) -> None:
-        """Commit the written changes as a snapshot.
-
-        Raises
-        ------
-        ConflictError
-            Another writer was faster.
-        """
+        """Commit the written changes as a snapshot."""
         with describe_errors(self.url):
             known = None if metadata is None else dict(metadata)
             self.store.session.commit(message, known, allow_empty=True)
@@ -373,16 +355,9 @@ class OpenStore:
     ) -> None:
         """Write the references of an array.
 
-        Parameters
-        ----------
-        path : str
-            Of the array.
-        chunks : tuple of int, and int64 array
-            Chunks per axis, and the numbers of those to write, rising, in C order.
-        files, locations : sequence
-            The table of files, with their fingerprints, and their urls for Icechunk.
-        columns : three integer arrays
-            File, offset and length of each of these chunks.
+        ``chunks`` are its chunks per axis, and the numbers of those to write, rising, in C order;
+        ``columns`` are file, offset and length of each of these. ``locations`` are the urls of
+        files for Icechunk.
         """
         grid, numbers = chunks
         checks = [_to_checksum(source) for source in files]
@@ -460,11 +435,6 @@ def exclude_other_writers(
     Icechunk commits by a conditional write. Local disk has none, so a lock keeps our own writers
     apart. A server of an object store may ignore conditions, so it must first prove that it keeps
     them. The place of an object of Icechunk is unknown; its owner is responsible.
-
-    Raises
-    ------
-    UnsupportedError
-        The server ignores conditional writes, or the filesystem has no locks.
     """
     if place is not None and place.kind == "local":
         path = os.path.realpath(place.arguments["path"])
@@ -516,15 +486,7 @@ class Target:
     def of(
         cls, url: Any, options: StorageOptions | None, branch: str = MAIN, **more: Any
     ) -> Target:
-        """Return the target that a user names.
-
-        Raises
-        ------
-        ValueError
-            A session has another branch, or an object a configuration of its own.
-        TypeError
-            The configuration is none of Icechunk's.
-        """
+        """Return the target that a user names."""
         config = more.get("config")
         if config is not None and not isinstance(config, icechunk.RepositoryConfig):
             raise TypeError(f"config={config!r:.80}: give an icechunk.RepositoryConfig")
@@ -575,13 +537,8 @@ class Target:
     ) -> OpenStore:
         """Return a store to write to, of a repository whose configuration has what is needed.
 
-        Parameters
-        ----------
-        needed : Needs
-        before : OpenStore, optional
-            A store opened before: the new one must begin with the same snapshot.
-        begins : bool
-            Whether a branch that is to be created is; if not, the store is that of ``main``.
+        It must begin with the same snapshot as ``before``. A branch that is to be created is made
+        if ``begins`` is true; if not, the store is that of ``main``.
         """
         with describe_errors(self.name):
             if self.place is not None:

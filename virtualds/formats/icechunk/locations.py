@@ -71,13 +71,7 @@ def unquote_url(location: str) -> str:
 
 
 def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
-    """Return where a repository lies.
-
-    Raises
-    ------
-    UnsupportedError
-        Icechunk has no such storage, or an option has no name there.
-    """
+    """Return where a repository lies."""
     scheme = scheme_of(url)
     if "::" in url or scheme not in LOCATORS:
         raise UnsupportedError(
@@ -87,13 +81,7 @@ def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
 
 
 def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, ObjectLocation]:
-    """Return the prefix of urls that a container for a source file has, and what it reads.
-
-    Raises
-    ------
-    UnsupportedError
-        Icechunk reads no files there.
-    """
+    """Return the prefix of urls that a container for a source file has, and what it reads."""
     scheme = scheme_of(url)
     if "::" in url or scheme not in LOCATORS:
         raise UnsupportedError(

@@ -55,19 +55,7 @@ Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a snapshot: its metadata now, references on demand.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The folder.
-    how : ReadOptions
-        ``snapshot`` is a branch, a tag, or the id of one; by default the branch ``main``.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such repository, group or snapshot.
-    UnsupportedError
-        Icechunk is not installed, or does not know an option.
+    It is named by a branch, a tag, or its id; by default it is that of the branch ``main``.
     """
     root = source.url.rstrip("/")
     repository = open_repository(root, source.options)
@@ -88,22 +76,7 @@ def read_object(
 ) -> ManifestGroup:
     """Read an object that the user opened, with uncommitted changes of a session.
 
-    Parameters
-    ----------
-    opened : Repository, Session or IcechunkStore of Icechunk
-    how : ReadOptions
-        As in `read`; ``snapshot`` only of a repository.
-    options : StorageOptions, optional
-        Of the files that it refers to.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such group or snapshot.
-    UnsupportedError
-        It is another object of Icechunk.
-    ValueError
-        A snapshot is named of a session, which has one.
+    ``options`` are those of the files that it refers to. Only of a repository a snapshot is named.
     """
     name = name_object(opened)
     repository, snapshot = None, how.snapshot
@@ -119,15 +92,7 @@ def read_object(
 
 
 def _find_snapshot(repository: Any, name: str, url: str) -> str:
-    """Return the snapshot id of a branch, a tag or an id.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is none.
-    ValueError
-        Both a branch and a tag have this name.
-    """
+    """Return the snapshot id of a branch, a tag or an id."""
     known = (
         (repository.list_branches(), repository.lookup_branch),
         (repository.list_tags(), repository.lookup_tag),

@@ -52,13 +52,7 @@ def list_obstacles(
 
 
 def is_occupied(url: Any, options: StorageOptions | None = None, **where: Any) -> bool:
-    """Refuse a branch or session that holds nodes; return False if it is empty.
-
-    Raises
-    ------
-    FileExistsError
-        It holds nodes, which the error lists.
-    """
+    """Refuse a branch or session that holds nodes; return False if it is empty."""
     target = Target.of(url, options, **where)
     if target.place is not None and not target.exists():
         return False
@@ -99,20 +93,7 @@ def read_version(
     allow: AccessPolicy = ANYWHERE,
     **where: Any,
 ) -> RepositoryVersion:
-    """Read a branch in order to change it.
-
-    Parameters
-    ----------
-    url, options, where
-        As in `write`.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no repository, or nothing on the branch.
-    """
+    """Read a branch in order to change it; `write` says what ``url`` and ``where`` are."""
     target = Target.of(url, options, **where)
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
@@ -143,37 +124,13 @@ def write(
 ) -> None:
     """Commit a snapshot, all of it or nothing.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-    url : str, or Repository, Session or IcechunkStore of Icechunk
-        Of the repository, which is created if there is none. The owner of a session commits it.
-    options : StorageOptions, optional
-        Access options of the target.
-    replace : bool
-        Whether the branch may hold nodes, which are replaced; earlier snapshots stay.
-    base : RepositoryVersion, optional
-        What the group was made of: chunks that it has already are not written again.
-    message : str, optional
-        Of the commit.
-    metadata : mapping, optional
-        Of the commit.
-    rectilinear : bool, optional
-        Whether chunks may differ in length along an axis: zarr-python has that as an experiment,
-        which readers turn on. By default only where some of ``base`` do.
-    joins : bool
-        Whether Icechunk is to write the manifests of ``base`` anew, as its configuration says.
-    **where
-        ``branch``, ``create_branch``, ``config`` and ``takes_in`` of `Target`; not with ``base``.
+    ``url`` may be a Repository, Session or IcechunkStore of Icechunk; the owner of a session
+    commits it. A repository is created if there is none. ``where`` are ``branch``,
+    ``create_branch``, ``config`` and ``takes_in`` of `Target`.
 
-    Raises
-    ------
-    UnsupportedError
-        Icechunk cannot hold some variables, or refer to some files; all are named.
-    FileExistsError
-        The branch holds nodes, and they may not be replaced.
-    ConflictError
-        Another writer was faster; nothing has changed.
+    With ``rectilinear``, chunks may differ in length along an axis: zarr-python has that as an
+    experiment, which readers turn on. By default they do only where some of ``base`` do. With
+    ``joins``, Icechunk writes the manifests of ``base`` anew, as its configuration says.
     """
     if base is None:
         target = Target.of(url, options, **where)
@@ -226,15 +183,9 @@ def _list_needs(
 ) -> Needs:
     """Return what a plan needs.
 
-    Parameters
-    ----------
-    planned : WritePlan
-    is_own : callable
-        Takes a url; says whether the file belongs to the repository.
-    is_there : callable
-        Takes a manifest; says whether the repository has its references already.
-    nodes : mapping, optional
-        The metadata of what is there, by path.
+    ``is_own`` takes a url, and says whether the file belongs to the repository; ``is_there`` takes
+    a manifest, and says whether its references are there already. ``nodes`` are the metadata of
+    what is there, by path.
     """
     arrays = {p: n for p, n in planned.nodes.items() if isinstance(n, PlannedArray)}
     parts = (part for node in arrays.values() for part in node.parts)
@@ -304,13 +255,7 @@ class NodeWriter:
             self.write(path, node, planned.notes)
 
     def _list_sources(self, planned: WritePlan) -> dict[str, Any]:
-        """Return the fingerprints of files.
-
-        Raises
-        ------
-        UnsupportedError
-            A file has changed since it was noted, and references to it as it was stay.
-        """
+        """Return the fingerprints of files."""
         arrays = [(p, n) for p, n in planned.nodes.items() if isinstance(n, PlannedArray)]
         everything = [part for _, node in arrays for part in node.parts]
         if self.known is None or not self.known.notes_all:

@@ -147,13 +147,6 @@ def _parse_indices(parts: list[str], ndim: int) -> ChunkIndex | None:
 def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
     """Return the keys of an array from its metadata.
 
-    Raises
-    ------
-    UnsupportedError
-        The encoding is unknown.
-    FormatError
-        Its configuration is invalid.
-
     Examples
     --------
     >>> said = {"suffix": ".tiff", "base_encoding": "default"}

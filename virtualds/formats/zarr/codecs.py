@@ -53,25 +53,11 @@ def codecs_to_v3(
 ) -> list[dict[str, Any]] | None:
     """Return the chain of codecs of a pipeline, or None if there is none.
 
-    Parameters
-    ----------
-    pipeline : CodecPipeline
-        How chunks decode.
-    ndim : int
-        Axes of the array.
-    chunk : sequence of int, optional
-        Elements of every chunk along these, where all chunks have one shape.
-
-    There is none for packed values, for data types that Zarr v3 does not have, for compound types
-    of mixed byte order, for stored axes that are not shown, and for array filters after other
-    codecs. Nor for a serialising codec after codecs of bytes or on big-endian numbers, for permuted
-    axes with a codec that depends on memory order, and for a codec that needs one chunk shape where
-    there are several.
-
-    Raises
-    ------
-    UnsupportedError
-        No library decodes the bytes.
+    ``chunk`` is the shape of the chunks where all have one. There is no chain for packed values,
+    for data types that Zarr v3 does not have, for compound types of mixed byte order, for stored
+    axes that are not shown, and for array filters after other codecs. Nor for a serialising codec
+    after codecs of bytes or on big-endian numbers, for permuted axes with a codec that depends on
+    memory order, and for a codec that needs one chunk shape where there are several.
 
     Examples
     --------
@@ -177,15 +163,7 @@ def _find_filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.d
 
 
 def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
-    """Return how the chunks of an array decode, from its ``zarr.json``.
-
-    Raises
-    ------
-    FormatError
-        Data type, fill value or codecs are invalid.
-    UnsupportedError
-        A data type or codec is unknown.
-    """
+    """Return how the chunks of an array decode, from its ``zarr.json``."""
     dtype = data_type_from_v3(metadata["data_type"])
     fill = fill_value_from_v3(metadata["fill_value"], dtype)
     chain = [parse_extension(entry, "codec") for entry in metadata["codecs"]]
@@ -354,11 +332,6 @@ def _reshape(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
 
 def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that the codec ``reshape`` gives to chunks.
-
-    Raises
-    ------
-    FormatError
-        The numbers of elements differ, or the configuration is invalid.
 
     Examples
     --------

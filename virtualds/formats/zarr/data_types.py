@@ -93,13 +93,6 @@ def _describe_named(name: str, **configuration: Any) -> dict[str, Any]:
 def data_type_from_v3(value: Any) -> np.dtype[Any]:
     """Return the data type of a Zarr v3 spelling, in the byte order of the machine.
 
-    Raises
-    ------
-    FormatError
-        It spells no data type.
-    UnsupportedError
-        Numpy has no such type, or its elements have no fixed length.
-
     Examples
     --------
     >>> data_type_from_v3("r24"), data_type_from_v3("int16")
@@ -164,13 +157,7 @@ def _count_units(length: Any, unit: int) -> int:
 
 
 def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and configuration at an extension point of Zarr v3; a name may stand alone.
-
-    Raises
-    ------
-    FormatError
-        It is neither a name nor an object with one.
-    """
+    """Return name and configuration at an extension point of Zarr v3; a name may stand alone."""
     if isinstance(value, str):
         return value, {}
     if isinstance(value, Mapping):
@@ -244,11 +231,6 @@ _WRITTEN: dict[str, Callable[[Any], Any]] = {
 
 def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return a fill value from its Zarr v3 spelling, as a scalar of the data type.
-
-    Raises
-    ------
-    FormatError
-        It is no value of that data type.
 
     Examples
     --------
@@ -330,13 +312,7 @@ _READ: dict[str, Callable[[Any, np.dtype[Any]], bytes]] = {
 
 
 def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
-    """Return a dtype from its Zarr v2 spelling ("Data type encoding").
-
-    Raises
-    ------
-    FormatError
-        It spells no dtype.
-    """
+    """Return a dtype from its Zarr v2 spelling ("Data type encoding")."""
     try:
         found: np.dtype[Any] = np.dtype(_to_numpy_descr(spelled))
     except (SyntaxError, TypeError, ValueError) as error:
@@ -402,13 +378,7 @@ def can_be_spelled(dtype: np.dtype[Any]) -> bool:
 
 
 def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value from its Zarr v2 spelling ("Fill value encoding").
-
-    Raises
-    ------
-    FormatError
-        It is no value of that dtype.
-    """
+    """Return a fill value from its Zarr v2 spelling ("Fill value encoding")."""
     try:
         return _decode_fill(value, dtype)
     except (ValueError, TypeError, OverflowError) as error:

@@ -67,13 +67,7 @@ class Document:
 
     @classmethod
     def parse(cls, data: bytes, url: str) -> Document:
-        """Read a document.
-
-        Raises
-        ------
-        FormatError
-            It is no such document, or of an unknown layout.
-        """
+        """Read a document."""
         root = parse_json(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
             raise FormatError(f"{url}: it is not a group of Zarr v3; the set is damaged")
@@ -149,13 +143,7 @@ def is_node_path(path: str) -> bool:
 
 
 def check_node(path: str, node: Any, url: str) -> None:
-    """Refuse an invalid node of Zarr v3, and paths that leave the folder of the set.
-
-    Raises
-    ------
-    FormatError
-        The node or its path is invalid (core specification, "Node names").
-    """
+    """Refuse an invalid node of Zarr v3, and paths that leave the folder of the set."""
     if not is_node_path(path):
         raise FormatError(f"{url}: {path!r} is not the path of a node; the set is damaged")
     if not isinstance(node, Mapping):

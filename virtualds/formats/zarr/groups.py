@@ -198,17 +198,7 @@ class GroupReader:
     version: Version = V3
 
     def read_group(self, path: str | None = None) -> ManifestGroup:
-        """Return the group at a path with everything below it.
-
-        Raises
-        ------
-        FileNotFoundError
-            There is no such group.
-        FormatError
-            Metadata or references are invalid.
-        UnsupportedError
-            They use an unknown extension, codec or data type.
-        """
+        """Return the group at a path with everything below it."""
         with explain_malformed(self.root):
             if odd := [path for path in self.nodes if path and NOT_NAMES & {*path.split("/")}]:
                 raise FormatError(

@@ -53,21 +53,7 @@ def expand_shards(
 ) -> tuple[Mapping[str, Any], Manifests]:
     """Return the metadata of an array with inner chunks as its chunks, and where these lie.
 
-    Arrays without shards are returned unchanged.
-
-    Parameters
-    ----------
-    metadata : mapping
-        The content of ``zarr.json``.
-    manifests : callable
-        Where the shards lie.
-
-    Raises
-    ------
-    FormatError
-        Chunks do not divide the shards that hold them, or the metadata are invalid.
-    UnsupportedError
-        Shards are compressed as a whole, or the length of their index is unknown.
+    ``manifests`` says where the shards lie. Arrays without shards are returned unchanged.
     """
     codecs, levels = _parse_levels(metadata)
     if not levels:
@@ -246,13 +232,7 @@ class ShardTable(Table):
         return self.shards.listed
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in.
-
-        Raises
-        ------
-        ReadError
-            The index of a shard cannot be read, or is damaged.
-        """
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         places = np.unravel_index(ids.ravel(), self.grid) if self.grid else ()
         pairs = list(zip(self.edges, places, strict=True))
         within = [np.searchsorted(edges, place, "right") - 1 for edges, place in pairs]
@@ -419,13 +399,7 @@ def _fetch_bytes(shard: _Shard, begin: int, size: int) -> Buffer:
 
 
 def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
-    """Return the bytes of an index of so many chunks.
-
-    Raises
-    ------
-    UnsupportedError
-        The length of an encoded index depends on its content.
-    """
+    """Return the bytes of an index of so many chunks."""
     size: int | None = 16 * prod(counts)
     for codec in level.index.codecs:
         size = None if size is None else codec.encoded_size(size)

@@ -101,15 +101,7 @@ class VaryingArray:
         return (self if is_large else self.read((slice(None),) * self.ndim)), encoding
 
     def read(self, key: Sequence[Any]) -> Objects:
-        """Read a selection: per axis an int, a slice, or a 1-D array of positions.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not decode.
-        UnsupportedError
-            The selection has more elements than may be loaded.
-        """
+        """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
         counts = list(map(count_places, key, self.shape))
         demand_selection(max(prod(counts), *counts, 0) * self.dtype.itemsize)
         places = list(map(find_places, key, self.shape))
@@ -181,13 +173,6 @@ def varying_from_zarr_v2(
     """Return the array that ``.zarray`` with dtype ``|O`` describes, and its fill value.
 
     Without a fill value, missing chunks hold empty strings.
-
-    Raises
-    ------
-    FormatError
-        The fill value is invalid.
-    UnsupportedError
-        Its filters encode other objects than strings, or are unknown.
     """
     first, *rest = metadata.get("filters") or [{"id": None}]
     serialiser = first.get("id")
@@ -245,22 +230,7 @@ def is_varying(metadata: Mapping[str, Any]) -> bool:
 
 
 def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> VaryingArray:
-    """Return the array of strings that metadata describe.
-
-    Parameters
-    ----------
-    metadata : mapping
-        The content of ``zarr.json``.
-    manifests : callable
-        Where the chunks lie.
-
-    Raises
-    ------
-    FormatError
-        The fill value is not of the data type, or the metadata are invalid.
-    UnsupportedError
-        A codec is unknown.
-    """
+    """Return the array of strings that the content of ``zarr.json`` describes."""
     shape = tuple(metadata["shape"])
     serialiser = SERIALISERS[parse_extension(metadata["data_type"], "data_type")[0]]
     layout, codecs = tuple(range(len(shape))), []

@@ -78,15 +78,7 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
 
 
 def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> ManifestArray:
-    """Return the array that ``.zarray`` describes.
-
-    Raises
-    ------
-    FormatError
-        The fill value or dtype is invalid.
-    UnsupportedError
-        A codec or dtype is unknown.
-    """
+    """Return the array that ``.zarray`` describes."""
     shape, chunks = metadata["shape"], metadata["chunks"]
     dtype = dtype_from_zarr_v2(metadata["dtype"])
     steps = [*(metadata.get("filters") or ()), metadata.get("compressor")]
@@ -107,13 +99,7 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
 
 
 def check_zarr_v2(metadata: Any) -> None:
-    """Refuse an invalid ``.zarray``.
-
-    Raises
-    ------
-    FormatError
-        A key is missing, or shape and chunks are invalid.
-    """
+    """Refuse an invalid ``.zarray``."""
     if not isinstance(metadata, Mapping):
         raise FormatError(f".zarray: {metadata!r} is not an object; the reference set is damaged")
     if absent := {"shape", "chunks", "dtype"} - metadata.keys():

@@ -102,11 +102,6 @@ def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart
         The content of ``zarr.json``, without attributes, dimensions and storage transformers.
     parts : list of ManifestPart
         Where the chunks lie.
-
-    Raises
-    ------
-    UnsupportedError
-        Its values have another form on every machine, or cannot be read at all.
     """
     if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
         raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
@@ -227,22 +222,7 @@ def dtype_to_json(dtype: np.dtype[Any]) -> Any:
 
 
 def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> ManifestArray:
-    """Return the array that metadata describe.
-
-    Parameters
-    ----------
-    metadata : mapping
-        The content of ``zarr.json``.
-    manifests : callable
-        Where the chunks lie.
-
-    Raises
-    ------
-    FormatError
-        The metadata are invalid.
-    UnsupportedError
-        They use an unknown codec, type or grid.
-    """
+    """Return the array that the content of ``zarr.json`` describes."""
     shape = tuple(metadata["shape"])
     if is_extended(metadata):
         return _build_array(shape, metadata, manifests)
@@ -384,15 +364,7 @@ def dtype_from_json(said: Any) -> np.dtype[Any]:
 
 
 def check_zarr_v3(metadata: Any) -> None:
-    """Refuse an invalid ``zarr.json`` of an array.
-
-    Raises
-    ------
-    FormatError
-        A key is missing, or shape, codecs or names of dimensions are invalid.
-    UnsupportedError
-        There is an unknown key that readers must understand.
-    """
+    """Refuse an invalid ``zarr.json`` of an array."""
     if not isinstance(metadata, Mapping):
         raise FormatError(f"zarr.json: {metadata!r} is not an object; the metadata is damaged")
     for key, value in (("zarr_format", 3), ("node_type", "array")):
@@ -408,15 +380,7 @@ def check_zarr_v3(metadata: Any) -> None:
 
 
 def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse unknown keys, unless they say that readers need not understand them.
-
-    Raises
-    ------
-    FormatError
-        These are no keys and values.
-    UnsupportedError
-        There is an unknown key that readers must understand.
-    """
+    """Refuse unknown keys, unless they say that readers need not understand them."""
     if not isinstance(metadata, Mapping):
         raise FormatError(f"zarr.json: {metadata!r:.80} is no object; the metadata is damaged")
     for key in sorted(metadata.keys() - set(known)):
@@ -476,13 +440,6 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
     """Return the chunk axes of an array from its ``chunk_grid``.
 
     Chunks beyond the end of an axis are left out.
-
-    Raises
-    ------
-    FormatError
-        The grid does not fit the shape, or is invalid.
-    UnsupportedError
-        The grid is unknown.
 
     Examples
     --------
@@ -561,17 +518,8 @@ class NativeArray(NamedTuple):
 def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeArray | None:
     """Describe values in memory; None if plain Zarr has no form for them.
 
-    Parameters
-    ----------
-    values : ndarray
-    known : sequence of int
-        Lengths of the chunks, along the first axis, of what a set has of these values: what is
-        new behind them becomes chunks of its own, so that the others may stay.
-
-    Raises
-    ------
-    UnsupportedError
-        There are other objects among their strings.
+    ``known`` are the lengths of the chunks, along the first axis, of what a set has of these
+    values: what is new behind them becomes chunks of its own, so that the others may stay.
     """
     text = values.dtype.kind in "OUT"
     kind = TEXT if text else data_type_to_v3(values.dtype)

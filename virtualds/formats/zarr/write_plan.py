@@ -97,24 +97,10 @@ def plan_writing(
     form: str = "zarr-v3",
     grids: tuple[str, ...] = (),
 ) -> WritePlan:
-    """Return the plan of writing a group.
+    """Return the plan of writing a group into a folder; all variables without a form are named.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-    root : str
-        Url of the folder to write.
-    before : Document, optional
-        The snapshot of an existing set.
-    form : str
-        Name of the format, for errors.
-    grids : tuple of str
-        For a format that holds plain Zarr only: the chunk grids that it allows.
-
-    Raises
-    ------
-    UnsupportedError
-        Zarr v3 has no form for some variables; all of them are named.
+    ``before`` is the snapshot of a set that is there. ``grids`` are the chunk grids that a format
+    allows which holds plain Zarr only.
     """
     planner = _Planner(root, before, grids)
     nodes, problems = _plan_nodes(group, planner.plan_group, planner.plan_variable)
@@ -301,11 +287,6 @@ def describe_on_grids(
     """Describe an array in Zarr v3 on one of some chunk grids; on any grid if there are none.
 
     Uncompressed chunks are cut if that makes such a grid.
-
-    Raises
-    ------
-    UnsupportedError
-        The array lies on another chunk grid.
     """
     metadata, parts = array_to_v3(array)
     if not grids or metadata["chunk_grid"]["name"] in grids:
@@ -380,11 +361,6 @@ class Hierarchy:
         ``url`` is that of the set, and ``format`` is for errors; ``sources`` returns the files of
         an array whose fingerprints are noted, and ``relative`` says whether their urls are written
         relative to the set.
-
-        Raises
-        ------
-        UnsupportedError
-            Variables that Zarr v2 metadata cannot describe; all of them are named.
         """
         found = cls(base=url if relative else None)
         add_variable = partial(found._add_variable, sources)
@@ -432,13 +408,7 @@ class Hierarchy:
         return url if self.base is None else make_relative(url, self.base)
 
     def note(self, file: SourceFile) -> None:
-        """Note the fingerprint of a file, by its url as it is written.
-
-        Raises
-        ------
-        UnsupportedError
-            Another fingerprint of it is noted already.
-        """
+        """Note the fingerprint of a file, by its url as it is written."""
         files = self.notes["files"]
         noted = SourceFile(file.url, *files.get(file.url, file.fingerprint))
         if (joined := noted.joined_with(file)) is None:
