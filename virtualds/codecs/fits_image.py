@@ -70,9 +70,6 @@ class FitsImage(OfOneType):
         if np.dtype(self.dtype).kind not in "iuf":
             raise ValueError(f"fits_image: {self.dtype} is no number")
 
-    def encoded_size(self, nbytes: int) -> int | None:
-        return None
-
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         fits = import_package("astropy.io.fits", "fits_image")
         # the decoders raise an error of their own, which no public module of astropy names

@@ -47,9 +47,6 @@ class RiceTile(OfOneType):
                 f"fits_rice: {self.dtype} in blocks of {self.block}, {self.word} bytes"
             )
 
-    def encoded_size(self, nbytes: int) -> int | None:
-        return None
-
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "rcomp")
         dtype = np.dtype(self.dtype)
@@ -81,9 +78,6 @@ class PlioTile(OfOneType):
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iu":
             raise ValueError(f"fits_plio: {self.dtype} is no integer")
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return None
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)

@@ -41,10 +41,6 @@ class RowBytes(Codec):
         if not 1 <= self.width <= self.row:
             raise ValueError(f"row_bytes: {self.width} bytes of rows of {self.row}")
 
-    def encoded_size(self, nbytes: int) -> int | None:
-        # the last chunk is shorter
-        return None
-
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         before, rest = divmod(len(data) - self.width, self.row)
         whole = before + 1 if nbytes is None else nbytes // self.width

@@ -72,21 +72,22 @@ def unquote_url(location: str) -> str:
 
 def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
     """Return where a repository lies."""
+    locate = _find_locator(url, "keeps no repository")
+    return locate(url.rstrip("/"), dict(resolve_options(options) or {}))
+
+
+def _find_locator(url: str, lack: str) -> Callable[[str, dict[str, Any]], ObjectLocation]:
+    """Return the translator for a url; refuse a url of a storage that Icechunk does not know."""
     scheme = scheme_of(url)
     if "::" in url or scheme not in LOCATORS:
-        raise UnsupportedError(
-            f"{url}: Icechunk keeps no repository there; these are known: {sorted(LOCATORS)}"
-        )
-    return LOCATORS[scheme](url.rstrip("/"), dict(resolve_options(options) or {}))
+        raise UnsupportedError(f"{url}: Icechunk {lack} there; these are known: {sorted(LOCATORS)}")
+    return LOCATORS[scheme]
 
 
 def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, ObjectLocation]:
     """Return the prefix of urls that a container for a source file has, and what it reads."""
+    _find_locator(url, "refers to no files")
     scheme = scheme_of(url)
-    if "::" in url or scheme not in LOCATORS:
-        raise UnsupportedError(
-            f"{url}: Icechunk refers to no files there; these are known: {sorted(LOCATORS)}"
-        )
     if scheme == "file":
         folder = _find_plain_folder(posixpath.dirname(local_path(url)))
         if folder == "/":

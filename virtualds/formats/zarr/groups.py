@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from virtualds.arrays.group import (
     normalise_group_path,
 )
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import explain_malformed
 from virtualds.formats.undecodable import read_variable_or_problem
@@ -29,7 +31,6 @@ from virtualds.formats.zarr.data_types import (
     fill_from_zarr_v2,
 )
 from virtualds.formats.zarr.document import CONSOLIDATED
-from virtualds.formats.zarr.encoding_notes import restore_encoding, restore_text_encoding
 from virtualds.formats.zarr.shards import expand_shards
 from virtualds.formats.zarr.strings import (
     VaryingArray,
@@ -37,7 +38,13 @@ from virtualds.formats.zarr.strings import (
     varying_from_v3,
     varying_from_zarr_v2,
 )
-from virtualds.formats.zarr.v2_arrays import array_from_zarr_v2, check_zarr_v2, read_chunk_grid
+from virtualds.formats.zarr.v2_arrays import (
+    CHARACTER,
+    array_from_zarr_v2,
+    check_zarr_v2,
+    describe_storage,
+    read_chunk_grid,
+)
 from virtualds.formats.zarr.v3_arrays import (
     ManifestPart,
     Manifests,
@@ -290,7 +297,52 @@ class GroupReader:
         if fill is not None:
             attributes["_FillValue"] = fill
         if isinstance(array, ManifestArray):
-            encoding = restore_encoding(array, dims, notes, self.root)
+            encoding = _restore_encoding(array, dims, notes, self.root)
             return ManifestVariable(dims, array, attributes, encoding)
         data, encoding = array.settle()
-        return ManifestVariable(dims, data, attributes, restore_text_encoding(encoding, notes))
+        return ManifestVariable(dims, data, attributes, _restore_text_encoding(encoding, notes))
+
+
+# ---------------------------------------------------------------------- encodings
+
+
+def _restore_encoding(
+    array: ManifestArray, dims: tuple[str, ...], notes: Mapping[str, Any], source: str
+) -> dict[str, Any]:
+    """Return the encoding of a variable of the set at ``source``, with its notes."""
+    found = describe_storage(array, dims)
+    found |= (noted := notes.get("encoding", {}))
+    for name, value in noted.items():
+        # Python reads words for them, which are no JSON
+        if isinstance(value, float) and not isfinite(value):
+            raise FormatError(
+                f"{source}: the set notes {value} as {name!r} of a variable; the set is damaged, "
+                f"restore it or write it anew"
+            )
+    if found["chunksizes"] is not None:
+        found["chunksizes"] = tuple(found["chunksizes"])
+    if any(found[name] for name in NO_FILTERS):
+        # chunks of many shapes are chunks; HDF5 filters nothing else
+        found["contiguous"] = False
+    if found["contiguous"]:
+        found["chunksizes"] = None
+        found.pop("preferred_chunks", None)
+    found["dtype"] = array.dtype
+    if "enum" in notes:
+        found["dtype"] = np.dtype(array.dtype, metadata=dict(notes["enum"]))
+    if "least_significant_digit" in notes:
+        found["least_significant_digit"] = notes["least_significant_digit"]
+    return found | {"source": source, "original_shape": array.shape}
+
+
+def _restore_text_encoding(encoding: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the encoding of an array of strings, which were characters in the source if noted."""
+    if "characters" not in notes:
+        return dict(encoding)
+    known = dict(notes["characters"])
+    found = {**encoding, "dtype": CHARACTER}
+    # xarray takes the last length for that of the axis of characters
+    shape, length = found.pop("original_shape"), known.pop("length", None)
+    if length is not None:
+        found["original_shape"] = (*shape, length)
+    return found | known

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -222,7 +221,7 @@ class ShardTable(Table):
             there = self.shards.file != MISSING
             if not there.any():
                 return ChunkManifest.missing(self.grid)
-            near = not any(_count_at_once(file) for file in self.shards.files[:1])
+            near = not any(find_store(f.url).reach.at_once for f in self.shards.files[:1])
             if np.count_nonzero(there) <= MOST_SHARDS[near]:
                 return self.load(np.arange(prod(self.grid)).reshape(self.grid))
         return ChunkManifest.of_table(self, self.grid)
@@ -357,19 +356,14 @@ def _build_manifest(rows: _ChunkRows, sources: Sequence[SourceFile | bytes]) -> 
 
 def _read_indexes(shards: Sequence[_Shard], level: ShardLevel) -> list[npt.NDArray[np.uint64]]:
     """Read the indexes of shards, many at a time."""
-    return fetch_many(shards, _url_of, partial(_get_index, level=level))
 
+    def url_of(shard: _Shard) -> str | None:
+        return None if isinstance(shard.file, bytes) else shard.file.url
 
-def _url_of(shard: _Shard) -> str | None:
-    return None if isinstance(shard.file, bytes) else shard.file.url
+    def read(shard: _Shard) -> npt.NDArray[np.uint64]:
+        return _KEPT_INDEXES.get((shard, level), lambda: _read_index(shard, level))
 
-
-def _count_at_once(file: SourceFile) -> int:
-    return find_store(file.url).reach.at_once
-
-
-def _get_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
-    return _KEPT_INDEXES.get((shard, level), lambda: _read_index(shard, level))
+    return fetch_many(shards, url_of, read)
 
 
 def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:

@@ -32,6 +32,8 @@ from virtualds.json_values import is_shape
 
 V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
 """Values that optional keys of ``.zarray`` may have."""
+CHARACTER = np.dtype("S1")
+"""The type of characters, whose last axis makes strings (NUG)."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +62,33 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
     if grid is None:
         raise UnsupportedError(f"{array.name}: {describe_grids(array)}")
     codecs = [codec.to_zarr_v2() for codec in pipeline.codecs]
-    metadata = {
-        "zarr_format": 2,
-        "shape": list(array.shape),
-        "chunks": list(grid),
-        "dtype": dtype_to_zarr_v2(pipeline.dtype),
-        "compressor": None,
-        "filters": codecs or None,
-        "fill_value": None,
-        "order": memory_order(pipeline, array.ndim),
-        "dimension_separator": ".",
-    }
+    order = memory_order(pipeline, array.ndim)
+    metadata = build_zarr_v2(array.shape, grid, dtype_to_zarr_v2(pipeline.dtype), codecs, order)
     # the last codec of a Zarr v2 array is its compressor; readers look for it there
     if codecs and not pipeline.codecs[-1].is_filter:
         metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
     return ZarrArray(metadata, _build_whole_manifest(array, grid), pipeline)
+
+
+def build_zarr_v2(
+    shape: Sequence[int],
+    chunks: Sequence[int],
+    dtype: Any,
+    filters: Sequence[dict[str, Any]] = (),
+    order: str | None = "C",
+) -> dict[str, Any]:
+    """Return the content of ``.zarray`` for an array without a fill value."""
+    return {
+        "zarr_format": 2,
+        "shape": list(shape),
+        "chunks": list(chunks),
+        "dtype": dtype,
+        "compressor": None,
+        "filters": [*filters] or None,
+        "fill_value": None,
+        "order": order,
+        "dimension_separator": ".",
+    }
 
 
 def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> ManifestArray:

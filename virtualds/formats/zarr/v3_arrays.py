@@ -179,11 +179,12 @@ def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
         return {"size": axis.length, "chunk": axis.step, "hidden": axis.hidden, "last": axis.last}
     slabs = axis.slabs()
     columns = {"lengths": np.diff(slabs.edges), "stored": slabs.encoded, "hidden": slabs.inset}
-    return {name: _encode_run_lengths(column.tolist()) for name, column in columns.items()}
+    return {name: _find_runs(column) for name, column in columns.items()}
 
 
-def _encode_run_lengths(values: list[int]) -> list[list[int]]:
-    return [[value, len(list(run))] for value, run in groupby(values)]
+def _find_runs(values: Ints) -> list[list[int]]:
+    """Return the runs of equal numbers: the number, and how often it follows itself."""
+    return [[value, len(list(run))] for value, run in groupby(values.tolist())]
 
 
 def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
@@ -426,14 +427,9 @@ def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
     lengths = find_mesh_lengths(array.shape, array.fragments)
     if lengths is None:
         return None
-    shapes = [_encode_runs(one) for one in lengths]
+    # single numbers stand alone
+    shapes = [[n if count == 1 else [n, count] for n, count in _find_runs(one)] for one in lengths]
     return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
-
-
-def _encode_runs(lengths: Ints) -> list[int | list[int]]:
-    """Return numbers, with runs of one number as pairs of the number and its count."""
-    runs = ((value, len(list(run))) for value, run in groupby(lengths.tolist()))
-    return [value if count == 1 else [value, count] for value, count in runs]
 
 
 def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]:

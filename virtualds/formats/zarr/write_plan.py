@@ -21,6 +21,7 @@ from virtualds.arrays.subchunks import to_regular_chunks
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
+from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, VirtualdsError, cannot_hold
@@ -33,11 +34,13 @@ from virtualds.formats.zarr.data_types import (
     pack_members,
 )
 from virtualds.formats.zarr.document import Document, is_node_path, list_value_chunks
-from virtualds.formats.zarr.encoding_notes import list_declared
 from virtualds.formats.zarr.groups import DIMENSIONS, NOT_NAMES
 from virtualds.formats.zarr.strings import TEXT
 from virtualds.formats.zarr.v2_arrays import (
+    CHARACTER,
     ZarrArray,
+    build_zarr_v2,
+    describe_storage,
     read_chunk_grid,
     to_zarr_v2,
     unsupported_reasons,
@@ -63,6 +66,10 @@ RELATIVE = "relative_paths"
 """The note of a set whose urls start from its folder, for those who change it."""
 MOST_INLINE = 2**20
 """Most bytes of missing chunks of one array that are written out inline."""
+PIECES = ("contiguous", "chunksizes")
+"""Entries of an encoding about the chunks of a variable."""
+OF_SETS = ("zstd", "complevel", *PIECES)
+"""Entries that a set decides about for values that it holds as Zarr v3."""
 ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 
 
@@ -206,8 +213,82 @@ def _encode_attributes(
     plain, types = to_json(attributes)
     if fill is not None:
         types.pop("_FillValue", None)
-    notes = list_declared(variable, stored)
+    notes = _list_declared(variable, stored)
     return plain, notes | ({"attributes": types} if types else {}), fill
+
+
+# ---------------------------------------------------------------------- encodings
+
+
+def _list_declared(
+    variable: ManifestVariable, stored: ManifestArray | None = None
+) -> dict[str, Any]:
+    """Return the part of an encoding that cannot be derived from the metadata.
+
+    ``stored`` is the array that a reader of the set will find; None for values that the set holds
+    in its own way.
+    """
+    found: dict[str, Any] = {}
+    encoding = variable.encoding
+    if NO_FILTERS.keys() <= encoding.keys() and variable.data.dtype.kind not in "OUT":
+        found = _describe_storage(variable, stored)
+    if encoding.get("dtype") == CHARACTER and variable.data.dtype.kind in "OUT":
+        found["characters"] = _describe_characters(variable)
+    enum = getattr(encoding.get("dtype"), "metadata", None)
+    if enum and "enum" in enum:
+        members = {name: int(value) for name, value in enum["enum"].items()}
+        found["enum"] = {"enum": members, "enum_name": enum.get("enum_name")}
+    if "least_significant_digit" in encoding:
+        found["least_significant_digit"] = int(encoding["least_significant_digit"])
+    return found
+
+
+def _describe_characters(variable: ManifestVariable) -> dict[str, Any]:
+    """Return which characters of the source became strings."""
+    encoding = variable.encoding
+    found: dict[str, Any] = {
+        name: str(encoding[name]) for name in ("char_dim_name", "_Encoding") if name in encoding
+    }
+    shape = encoding.get("original_shape", ())
+    if len(shape) == variable.data.ndim + 1:
+        found["length"] = int(shape[-1])
+    return found
+
+
+def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) -> dict[str, Any]:
+    """Return how the source stores values, where the references do not show it."""
+    encoding = variable.encoding
+    if stored is None:
+        derived, names = dict(NO_FILTERS), [*NO_FILTERS]
+        for name in OF_SETS:
+            derived.pop(name, None)
+    else:
+        # HDF5 skips a filter that does not shrink a chunk, so perhaps no chunk shows it
+        derived = describe_storage(stored, variable.dims)
+        names = [*NO_FILTERS]
+    # of several files, or a part of one, there is no such source
+    if stored is None and encoding.get("original_shape") == variable.data.shape:
+        names += PIECES
+    elif stored is not None and stored.nchunks <= 1:
+        names += PIECES if _is_inline(variable) else PIECES[:1]
+    missing = object()
+    differing = {
+        n: encoding[n] for n in names if n in encoding and encoding[n] != derived.get(n, missing)
+    }
+    if (chunks := differing.pop("chunksizes", None)) is not None:
+        # what is contiguous has none
+        differing["chunksizes"] = [int(n) for n in chunks]
+    return {"encoding": differing} if differing else {}
+
+
+def _is_inline(variable: ManifestVariable) -> bool:
+    """Say whether a set holds the values of a variable with its metadata, as the source had it."""
+    data = variable.data
+    if variable.encoding.get("original_shape") != data.shape:
+        return False
+    if not isinstance(data, ManifestArray):
+        return True
+    return any(fragment.manifest.inline for fragment in data.fragments)
 
 
 # ---------------------------------------------------------------------- Zarr v3
@@ -318,10 +399,6 @@ def _check_name(path: str) -> None:
         )
 
 
-def _list_files_with_chunks(manifest: ChunkManifest) -> Iterable[SourceFile]:
-    return manifest.pruned().sources
-
-
 @dataclass
 class Hierarchy:
     """A group and all below it as a Zarr v2 hierarchy.
@@ -353,7 +430,7 @@ class Hierarchy:
         group: ManifestGroup,
         url: str,
         format: str,
-        sources: ListSources = _list_files_with_chunks,
+        sources: ListSources = lambda manifest: manifest.pruned().sources,
         relative: bool = False,
     ) -> Hierarchy:
         """Return the hierarchy that holds a group.
@@ -380,10 +457,8 @@ class Hierarchy:
 
     def _add_variable(self, sources: ListSources, path: str, variable: ManifestVariable) -> None:
         if isinstance(variable.data, ManifestArray):
-            variable = _to_regular(variable)
-            if reasons := unsupported_reasons(variable.data, variable.dims):  # type: ignore[arg-type]
-                raise UnsupportedError("\n".join(reasons))
-            metadata, manifest = _describe_array(variable)
+            metadata, manifest, array = _describe_array(variable)
+            variable = replace(variable, data=array)
         else:
             metadata, manifest = _describe_values(variable.read())
         files = tuple(sources(manifest))
@@ -424,20 +499,19 @@ class Hierarchy:
         return {"files": {}} | filled | ({} if self.base is None else {RELATIVE: True})
 
 
-def _to_regular(variable: ManifestVariable) -> ManifestVariable:
-    """Return a virtual variable with regular chunks, where cutting its chunks makes such."""
-    return replace(variable, data=to_regular_chunks(unify_fill(variable.data)))  # type: ignore[arg-type]
-
-
-def _describe_array(variable: ManifestVariable) -> tuple[dict[str, Any], ChunkManifest]:
-    """Return the metadata and the chunks of a virtual array."""
-    found = to_zarr_v2(variable.data)  # type: ignore[arg-type]
+def _describe_array(
+    variable: ManifestVariable,
+) -> tuple[dict[str, Any], ChunkManifest, ManifestArray]:
+    """Return metadata and chunks of a virtual array, and the array cut into regular chunks."""
+    array = to_regular_chunks(unify_fill(variable.data))  # type: ignore[arg-type]
+    if reasons := unsupported_reasons(array, variable.dims):
+        raise UnsupportedError("\n".join(reasons))
+    found = to_zarr_v2(array)
     # an attribute of another dtype is no fill value
     known = variable.attributes.get("_FillValue")
     known = known if is_exact(known, found.pipeline.dtype) else None
-    if _is_read_alike(found.pipeline.fill_value, known):
-        return found.metadata, found.manifest
-    return found.metadata, _write_out_missing(found)
+    alike = _is_read_alike(found.pipeline.fill_value, known)
+    return found.metadata, found.manifest if alike else _write_out_missing(found), array
 
 
 def _write_out_missing(array: ZarrArray) -> ChunkManifest:
@@ -471,13 +545,10 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
 
 def list_obstacles_in_v2(variable: ManifestVariable) -> list[str]:
     """Return why Zarr v2 metadata cannot describe a virtual variable."""
-    variable = _to_regular(variable)
-    if found := unsupported_reasons(variable.data, variable.dims):  # type: ignore[arg-type]
-        return found
     try:
         _describe_array(variable)
     except UnsupportedError as error:
-        return [f"{error}"]
+        return f"{error}".split("\n")
     return []
 
 
@@ -487,17 +558,8 @@ def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkMan
         if values.dtype.hasobject:
             raise _objects_error(values.dtype)
         values = pack_members(values)
-    metadata: dict[str, Any] = {
-        "zarr_format": 2,
-        "shape": list(values.shape),
-        "chunks": [max(n, 1) for n in values.shape],
-        "dtype": dtype_to_zarr_v2(values.dtype),
-        "compressor": None,
-        "filters": None,
-        "fill_value": None,
-        "order": "C",
-        "dimension_separator": ".",
-    }
+    chunks = [max(n, 1) for n in values.shape]
+    metadata = build_zarr_v2(values.shape, chunks, dtype_to_zarr_v2(values.dtype))
     data = values.tobytes()
     if values.dtype.kind in "OUT":
         metadata |= {"dtype": "|O", "filters": [{"id": TEXT}]}
