@@ -320,13 +320,16 @@ class Pace:
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self._timeout, self._loop = timeout, asyncio.get_running_loop()
         self._begun, self.received = self._loop.time(), 0
-        self.next_look = self._loop.call_later(NAP, self._look)
+        self.look()
 
-    def _look(self) -> None:
-        if is_abandoned():
-            self._timeout.reschedule(self._loop.time())
+    def look(self) -> None:
+        """End the request if it is late, or look again later: few timers serve many requests."""
+        now = self._loop.time()
+        left = self._begun + seconds_for(self.received) - now
+        if left <= 0 or is_abandoned():
+            self._timeout.reschedule(now)
         else:
-            self.next_look = self._loop.call_later(NAP, self._look)
+            self.next_look = self._loop.call_later(min(left, NAP), self.look)
 
     async def gather(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
         """Return the bytes of an answer, the first ``most`` of them if it is no None."""
@@ -334,7 +337,6 @@ class Pace:
         async for part in parts:
             found.append(part)
             self.received += len(part)
-            self._timeout.reschedule(self._begun + seconds_for(self.received))
             if most is not None and self.received >= most:
                 break
         return b"".join(found)[:most]
@@ -344,7 +346,7 @@ class Pace:
 async def limit_time() -> AsyncIterator[Pace]:
     """End what is done in the block when it takes too long, by a `TooSlowError`."""
     try:
-        async with asyncio.timeout(seconds_for(0)) as timeout:
+        async with asyncio.timeout(None) as timeout:
             pace = Pace(timeout)
             try:
                 yield pace
