@@ -17,8 +17,12 @@ from virtualds.extras import say_install
 from virtualds.importing import import_named
 from virtualds.source_file import StorageOptions
 from virtualds.stores.object_access import translate_options
-from virtualds.stores.responses import is_about_expiry
-from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
+from virtualds.stores.requests import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    is_about_expiry,
+    list_store_errors,
+)
 from virtualds.stores.store import StoreError
 from virtualds.urls import host_of, kind_of
 
@@ -253,7 +257,7 @@ def _open_session(
 
     redirects = TraceConfig()
     redirects.on_request_redirect.append(_keep_to_one_host)
-    # `virtualds.stores.retry` limits the time of a whole response
+    # `virtualds.stores.requests` limits the time of a whole response
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
     ours: dict[str, Any] = {"timeout": timeout}
     if trusted:

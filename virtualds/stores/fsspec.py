@@ -27,21 +27,19 @@ from virtualds.stores.filesystems import (
     find_filesystem,
     use_filesystem,
 )
-from virtualds.stores.responses import (
+from virtualds.stores.requests import (
     Answer,
+    BrokenAnswer,
+    GaveUp,
+    Request,
     cause_of,
     demand_small,
     demand_whole_answer,
     find_refusal,
-    to_os_error,
-)
-from virtualds.stores.retry import (
-    BrokenAnswer,
-    GaveUp,
-    Request,
     limit_time,
     list_store_errors,
     retry_request,
+    to_os_error,
 )
 from virtualds.stores.store import (
     ChangedError,
