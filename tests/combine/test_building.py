@@ -31,7 +31,7 @@ import virtualds
 from virtualds import AccessError, BuildReport, FormatError, Progress
 from virtualds.combine import workers
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.stores.retry import LONGEST_WAIT
+from virtualds.stores.requests import LONGEST_WAIT
 
 pytestmark = pytest.mark.usefixtures("_processes_take_part")
 

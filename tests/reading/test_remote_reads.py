@@ -22,7 +22,7 @@ from range_server import Fault, RangeHandler, Served, faulty_server, running
 import virtualds
 from virtualds import SourceFile, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores import filesystems, responses, retry
+from virtualds.stores import filesystems, requests
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.store import StoreError
 
@@ -54,7 +54,7 @@ LASTING = {
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting costs nothing here."""
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.002)
+    monkeypatch.setattr(requests, "FIRST_WAIT", 0.002)
 
 
 @pytest.fixture
@@ -199,10 +199,10 @@ LEAVING = """
 import sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from virtualds import SourceFile
-from virtualds.stores import FsspecStore, retry
+from virtualds.stores import FsspecStore, requests
 waits = threading.Event()
-choose_wait = retry.choose_wait
-retry.choose_wait = lambda *given: waits.set() or choose_wait(*given)
+choose_wait = requests.choose_wait
+requests.choose_wait = lambda *given: waits.set() or choose_wait(*given)
 ThreadPoolExecutor().submit(FsspecStore().get_ranges, SourceFile(sys.argv[1]), [(0, 9)])
 waits.wait()
 """
@@ -318,13 +318,13 @@ class Refused(OSError):
     ids=["at once", "seconds", "too long", "tomorrow", "yesterday", "no date", "nothing"],
 )
 def test_a_retry_waits_as_long_as_the_server_asks(after: str, least: float, most: float) -> None:
-    assert least <= retry.choose_wait(1, Refused(503, after)) <= most
+    assert least <= requests.choose_wait(1, Refused(503, after)) <= most
 
 
 def test_waits_grow_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_WAIT", 1.0)
-    longest = [max(retry.choose_wait(n, OSError()) for _ in range(200)) for n in (1, 3, 9)]
-    assert longest[0] <= 1 < longest[1] <= 4 < longest[2] <= retry.LONGEST_WAIT
+    monkeypatch.setattr(requests, "FIRST_WAIT", 1.0)
+    longest = [max(requests.choose_wait(n, OSError()) for _ in range(200)) for n in (1, 3, 9)]
+    assert longest[0] <= 1 < longest[1] <= 4 < longest[2] <= requests.LONGEST_WAIT
 
 
 # ---------------------------------------------------------------------- another file than before
@@ -354,7 +354,7 @@ def test_a_small_file_of_a_server_without_ranges_is_cut(served: Served) -> None:
 
 
 def test_no_large_file_is_got_as_a_whole(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "WHOLE", 100)
+    monkeypatch.setattr(requests, "WHOLE", 100)
     served.always = Fault("deaf")
     assert f"knows no ranges and sends the whole file, of {len(DATA)} bytes" in str(
         refusal(source(served))

@@ -13,7 +13,7 @@ from earthdata_server import Earthdata, earthdata_server
 
 import virtualds
 from virtualds import AccessError
-from virtualds.stores import retry
+from virtualds.stores import requests
 
 pytest.importorskip("aiohttp")
 
@@ -21,7 +21,7 @@ pytest.importorskip("aiohttp")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting costs nothing here."""
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.002)
+    monkeypatch.setattr(requests, "FIRST_WAIT", 0.002)
 
 
 @pytest.fixture

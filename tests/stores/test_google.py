@@ -449,7 +449,7 @@ def test_each_request_is_repeated_as_often_as_the_setting_says(
     teller: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gcsfs, which would repeat requests itself, leaves that to us."""
-    monkeypatch.setattr("virtualds.stores.retry.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("virtualds.stores.requests.FIRST_WAIT", 0.001)
     options = StorageOptions({"endpoint_url": teller.url, "token": "anon"})
     url = "gs://bucket/a.bin"
     monkeypatch.setattr(conditional.InObjectStore, "find_unsafe_reason", lambda *_: "")

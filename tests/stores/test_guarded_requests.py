@@ -14,7 +14,7 @@ from range_server import running
 
 from virtualds import set_options
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import retry
+from virtualds.stores import requests
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.store import StoreError
 
@@ -30,7 +30,7 @@ DATA = bytes(range(256)) * 8
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting costs nothing here."""
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0.002)
+    monkeypatch.setattr(requests, "FIRST_WAIT", 0.002)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -17,7 +17,7 @@ from range_server import Fault, faulty_server, running
 
 import virtualds
 from virtualds import AccessError, ReadError
-from virtualds.stores.responses import find_refusal
+from virtualds.stores.requests import find_refusal
 
 pytest.importorskip("obstore")
 

@@ -27,7 +27,7 @@ from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.retry import explain_interrupt
+from virtualds.stores.requests import explain_interrupt
 
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
 

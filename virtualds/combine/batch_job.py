@@ -43,7 +43,7 @@ from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.options import Options, get_options, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores.retry import choose_wait, list_causes, may_pass, pause, tell_failure
+from virtualds.stores.requests import choose_wait, list_causes, may_pass, pause, tell_failure
 from virtualds.urls import normalise_url
 
 Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)

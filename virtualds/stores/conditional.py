@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 from virtualds.stores.local import make_temporary_name
-from virtualds.stores.retry import list_store_errors
+from virtualds.stores.requests import list_store_errors
 from virtualds.stores.store import ChangedError, version_of
 from virtualds.urls import KINDS
 

@@ -27,21 +27,19 @@ from virtualds.stores.filesystems import (
     find_filesystem,
     use_filesystem,
 )
-from virtualds.stores.responses import (
+from virtualds.stores.requests import (
     Answer,
+    BrokenAnswer,
+    GaveUp,
+    Request,
     cause_of,
     demand_small,
     demand_whole_answer,
     find_refusal,
-    to_os_error,
-)
-from virtualds.stores.retry import (
-    BrokenAnswer,
-    GaveUp,
-    Request,
     limit_time,
     list_store_errors,
     retry_request,
+    to_os_error,
 )
 from virtualds.stores.store import (
     ChangedError,
@@ -149,7 +147,9 @@ async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begin
             raise BrokenAnswer(f"the server sent {len(data)} bytes of an unknown number")
         return Answer(data, etag)
     if not wanted:
-        data = await asyncio.to_thread(_decompress, response, data)
+        # some servers send compressed files regardless of the request (RFC 9110, section 8.4)
+        if _find_encoding(response, "gzip", "x-gzip"):
+            data = await asyncio.to_thread(gunzip, data)
         return Answer(data, etag, len(data))
     return _build_answer(data, etag, _content_range_of(response), *wanted)
 
@@ -160,7 +160,7 @@ def _judge(response: Any, offset: int, length: int, *, begins: bool) -> int | No
     Without Content-Range the body is the whole file, from a server without ranges (RFC 9110,
     section 14.4). Of its beginning the first bytes are enough: the server will send no parts later.
     """
-    _decompress(response, b"", ())
+    _find_encoding(response)
     told, size = _content_range_of(response), response.content_length
     if told is None:
         if begins and (size is None or size > length):
@@ -183,18 +183,18 @@ def _build_answer(
     return Answer(data, etag, None if found[3] == "*" else int(found[3]))
 
 
-def _decompress(response: Any, data: bytes, known: Sequence[str] = ("gzip", "x-gzip")) -> bytes:
-    """Return the bytes of a file; refuse a compressed response, whose ranges are not the file's."""
-    encoding = str(response.headers.get("Content-Encoding") or "identity").strip().lower()
-    if encoding in known:
-        # some servers send compressed files regardless of the request (RFC 9110, section 8.4)
-        return gunzip(data)
-    if encoding not in ("", "identity"):
+def _find_encoding(response: Any, *known: str) -> str:
+    """Return how a response is compressed, an empty text if it is not.
+
+    One that is not known is refused: its ranges are not those of the file.
+    """
+    encoding = str(response.headers.get("Content-Encoding") or "").strip().lower()
+    if encoding not in ("", "identity", *known):
         raise StoreError(
             f"the server sends the file compressed (Content-Encoding: {encoding}), though it was "
             f"asked not to; serve it uncompressed, or copy it to local disk"
         )
-    return bytes(data)
+    return encoding if encoding in known else ""
 
 
 def _content_range_of(response: Any) -> str | None:

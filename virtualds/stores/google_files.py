@@ -28,7 +28,7 @@ from yarl import URL
 from virtualds.options import get_options
 from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError, Version
 from virtualds.stores.object_access import name_anonymous
-from virtualds.stores.retry import (
+from virtualds.stores.requests import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     choose_wait,

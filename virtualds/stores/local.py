@@ -167,24 +167,31 @@ else:
 @contextmanager
 def hold_lock(path: str) -> Iterator[None]:
     """Hold the lock of this name; wait while another thread or process holds it."""
-    handle = _acquire(path)
+    while (handle := _lock(path)) is None:
+        pass
     try:
         yield
     finally:
         _release(handle, path)
 
 
-def _acquire(path: str) -> int:
-    while True:
-        handle = _open_lock(path)
-        try:
-            _wait_for(handle, path)
-            if _has_name(handle, path):
-                return handle
-        except BaseException:
-            os.close(handle)
-            raise
+def _lock(path: str) -> int | None:
+    """Return the file of this name once its lock is held, None if it has lost the name then."""
+    handle = _open_lock(path)
+    try:
+        _wait(handle)
+        if _has_name(handle, path):
+            return handle
+    except BaseException as error:
         os.close(handle)
+        if not isinstance(error, OSError) or error.errno not in NO_LOCKS:
+            raise
+        raise UnsupportedError(
+            f"{path}: this filesystem knows no file locks, which keep writers apart; use one that "
+            f"does, or let one process write at a time"
+        ) from error
+    os.close(handle)
+    return None
 
 
 def _open_lock(path: str) -> int:
@@ -196,18 +203,6 @@ def _open_lock(path: str) -> int:
             return os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise error from None
-
-
-def _wait_for(handle: int, path: str) -> None:
-    try:
-        _wait(handle)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        raise UnsupportedError(
-            f"{path}: this filesystem knows no file locks, which keep writers apart; use one that "
-            f"does, or let one process write at a time"
-        ) from error
 
 
 def _has_name(handle: int, path: str) -> bool:
@@ -419,12 +414,6 @@ def sync_folder(path: str) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def raise_unless_gone(error: OSError) -> None:
-    """Raise the error of a folder that cannot be listed, unless the folder is gone."""
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error
 
 
 def remove_empty(folder: str, kept: str) -> None:
@@ -740,8 +729,13 @@ class LocalStore(Store):
         write_in_new_folder(path, data, lambda temporary: os.replace(temporary, path))
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
+        def refuse(error: OSError) -> None:
+            # a folder that is gone holds nothing; another that cannot be listed may hold files
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise error
+
         root, beginning, found = local_path(url), url.rstrip("/"), list[ListedFile]()
-        for folder, _, names in os.walk(root, onerror=raise_unless_gone):
+        for folder, _, names in os.walk(root, onerror=refuse):
             below = os.path.relpath(folder, root).replace(os.sep, "/")
             for name in names:
                 # the file may be gone since the folder was listed

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from virtualds.errors import UnsupportedError
-from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
+from virtualds.stores.requests import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
 from virtualds.urls import kind_of
 
 IGNORED = frozenset(

@@ -35,13 +35,15 @@ from virtualds.stores.object_access import (
     keep_to_host,
     translate_options,
 )
-from virtualds.stores.responses import OTHER_HOST, Answer, demand_small
-from virtualds.stores.retry import (
+from virtualds.stores.requests import (
+    OTHER_HOST,
     READ_TIMEOUT,
+    Answer,
     BrokenAnswer,
     GaveUp,
     Request,
     TooSlowError,
+    demand_small,
     join_parts,
     retry_request,
     seconds_for,
@@ -61,7 +63,7 @@ NO_RETRIES = {
     "retry_timeout": timedelta(0),
     "backoff": {"init_backoff": timedelta(0), "max_backoff": timedelta(0), "base": 2},
 }
-"""The settings that turn the retries of obstore off: `stores.retry` repeats requests."""
+"""The settings that turn the retries of obstore off: `stores.requests` repeats requests."""
 
 _used_by: set[int] = set()
 """Processes in which obstore has made requests."""

@@ -20,7 +20,7 @@ from virtualds.log import INFO, tell, tells
 from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.retry import explain_interrupt
+from virtualds.stores.requests import explain_interrupt
 from virtualds.syncing.files import Changes, SetFiles, list_files
 from virtualds.syncing.open_files import FileOpener, Urls
 from virtualds.syncing.report import SyncReport

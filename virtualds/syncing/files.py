@@ -22,7 +22,7 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import is_nameable
 from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
-from virtualds.stores.responses import normalise_etag
+from virtualds.stores.requests import normalise_etag
 from virtualds.urls import ARCHIVES, lies_under, local_path, normalise_url, scheme_of
 
 Mask = npt.NDArray[np.bool_]

@@ -23,7 +23,7 @@ from virtualds.reading.threads import HostSlot, Prefetcher
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive import is_zip
-from virtualds.stores.responses import normalise_etag
+from virtualds.stores.requests import normalise_etag
 from virtualds.urls import KINDS, kind_of
 
 Arrays = Mapping[str, ManifestArray]

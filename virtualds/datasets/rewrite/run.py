@@ -37,7 +37,7 @@ from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
-from virtualds.stores.retry import explain_interrupt
+from virtualds.stores.requests import explain_interrupt
 from virtualds.urls import normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- files of chunks

@@ -1,22 +1,367 @@
-"""Answers to requests: why one is refused, whether the file is the scanned one, and the errors."""
+"""Requests: which failures are temporary and tried again, and what all others mean.
+
+The longest wait grows exponentially, and each wait is drawn at random between zero and it (full
+jitter). So clients that failed together do not return together. A server's Retry-After is obeyed.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
-from typing import NamedTuple
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import thread as futures
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from itertools import count
+from typing import NamedTuple, TypeVar
 
 from virtualds.errors import AccessError, without_secrets
+from virtualds.log import DEBUG, INFO, tell, tells
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
-from virtualds.stores.retry import (
-    GaveUp,
-    code_of,
-    error_names_of,
-    is_connection_error,
-    list_causes,
-    status_of,
-)
 from virtualds.stores.store import RequestError, StoreError
+
+# ---------------------------------------------------------------------- interrupts
+# Interrupts (Ctrl-C): what they say, and whether threads that wait for servers are to end.
+
+
+INTERRUPTED = threading.Event()
+"""Set when a user interrupts long work: its threads may still wait for servers."""
+
+
+@contextmanager
+def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
+    """Add a note to an interrupt that leaves the block; ``describe`` makes it then."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        INTERRUPTED.set()
+        interrupt.add_note(describe())
+        raise
+
+
+def process_ends() -> bool:
+    """Say whether the interpreter is ending and waits for this thread."""
+    # Python has no public name for this; where the private one is missing, requests go on
+    return bool(getattr(futures, "_shutdown", False))
+
+
+def is_abandoned() -> bool:
+    """Say whether the interpreter is ending since its user has interrupted it.
+
+    Of a program that comes to its end, Python finishes what threads are still to do.
+    """
+    return INTERRUPTED.is_set() and process_ends()
+
+
+# ---------------------------------------------------------------------- retries
+
+
+T = TypeVar("T")
+
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
+"""Seconds: the longest wait before the second attempt, and before any later one."""
+LONGEST_RETRY_AFTER = 60.0
+"""Seconds: the longest wait that a server can ask for."""
+NAP = 0.2
+"""Seconds of one sleep: threads that wait notice within this time that the process ends."""
+
+CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
+"""Seconds until a connection must be open, and until the next bytes of an answer must arrive.
+
+A whole answer has no such limit: how long it takes depends on the network.
+"""
+
+PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses of HTTP for temporary failures (RFC 9110, section 15; RFC 8470; RFC 6585)."""
+PASSING_CODES = frozenset(
+    {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"}
+    | {"Throttling", "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"}
+)
+"""Codes of S3, and of servers with its protocol, for temporary failures."""
+PASSING_ERRORS = frozenset(
+    {"TimeoutError", "ConnectionError", "BrokenAnswer", "IncompleteRead", "ResponseParserError"}
+    | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
+    | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
+)
+"""Names of temporary errors, or of their base classes: their libraries are optional."""
+LASTING_ERRORS = frozenset(
+    {"SSLError", "ClientSSLError", "ClientConnectorCertificateError", "ClientConnectorDNSError"}
+    | {"InvalidURL", "TooManyRedirects"}
+)
+"""Names of lasting errors whose base classes are in `PASSING_ERRORS`."""
+
+CLIENT_ERRORS = (
+    ("aiohttp", "ClientError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("azure.core.exceptions", "AzureError"),
+    ("gcsfs.retry", "HttpError"),
+    ("gcsfs.retry", "NonRetryableError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+)
+"""Errors of the libraries below fsspec that are no OSError: module and name."""
+
+_CAUSES = 5
+_STATUS_NAMES = ("status", "status_code", "code")
+
+
+class BrokenAnswer(OSError):
+    """An answer ended too early, or is not what was announced."""
+
+
+class GaveUp(Exception):
+    """The last of ``attempts`` failed; the cause is the error of that attempt."""
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(attempts)
+        self.attempts = attempts
+
+
+class Request(NamedTuple):
+    """What a server is asked for, in the words of the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
+
+    If ``length`` is None, everything is asked for. One of several requests has no method: the log
+    has what they are for, and tells of it only if it fails.
+    """
+
+    method: str
+    url: str
+    offset: int = 0
+    length: int | None = None
+
+    def __str__(self) -> str:
+        last = None if self.length is None else self.offset + self.length - 1
+        part = "" if last is None else f" bytes {self.offset}-{last}"
+        return f"{self.method} {self.url}{part}".lstrip()
+
+
+def list_store_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors that a request may raise; only imported libraries can raise theirs."""
+    loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
+    # a module that is not imported, or of an older version, has none of this name
+    return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
+
+
+def retry_request(request: Callable[[], T], asked: Request) -> T:
+    """Return the result of a request; repeat the request while its failures are temporary.
+
+    If the last attempt fails, this is `GaveUp`, whose cause is the error.
+    """
+    for attempt in count():
+        if is_abandoned():
+            raise GaveUp(attempt + 1) from BrokenAnswer("the program was interrupted")
+        begun = time.monotonic()
+        try:
+            answer = request()
+        except list_store_errors() as error:
+            again = may_pass(error) or (attempt == 0 and is_stale_redirect(error))
+            if attempt >= get_options().retries or not again:
+                tell_failure(asked, error)
+                raise GaveUp(attempt + 1) from error
+            wait = choose_wait(attempt + 1, error)
+            tell_failure(asked, error, wait)
+            pause(wait)
+            if process_ends():
+                raise GaveUp(attempt + 1) from error
+        else:
+            if asked.method and tells(DEBUG):
+                seconds = time.monotonic() - begun
+                tell(DEBUG, f"{asked}: {_format_size(answer)}{seconds:.3f} s")
+            return answer
+    raise GaveUp(0)
+
+
+def tell_failure(asked: object, error: BaseException, wait: float | None = None) -> None:
+    """Tell that something failed, and after how many seconds it is tried again, if it is."""
+    if tells(INFO):
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
+        tell(INFO, f"{asked}: {why}; {then}")
+
+
+def _format_size(answer: object) -> str:
+    data = getattr(answer, "data", answer)
+    return f"{len(data):,} bytes in " if isinstance(data, bytes | bytearray | memoryview) else ""
+
+
+def pause(seconds: float) -> None:
+    """Wait for some seconds, or until the process ends."""
+    until = time.monotonic() + seconds
+    while (rest := until - time.monotonic()) > 0 and not process_ends():
+        time.sleep(min(rest, NAP))
+
+
+def may_pass(error: BaseException) -> bool:
+    """Say whether a failure is worth another attempt."""
+    for cause in list_causes(error):
+        status, code = status_of(cause), code_of(cause)
+        if status is not None or code is not None:
+            return status in PASSING_STATUSES or code in PASSING_CODES
+        if is_connection_error(cause):
+            # botocore says why there is no connection in the cause of its error
+            return not any(error_names_of(below) & LASTING_ERRORS for below in list_causes(cause))
+    return False
+
+
+def is_stale_redirect(error: BaseException) -> bool:
+    """Say whether a server redirected to a url that another refused: its signature may be too old.
+
+    Another attempt begins at the first url, and is redirected to a new one.
+    """
+    return any(
+        status_of(cause) in (400, 403) and getattr(cause, "history", ())
+        for cause in list_causes(error)
+    )
+
+
+def is_connection_error(error: BaseException) -> bool:
+    """Say whether the connection failed, so that the server said nothing about the file."""
+    return bool(error_names_of(error) & (PASSING_ERRORS | LASTING_ERRORS))
+
+
+def error_names_of(error: BaseException) -> set[str]:
+    """Return the names of the class of an error and of its base classes."""
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def choose_wait(attempt: int, error: BaseException) -> float:
+    """Return how many seconds to wait, after a failure, before an attempt, counted from 0."""
+    most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
+    asked = max((_retry_after(cause) for cause in list_causes(error)), default=0.0)
+    return max(random.uniform(0, most), min(asked, LONGEST_RETRY_AFTER))
+
+
+def list_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, its cause, the cause of that, and so on."""
+    found: BaseException | None = error
+    for _ in range(_CAUSES):
+        if found is None:
+            return
+        yield found
+        found = found.__cause__
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status of an error of a library, if it has one."""
+    # lazily, one after the other: aiohttp warns when its ``code`` is read
+    given = (getattr(error, name, None) for name in _STATUS_NAMES)
+    return next((value for value in given if isinstance(value, int) and value), None)
+
+
+def code_of(error: BaseException) -> str | None:
+    """Return the code that a server gave with an error, if it gave one."""
+    given = getattr(error, "error_code", None)
+    # that of azure is an enumeration of strings
+    return str(getattr(given, "value", given)) if isinstance(given, str) else None
+
+
+def _retry_after(error: BaseException) -> float:
+    """Return the seconds of the header Retry-After, 0 without one (RFC 9110, section 10.2.3)."""
+    headers = getattr(error, "headers", None)
+    names = headers.items() if isinstance(headers, Mapping) else ()
+    text = next((str(value) for name, value in names if str(name).lower() == "retry-after"), "")
+    if text.strip().isdecimal():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime.now(UTC)).total_seconds()
+
+
+# ---------------------------------------------------------------------- the time of a request
+# The time that a request may take: a fixed time, and more while bytes come at a least rate.
+#
+# A timeout between two reads does not bound a server that sends a byte now and then.
+
+
+LONGEST_SECONDS = 366 * 86400.0
+"""Seconds: clocks of other libraries do not hold infinity."""
+
+
+class TooSlowError(BrokenAnswer):
+    """An answer that came slower than `set_options` allows."""
+
+    def __init__(self, received: int) -> None:
+        options = get_options()
+        super().__init__(
+            f"{received} bytes came within {options.request_timeout} s and one more for every "
+            f"{options.least_rate} bytes; virtualds.set_options has request_timeout and least_rate"
+        )
+
+
+def seconds_for(nbytes: int) -> float:
+    """Return how many seconds a request may take by the time that ``nbytes`` have come."""
+    options = get_options()
+    return min(options.request_timeout + nbytes / options.least_rate, LONGEST_SECONDS)
+
+
+def join_parts(parts: Iterable[bytes], begun: float) -> bytes:
+    """Return the bytes of an answer to a request that was sent at ``begun``, a monotonic time."""
+    found: list[bytes] = []
+    received = 0
+    for part in parts:
+        found.append(part)
+        received += len(part)
+        if time.monotonic() - begun > seconds_for(received):
+            raise TooSlowError(received)
+    return b"".join(found)
+
+
+class Pace:
+    """The deadline of one request, which moves on with the bytes that come.
+
+    It also ends a request of an interrupted process, which waits for threads that wait for servers.
+    """
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout, self._loop = timeout, asyncio.get_running_loop()
+        self._begun, self.received = self._loop.time(), 0
+        self.look()
+
+    def look(self) -> None:
+        """End the request if it is late, or look again later: few timers serve many requests."""
+        now = self._loop.time()
+        left = self._begun + seconds_for(self.received) - now
+        if left <= 0 or is_abandoned():
+            self._timeout.reschedule(now)
+        else:
+            self.next_look = self._loop.call_later(min(left, NAP), self.look)
+
+    async def gather(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
+        """Return the bytes of an answer, the first ``most`` of them if it is no None."""
+        found: list[bytes] = []
+        async for part in parts:
+            found.append(part)
+            self.received += len(part)
+            if most is not None and self.received >= most:
+                break
+        return b"".join(found)[:most]
+
+
+@asynccontextmanager
+async def limit_time() -> AsyncIterator[Pace]:
+    """End what is done in the block when it takes too long, by a `TooSlowError`."""
+    try:
+        async with asyncio.timeout(None) as timeout:
+            pace = Pace(timeout)
+            try:
+                yield pace
+            finally:
+                pace.next_look.cancel()
+    except TimeoutError as error:
+        # libraries have timeouts of their own, which say so
+        if timeout.expired():
+            raise TooSlowError(pace.received) from error
+        raise
+
 
 # ---------------------------------------------------------------------- refusals
 # Why a server, or what lies before it, refuses a request: what that means, and what to do.
