@@ -100,6 +100,23 @@ def test_single_days_go_between_others(tmp_path: Path, target: Path) -> None:
     assert opened(target)["time"].dt.day.values.tolist() == [1, 2, 3, 4, 6]
 
 
+def test_days_in_any_order_go_between_two_others(tmp_path: Path) -> None:
+    target = tmp_path / "refs.zarr"
+    first = written(tmp_path, "a", days(0, 8).isel(time=[0, 7]))
+    other = written(tmp_path, "b", days(0, 8).isel(time=[1, 5, 3]))
+    append(first, target)
+    append(other, target, position="coordinate")
+    assert_identical(opened(target), native([first, other]).sortby("time"))
+
+
+def test_repeated_days_have_no_place(tmp_path: Path) -> None:
+    target = tmp_path / "refs.zarr"
+    append(written(tmp_path, "a", days(0)), target)
+    twice = written(tmp_path, "b", days(0, 8).isel(time=[5, 5]))
+    with pytest.raises(virtualds.CombineError, match="repeats or lacks values of 'time'"):
+        append(twice, target, position="coordinate")
+
+
 def test_an_append_does_not_read_existing_sources(files: list[Path], target: Path) -> None:
     append(files[0], target)
     append(files[1], target)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.errors import CombineError, VirtualdsError
 
@@ -17,11 +18,6 @@ def normalise_path(path: str | None) -> str:
 
     >>> normalise_path("/a//b/"), normalise_path("/"), normalise_path(None)
     ('a/b', '', '')
-
-    Raises
-    ------
-    ValueError
-        The path is no string, or has a part that is not a name.
     """
     if path is not None and not isinstance(path, str):
         raise ValueError(f"group {path!r}: give a path such as '/a/b', or None for the root")
@@ -54,10 +50,7 @@ def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
 def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
     """Return a set with a group at a path, in place of what was there.
 
-    Raises
-    ------
-    CombineError
-        A variable has the name of the group, or of a group above it.
+    A `CombineError` is raised if a variable has the name of the group, or of a group above it.
     """
     if not path:
         return _demand_distinct_names(group, path)
@@ -109,13 +102,7 @@ def list_inherited(
 
 
 def demand_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
-    """Refuse to change the length of a dimension in one group alone, if groups share it.
-
-    Raises
-    ------
-    CombineError
-        Both groups, and both lengths, are named.
-    """
+    """Refuse to change the length of a dimension in one group alone, if groups share it."""
     known = {misfit[:2] for misfit in _find_misfits(before)}
     for path, dim, size, above in _find_misfits(after):
         if find_group(before, path) is not None and (path, dim) not in known:
@@ -130,19 +117,10 @@ def demand_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup
 def _find_misfits(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]:
     """Yield group, dimension and both lengths where a group does not fit what it inherits."""
     for path, group in root.walk():
-        sizes = sizes_of(group)
+        sizes = list_sizes(group)
         for dim, variable in list_inherited(root, path, sizes).items():
             if (above := variable.data.shape[0]) != sizes[dim]:
                 yield path, dim, sizes[dim], above
-
-
-def sizes_of(group: ManifestGroup) -> dict[str, int]:
-    """Return the length of every dimension of a group, as stored."""
-    return {
-        dim: size
-        for variable in group.variables.values()
-        for dim, size in zip(variable.dims, variable.data.shape, strict=True)
-    }
 
 
 def join_coordinates(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:

@@ -37,50 +37,46 @@ def list_arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, Mani
             yield variable.dims.index(dim), data
 
 
-def urls_of(dataset: xr.Dataset) -> set[str]:
-    """Return the urls of all sources, including unused ones in stored tables."""
-    arrays = map(get_virtual_array, dataset.variables.values())
-    return {file.url for file in _list_files(array for array in arrays if array is not None)}
+def urls_of(dataset: xr.Dataset, dim: str | None = None) -> set[str]:
+    """Return the urls of sources, or those along a dimension; tables may list unused ones."""
+    return {file.url for file in _list_files(dataset, dim)}
 
 
-def list_urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
-    """Return the urls of sources that follow each other along a dimension."""
-    return {file.url for file in _list_files(array for _, array in list_arrays_along(dataset, dim))}
-
-
-def find_urls_along(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> set[str]:
-    """Return those of some urls that are listed along a dimension, without listing all."""
-    fragments = (f for _, array in list_arrays_along(dataset, dim) for f in array.fragments)
-    return {file.url for f in fragments for file in f.manifest.find_listed(urls)}
-
-
-def _list_files(arrays: Iterable[ManifestArray]) -> Iterator[SourceFile]:
+def _list_files(dataset: xr.Dataset, dim: str | None) -> Iterator[SourceFile]:
     """Yield the files in the tables of arrays; most arrays of a dataset share one table."""
-    listed = (f.manifest.listed for array in arrays for f in array.fragments)
+    if dim is None:
+        found = (get_virtual_array(variable) for variable in dataset.variables.values())
+    else:
+        found = (array for _, array in list_arrays_along(dataset, dim))
+    listed = (f.manifest.listed for array in found if array is not None for f in array.fragments)
     return (file for table in drop_repeated_tables(listed) for file in table)
+
+
+def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[str]:
+    """Return those of some urls that tables of arrays list, without listing all."""
+    manifests = (f.manifest for array in arrays for f in array.fragments)
+    return {file.url for manifest in manifests for file in manifest.find_listed(urls)}
 
 
 def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
     """Return the urls that chunks along a dimension really use; tables may list more."""
-    wanted, used = find_urls_along(dataset, dim, urls), set[str]()
-    for _, array in list_arrays_along(dataset, dim):
+    return _find_used([array for _, array in list_arrays_along(dataset, dim)], urls)
+
+
+def lies_in(array: ManifestArray, urls: set[str]) -> bool:
+    """Say whether a chunk of an array lies in some files; tables may list more."""
+    return bool(_find_used([array], urls))
+
+
+def _find_used(arrays: Sequence[ManifestArray], urls: set[str]) -> set[str]:
+    wanted, used = _find_listed(arrays, urls), set[str]()
+    for array in arrays:
         for fragment in array.fragments:
             if wanted <= used:
                 return used
             for _, part in iterate_references(fragment.manifest):
                 used |= wanted & {file.url for file in part.pruned().sources}
     return used
-
-
-def lies_in(array: ManifestArray, urls: set[str]) -> bool:
-    """Say whether a chunk of an array lies in some files; tables may list more."""
-    if urls.isdisjoint(file.url for file in array.listed_sources):
-        return False
-    return any(
-        not urls.isdisjoint(file.url for file in part.pruned().sources)
-        for fragment in array.fragments
-        for _, part in iterate_references(fragment.manifest)
-    )
 
 
 def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
@@ -238,7 +234,8 @@ def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.
 def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
     """Say for every position whether the set refers to the same elements."""
     found = np.zeros(new.sizes[dim], bool)
-    urls = find_urls_along(present, dim, list_urls_along(new, dim))
+    there = [array for _, array in list_arrays_along(present, dim)]
+    urls = _find_listed(there, urls_of(new, dim))
     if not urls:
         return found
     for name, variable in new.variables.items():
@@ -301,9 +298,7 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     CombineError
         A source has another size, time or etag.
     """
-    now = {
-        file.url: file for file in _list_files(array for _, array in list_arrays_along(new, dim))
-    }
+    now = {file.url: file for file in _list_files(new, dim)}
     changed = {
         file.url
         for _, array in list_arrays_along(present, dim)
@@ -337,7 +332,7 @@ def duplicates_error(
     first = int(np.flatnonzero(known)[0])
     at = f", {dim} {new.indexes[dim][first]}" if dim in new.indexes else ""
     there = new.isel({dim: slice(first, first + 1)})
-    urls = sorted(find_used_along(present, dim, list_urls_along(there, dim)))
+    urls = sorted(find_used_along(present, dim, urls_of(there, dim)))
     source = f", of the source {urls[0]}" if urls else _describe_copy(present, there, dim)
     return CombineError(
         f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
@@ -348,6 +343,10 @@ def duplicates_error(
 # ---------------------------------------------------------------------- pieces
 
 
+POSITIONS = ("end", "start", "coordinate")
+"""Where new data may go."""
+
+
 class Piece(NamedTuple):
     """A stretch along a dimension, of the set or of the new data."""
 
@@ -356,103 +355,77 @@ class Piece(NamedTuple):
     stop: int
 
 
+NOTHING = Piece(True, 0, 0)
+Places = Sequence[tuple[Stretch, Piece]]
+"""Pieces of new data, and the stretches of the set that each takes the place of, which rise.
+
+Either may be empty: then something is inserted, or dropped.
+"""
+
+
 def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
     """Return the part of a dataset that a stretch along a dimension covers."""
     return dataset.isel({dim: slice(*stretch)})
 
 
-def put_between(size: int, new: Iterable[tuple[Stretch, Piece]]) -> list[Piece]:
-    """Return the pieces of a set of some size with new ones in place of stretches, which rise."""
+def put_between(size: int, places: Places) -> list[Piece]:
+    """Return the pieces of a set of some size with new ones in place of stretches."""
     pieces, last = [], 0
-    for (begin, stop), piece in new:
+    for (begin, stop), piece in places:
         pieces += [Piece(False, last, begin), piece]
         last = stop
     pieces.append(Piece(False, last, size))
     return [piece for piece in pieces if piece.stop > piece.begin]
 
 
-# ---------------------------------------------------------------------- placing new data
-
-
-def place_pieces(
-    present: xr.Dataset, new: xr.Dataset, runs: Sequence[Stretch], dim: str, position: str
-) -> list[Piece]:
-    """Return the order of the set and of stretches of new data: at an end, or by coordinate."""
+def find_places(
+    present: xr.Dataset, new: xr.Dataset, wanted: Ints, dim: str, position: str
+) -> Places:
+    """Return where the wanted positions of new data go: to an end, or by their coordinate."""
     size = present.sizes[dim]
     if position != "coordinate":
-        place = size if position == "end" else 0
-        return put_between(size, (((place, place), Piece(True, *run)) for run in runs))
-    sign = _find_direction(present, dim)
-    index, values = present.indexes[dim], new.indexes[dim]
-    found = [
-        (place, Piece(True, *run))
-        for begin, stop in runs
-        for place, run in _find_runs_between(values[begin:stop], begin, index, sign)
+        where = np.full(wanted.size, size if position == "end" else 0)
+    else:
+        wanted, where = _sort_into(present, new, wanted, dim)
+    cuts = np.flatnonzero((np.diff(where) != 0) | (np.diff(wanted) != 1)) + 1
+    runs = pairwise([0, *cuts.tolist(), wanted.size])
+    return [
+        ((int(where[a]), int(where[a])), Piece(True, int(wanted[a]), int(wanted[b - 1]) + 1))
+        for a, b in runs
     ]
-    found.sort(key=lambda item: values[item[1].begin], reverse=sign == -1)
-    pieces = put_between(size, (((place, place), piece) for place, piece in found))
-    _check_order(pieces, index, values, dim, sign)
-    return pieces
 
 
-def _find_direction(present: xr.Dataset, dim: str) -> int:
-    """Return 1 if the coordinate of the set increases, -1 if it decreases."""
-    if dim not in present.indexes:
-        raise CombineError(
-            f"position='coordinate': the set has no index along {dim!r}; append at an end"
-        )
-    index = present.indexes[dim]
-    if index.is_monotonic_increasing:
-        return 1
-    if index.is_monotonic_decreasing:
-        return -1
-    raise CombineError(
-        f"position='coordinate': the coordinate {dim!r} of the set is not monotonic; append "
-        f"at an end"
-    )
+def _sort_into(
+    present: xr.Dataset, new: xr.Dataset, wanted: Ints, dim: str
+) -> tuple[Ints, npt.NDArray[np.intp]]:
+    """Return positions of new data in the order of the set, and the positions before which they go.
 
-
-def _find_runs_between(
-    values: pd.Index[Any], begin: int, index: pd.Index[Any], sign: int
-) -> Iterator[tuple[int, Stretch]]:
-    """Yield the runs of new data with no data of the set between them.
-
-    Each run comes behind the position of the set that it goes before; ``begin`` is the position of
-    the first of the values.
+    Raises
+    ------
+    CombineError
+        The set has no order, or the new data repeat a value.
     """
-    place = np.asarray(index[::sign].searchsorted(values))
-    place = place if sign == 1 else index.size - place
-    before, after = (values[:-1], values[1:])[::sign]
-    turns = np.asarray(after < before)
-    cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | turns) + 1).tolist(), values.size]
-    for first, last in pairwise(cuts):
-        yield int(place[first]), (begin + first, begin + last)
-
-
-def _check_order(
-    pieces: Sequence[Piece], index: pd.Index[Any], values: pd.Index[Any], dim: str, sign: int
-) -> None:
-    """Refuse parts that overlap, because no order of them is monotonic."""
-    for left, right in pairwise(pieces):
-        a, b = (
-            (values if left.is_new else index)[left.stop - 1],
-            (values if right.is_new else index)[right.begin],
+    index = present.indexes.get(dim)
+    if index is None or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
+        why = "has no index along" if index is None else "is not monotonic along"
+        raise CombineError(f"position='coordinate': the set {why} {dim!r}; append at an end")
+    falls = not index.is_monotonic_increasing
+    values = new.indexes[dim][wanted]
+    order = values.argsort()[:: -1 if falls else 1]
+    ordered = values[order]
+    if ordered.hasnans or not ordered.is_unique:
+        raise CombineError(
+            f"position='coordinate': the new dataset repeats or lacks values of {dim!r}, so that "
+            f"nothing says where they belong; leave them out"
         )
-        if not (a < b if sign == 1 else a > b):
-            raise CombineError(
-                f"position='coordinate': {a} and {b} along {dim!r} overlap; sort the new dataset, "
-                f"or leave out what overlaps"
-            )
-
-
-POSITIONS = ("end", "start", "coordinate")
-"""Where new data may go."""
+    where = np.asarray(index[:: -1 if falls else 1].searchsorted(ordered))
+    return wanted[order], index.size - where if falls else where
 
 
 # ---------------------------------------------------------------------- replacing data
 
 
-def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> list[tuple[Stretch, Piece]]:
+def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> Places:
     """Return the stretches of the set to replace, rising, with their replacements."""
     known = urls_of(present)
     shared = urls_of(new) & known
@@ -525,15 +498,13 @@ def find_replaced_static(
         and (array := get_virtual_array(present.variables[name])) is not None
         and lies_in(array, urls)
     }
+    others = present.drop_vars(list(static))
     for name, variable in static.items():
-        _check_sizes(present.drop_vars(list(static)), name, variable)
+        for other, size in variable.sizes.items():
+            if others.sizes.get(other, size) != size:
+                raise CombineError(
+                    f"replace-source: {name!r} has {size} elements along {other!r} now, other "
+                    f"variables of the set have {others.sizes[other]}; write the set anew "
+                    f"(mode='w')"
+                )
     return static
-
-
-def _check_sizes(others: xr.Dataset, name: Hashable, variable: xr.Variable) -> None:
-    for dim, size in variable.sizes.items():
-        if others.sizes.get(dim, size) != size:
-            raise CombineError(
-                f"replace-source: {name!r} has {size} elements along {dim!r} now, other variables "
-                f"of the set have {others.sizes[dim]}; write the set anew (mode='w')"
-            )
