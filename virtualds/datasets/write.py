@@ -108,17 +108,10 @@ OF_ALL = (KEEP_QUERY, *REWRITING)
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a set is written. The options agree with each other.
+    """How a set is written, as for ``ds.virtual.to_manifest``. The options agree with each other.
 
-    Parameters
-    ----------
-    format, mode, append_dim, position, on_duplicate, conflict, allow, region
-        As for ``ds.virtual.to_manifest``.
-    group, new_variables, missing_variables
-        As for ``ds.virtual.to_manifest``.
-    choices : mapping
-        What the format lets one choose, and what every format has: ``keep_query``, and the
-        fields of `Rewriting`.
+    ``choices`` are what the format lets one choose, and what every format has: ``keep_query``, and
+    the fields of `Rewriting`.
 
     Raises
     ------
@@ -263,13 +256,7 @@ class Written(NamedTuple):
 class Destination:
     """Where to write a set, and the format that writes it with the options.
 
-    Parameters
-    ----------
-    location : Location
-    format : Format
-    options : WriteOptions
-    place : object, optional
-        Where workers write parts of the set: what `virtualds.formats.Parts` began.
+    ``place`` is where workers write parts of the set: what `virtualds.formats.Parts` began.
     """
 
     location: Location
@@ -281,27 +268,13 @@ class Destination:
     def of(
         cls, location: Location, options: WriteOptions, call: Callable[..., Any] | None = None
     ) -> Destination:
-        """Choose the format, and check its choices.
-
-        Raises
-        ------
-        TypeError
-            The format has no such choice.
-        ValueError
-            The format is unknown, or neither name nor location says which it is.
-        """
+        """Choose the format, and check its choices; ``call`` is what a user has called."""
         target = format_for(location, options.format)
         options.check_choices(target, call)
         return cls(location, target, options)
 
     def demand_free(self) -> Destination:
-        """Refuse to create a set that exists, before the caller begins long work.
-
-        Raises
-        ------
-        FileExistsError
-            There is a set, and ``mode`` is ``"w-"``.
-        """
+        """Refuse to create a set that exists, before the caller begins long work."""
         if self.options.mode != "w-" or not self.options.creates_set:
             return self
         where, access = self.location.target, self.location.options
@@ -323,13 +296,7 @@ class Destination:
 
     @property
     def parts(self) -> Parts:
-        """The functions with which many processes write one set of this format.
-
-        Raises
-        ------
-        UnsupportedError
-            Only one process can write a set of this format.
-        """
+        """The functions with which many processes write one set, if the format allows it."""
         if self.format.parts is None:
             able = ", ".join(other.name for other in FORMATS if other.parts is not None)
             raise UnsupportedError(
@@ -341,15 +308,7 @@ class Destination:
         return self.format.parts
 
     def begin_parts(self) -> Destination:
-        """Check that many processes can write the set, and return where they write its parts.
-
-        Raises
-        ------
-        UnsupportedError
-            Only one process can write this format, or the store has no conditional writes.
-        FileExistsError
-            The name is taken: by something that is no set, or by a set that is to stay.
-        """
+        """Check that many processes can write the set, and return where they write its parts."""
         where, replaces = self.location.target, self.options.mode == "w"
         parts = self.parts
         with explain_write_errors(where):
@@ -466,15 +425,6 @@ def prepare_write(
 
     So a scan that takes hours does not end with an error that could be raised before it began.
 
-    Raises
-    ------
-    TypeError
-        The format has no such choice.
-    FileExistsError
-        The name is taken, and ``mode`` is ``"w-"``.
-    ValueError
-        The format, the mode or the position to append at is unknown.
-
     Examples
     --------
     >>> prepare_write("refs.parquet").format.name
@@ -498,15 +448,7 @@ def make_dict(
     storage_options: Mapping[str, Any] | None,
     call: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Return a group as a dict of references, as the format of ``options`` would write it.
-
-    Raises
-    ------
-    UnsupportedError
-        The format is none of one document, or cannot hold the group.
-    ValueError
-        An option is for sets that are written.
-    """
+    """Return a group as a dict of references, as the format of ``options`` would write it."""
     form, to_dict = _find_format(options.format)
     options.check_choices(form, call)
     _demand_new(options, storage_options)
