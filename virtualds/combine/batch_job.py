@@ -79,28 +79,10 @@ MOST = 256
 class Outcome(Generic[Opened]):
     """The result of opening a file, or several at once: what was opened, or an error.
 
-    Parameters
-    ----------
-    numbers : tuple of int
-        The numbers of the files; only files that were joined are several.
-    found : FileBatch, Dataset or DataTree, optional
-    error : Exception, optional
-        Why nothing was opened.
-    is_fault : bool
-        Whether the file could not be opened; false if it was opened, and preparing it failed.
-    cached : int
-        How many of the files came from the cache.
-    references : int
-        How many chunks the virtual arrays of the files have.
-    ways : mapping of int to ReadWay
-        By the number of the file: how it was read, if its parser says it.
-    damaged : mapping of int to tuple of LeftOut
-        By the number of the file: damaged parts that were left out of it.
-
-    Raises
-    ------
-    ValueError
-        There are both something that was opened and an error, or neither.
+    Only files that were joined have several numbers. ``is_fault`` says whether the file could not
+    be opened: it is false if preparing it failed. ``cached`` is how many files came from the cache,
+    ``references`` how many chunks their virtual arrays have. By the number of the file, ``ways``
+    say how it was read, if its parser says it, and ``damaged`` which parts were left out of it.
     """
 
     numbers: tuple[int, ...]
@@ -154,18 +136,10 @@ def list_unopened(
 class OpenJob(Generic[Opened]):
     """How one file becomes a dataset or tree that is ready to be combined with others.
 
-    Parameters
-    ----------
-    open : callable
-        Takes a file and returns a `FileBatch` or an `OpenedAlone`.
-    steps : tuple of callables
-        The functions that prepare the dataset or tree, one after the other.
-    retries : int
-        How often to open a file again if a failure is temporary.
-    cache : FileCache, optional
-        Keeps files as they were opened, before the first step.
-    stops : bool
-        Whether to leave the files after one that fails.
+    ``open`` takes a file and returns a `FileBatch` or an `OpenedAlone`, and ``steps`` prepare its
+    dataset or tree, one after the other. A file is opened again ``retries`` times if a failure is
+    temporary. ``cache`` keeps files as they were opened, before the first step. ``stops`` says
+    whether to leave the files after one that fails.
     """
 
     open: Callable[[Any], FileBatch | OpenedAlone]
@@ -187,13 +161,7 @@ class OpenJob(Generic[Opened]):
             self.cache.finish()
 
     def open_file(self, item: NumberedFile) -> Outcome[Opened]:
-        """Open a file, and cache it.
-
-        Raises
-        ------
-        OSError
-            The cache cannot be written.
-        """
+        """Open a file, and cache it; an `OSError` is raised if the cache cannot be written."""
         number, file = item
         attempt = 0
         while True:
@@ -251,21 +219,10 @@ def make_job(
     steps: tuple[PrepareStep[Any], ...] = (),
     options: StorageOptions | None = None,
 ) -> OpenJob[Any]:
-    """Return the job that opens and prepares each file.
+    """Return the job that opens files, with some access options, and prepares each.
 
-    Parameters
-    ----------
-    opening : OpenOptions
-    building : BuildOptions
-    steps : tuple of callables
-        The functions that prepare what was opened.
-    options : StorageOptions, optional
-        Access options of the files.
-
-    Raises
-    ------
-    ValueError
-        There is a cache, and ``loadable_variables`` is a function: the cache cannot know it again.
+    A `ValueError` is raised if there is a cache, and ``loadable_variables`` is a function: the
+    cache cannot know it again.
     """
     cache = None
     if building.cache is not None:
@@ -325,24 +282,11 @@ PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError
 class BatchJob:
     """Work on files that this process or workers do: open, prepare and join those that are alike.
 
-    Parameters
-    ----------
-    job : OpenJob
-        Opens and prepares one file.
-    alike : Concatenator, optional
-        How to join files as they are stored, if they are.
-    target : BuildTarget, optional
-        Where references are written.
-    datasets : bool
-        Whether datasets of files are joined, too.
-    dims : tuple
-        The dimensions that all files are joined along; none if coordinates decide.
-    together : AlikeOpener, optional
-        Opens files of one structure together.
-    options : Options
-        The settings that a worker takes over.
-    process : int
-        The process that makes the job.
+    ``alike`` says how to join files as they are stored, ``together`` opens files of one structure
+    together, and ``target`` is where references are written; each may be None. ``datasets`` says
+    whether datasets of files are joined, too. ``dims`` are the dimensions that all files are joined
+    along, none if coordinates decide. A worker takes over ``options``; ``process`` is the one that
+    makes the job.
     """
 
     job: OpenJob[Any]
@@ -384,12 +328,7 @@ class BatchJob:
     ) -> tuple[list[Outcome[Any]], dict[int, Outcome[Any]]]:
         """Open those of some files that can be read together, or are in the cache.
 
-        Returns
-        -------
-        list of Outcome
-            Files that are ready, together.
-        dict of int to Outcome
-            Files that have to be prepared, by their numbers.
+        Returns those that are ready, together, and by their numbers those that have to be prepared.
         """
         cached = [make_outcome(one, is_cached=True) for one in self.job.look_up(items)]
         batches = self._open_batches(list_unopened(items, cached))
@@ -430,10 +369,8 @@ class BatchJob:
     def _make_batches(self, files: JoinableFiles) -> list[FileBatch]:
         """Return files of one structure as batches.
 
-        Raises
-        ------
-        MisfitError
-            Files are left out that do not decode, and one of these may not.
+        A `MisfitError` is raised if files are left out that do not decode, and one of these may
+        not.
         """
         found = list[FileBatch]()
         # what is cached is of use however files are combined

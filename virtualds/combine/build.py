@@ -40,15 +40,9 @@ from virtualds.quantities import format_count
 class Build(Generic[Opened]):
     """How files become one dataset or tree.
 
-    Parameters
-    ----------
-    files : Files
-    job : BatchJob
-        Opens and prepares the files.
-    workers : callable
-        Runs the job: in this process, in other processes, or on a cluster.
-    building : BuildOptions
-        What to do about files that cannot be opened, and how to show progress.
+    ``job`` opens and prepares the files. ``workers`` run it: in this process, in other processes,
+    or on a cluster. ``building`` says what to do about files that cannot be opened, and how to show
+    progress.
     """
 
     files: Files
@@ -206,15 +200,7 @@ BuildResult = tuple[Any, Sequence[Outcome[Any]], BuildReport]
 
 @dataclass(frozen=True)
 class DatasetBuilder:
-    """Builds one dataset or tree of files.
-
-    Parameters
-    ----------
-    build : Build
-        How to open the files.
-    combination : Combination
-        How to combine the files.
-    """
+    """Builds one dataset or tree of files."""
 
     build: Build[Any]
     combination: Combination

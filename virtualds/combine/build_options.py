@@ -40,17 +40,9 @@ the joined variable would look like missing values.
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How many files are opened.
+    """How many files are opened, as in `virtualds.open_virtual_mfdataset`.
 
-    Parameters
-    ----------
-    parallel, on_error, retries, progress, cache
-        As in `virtualds.open_virtual_mfdataset`.
-
-    Raises
-    ------
-    ValueError
-        ``on_error`` is none that there is, or ``retries`` is negative.
+    A `ValueError` is raised if ``on_error`` is none that there is, or ``retries`` is negative.
     """
 
     parallel: Parallel = None
@@ -83,16 +75,10 @@ LEAST, ENOUGH = 4096, 100_000
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """A set that many processes write.
+    """A set that many processes write, whose parts have been begun.
 
-    Parameters
-    ----------
-    destination : Destination
-        The set; its parts have been begun.
-    least : int
-        An array with so many references gets a table of its own.
-    enough : int
-        A worker whose files have so many references writes them, and waits for no more files.
+    An array with ``least`` references gets a table of its own. A worker whose files have ``enough``
+    writes them, and waits for no more files.
     """
 
     destination: Destination
