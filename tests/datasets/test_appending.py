@@ -18,8 +18,8 @@ from daily_files import EPOCH, SUFFIXES, append, content, days, native, opened, 
 from transforms import assert_identical
 
 import virtualds
+from virtualds.arrays import coverage
 from virtualds.arrays.array import ManifestArray
-from virtualds.datasets import source_positions
 
 
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))
@@ -903,7 +903,7 @@ def test_the_places_of_many_sources_are_found_together(
 ) -> None:
     target, passes = tmp_path / "refs.zarr", []
     files = [written(tmp_path, f"{n:02}", days(4 * n)) for n in range(12)]
-    real = source_positions.iterate_references
+    real = coverage.iterate_references
 
     def iterate(*given: Any) -> Any:
         passes.append(given)
@@ -916,7 +916,7 @@ def test_the_places_of_many_sources_are_found_together(
         open_all(files, **nested).virtual.to_manifest(target, mode="w")
         new = open_all(changed, **nested)
         with monkeypatch.context() as patch:
-            patch.setattr(source_positions, "iterate_references", iterate)
+            patch.setattr(coverage, "iterate_references", iterate)
             if change == "drop_sources":
                 virtualds.drop_sources(target, changed, dim="time")
             else:

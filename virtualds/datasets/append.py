@@ -304,7 +304,7 @@ def _find_grid(
     grid = {dim}
     for run in find_runs(np.flatnonzero(left)):
         part = cut_along(present, dim, run)
-        for _, array in list_arrays_along(part, dim):
+        for array, _ in list_arrays_along(part, dim):
             # the files of one array lie alike
             if used := others.intersection(file.url for file in array.sources):
                 grid |= set(list_dims_between(part, {min(used)}))

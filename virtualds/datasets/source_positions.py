@@ -17,24 +17,24 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage
 from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import drop_repeated_tables
-from virtualds.chunks.manifest import ChunkManifest, iterate_references
+from virtualds.chunks.manifest import iterate_references
 from virtualds.chunks.projection import Ints
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
 
+Mask = npt.NDArray[np.bool_]
 Stretch = tuple[int, int]
 """Start and stop along a dimension."""
 
 
-def list_arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
-    """Yield the virtual arrays that have a dimension, with its axis."""
-    for variable in dataset.variables.values():
-        data = get_virtual_array(variable)
-        if data is not None and dim in variable.dims:
-            yield variable.dims.index(dim), data
+def list_arrays_along(dataset: xr.Dataset, dim: str) -> list[tuple[ManifestArray, int]]:
+    """Return the virtual arrays that have a dimension, with its axis."""
+    found = ((v, get_virtual_array(v)) for v in dataset.variables.values() if dim in v.dims)
+    return [(array, v.dims.index(dim)) for v, array in found if array is not None]
 
 
 def urls_of(dataset: xr.Dataset, dim: str | None = None) -> set[str]:
@@ -47,7 +47,7 @@ def _list_files(dataset: xr.Dataset, dim: str | None) -> Iterator[SourceFile]:
     if dim is None:
         found = (get_virtual_array(variable) for variable in dataset.variables.values())
     else:
-        found = (array for _, array in list_arrays_along(dataset, dim))
+        found = (array for array, _ in list_arrays_along(dataset, dim))
     listed = (f.manifest.listed for array in found if array is not None for f in array.fragments)
     return (file for table in drop_repeated_tables(listed) for file in table)
 
@@ -58,85 +58,34 @@ def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[
     return {file.url for manifest in manifests for file in manifest.find_listed(urls)}
 
 
-def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
-    """Return the urls that chunks along a dimension really use; tables may list more."""
-    return _find_used([array for _, array in list_arrays_along(dataset, dim)], urls)
-
-
 def lies_in(array: ManifestArray, urls: set[str]) -> bool:
     """Say whether a chunk of an array lies in some files; tables may list more."""
-    return bool(_find_used([array], urls))
+    listed = _find_listed([array], urls)
+    return bool(listed) and not listed.isdisjoint(file.url for file in array.sources)
 
 
-def _find_used(arrays: Sequence[ManifestArray], urls: set[str]) -> set[str]:
-    wanted, used = _find_listed(arrays, urls), set[str]()
-    for array in arrays:
-        for fragment in array.fragments:
-            if wanted <= used:
-                return used
-            for _, part in iterate_references(fragment.manifest):
-                used |= wanted & {file.url for file in part.pruned().sources}
-    return used
-
-
-def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Say for every position along a dimension whether data there come from some sources."""
+def find_coverage_along(
+    dataset: xr.Dataset, dim: str, urls: Collection[str] | None = None
+) -> Coverage:
+    """Return which files, all or those of some urls, cover a dimension of a dataset."""
     size = dataset.sizes[dim]
     demand_joinable(size, f"dimension {dim!r} of {size:,} elements")
-    found = np.zeros(size, bool)
-    if not urls:
-        return found
-    for axis, array in list_arrays_along(dataset, dim):
-        if not urls.isdisjoint(file.url for file in array.listed_sources):
-            for slabs, part, edges in iterate_slabs(array, axis):
-                numbers = [n for n, file in enumerate(part.files) if file.url in urls]
-                mark_slabs(found, edges, slabs[np.isin(part.file, numbers)])
-    return found
+    return find_coverage(size, list_arrays_along(dataset, dim), urls)
 
 
-def iterate_slabs(array: ManifestArray, axis: int) -> Iterator[tuple[Ints, ChunkManifest, Ints]]:
-    """Yield the chunks of an array block by block, behind the slab of an axis that each lies in.
-
-    The last item says where the slabs begin and end along the axis.
-    """
-    for fragment in array.fragments:
-        for ids, part in iterate_references(fragment.manifest):
-            slabs = np.unravel_index(ids, fragment.manifest.shape)[axis]
-            yield np.asarray(slabs, np.int64), part, fragment.edges(axis)
+def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
+    """Return the urls that chunks along a dimension really use; tables may list more."""
+    return {*find_coverage_along(dataset, dim, urls).urls}
 
 
-def mark_slabs(found: npt.NDArray[np.bool_], edges: Ints, slabs: Ints) -> None:
-    """Mark all positions of some slabs."""
-    met = np.zeros(len(edges) - 1, bool)
-    met[slabs] = True
-    found[edges[0] : edges[-1]] |= np.repeat(met, np.diff(edges))
+def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
+    """Say for every position along a dimension whether data there come from some sources."""
+    return find_coverage_along(dataset, dim, urls).mark(urls.__contains__)
 
 
 def find_stretches(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Stretch]]:
-    """Return the stretches along a dimension that come from each of some sources.
-
-    Sources without any are not among them.
-    """
-    found: dict[str, set[Stretch]] = {}
-    for axis, array in list_arrays_along(dataset, dim):
-        for slabs, part, edges in iterate_slabs(array, axis):
-            wanted = np.array([*(file.url in urls for file in part.files), False, False])
-            there = np.flatnonzero(wanted[part.file])
-            files, where = np.unique(np.stack([part.file[there], slabs[there]]), axis=1)
-            ends = zip(edges[where].tolist(), edges[where + 1].tolist(), strict=True)
-            for number, stretch in zip(files.tolist(), ends, strict=True):
-                found.setdefault(part.files[number].url, set()).add(stretch)
-    return {url: _join_stretches(some) for url, some in found.items()}
-
-
-def _join_stretches(stretches: Iterable[Stretch]) -> list[Stretch]:
-    joined: list[Stretch] = []
-    for begin, stop in sorted(stretches):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
-        else:
-            joined.append((begin, stop))
-    return joined
+    """Return the stretches along a dimension that come from each of some sources, if any do."""
+    return find_coverage_along(dataset, dim, urls).list_stretches()
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
@@ -187,20 +136,17 @@ def is_copy(url: str) -> bool:
     return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
 
 
-def find_copies(dataset: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
     """Say for every position whether there are copies, and no chunk in a source."""
-    copied, referred = np.zeros((2, dataset.sizes[dim]), bool)
-    for axis, array in list_arrays_along(dataset, dim):
-        for slabs, part, edges in iterate_slabs(array, axis):
-            # negative codes, of chunks held in the set and of missing ones, count from the end
-            held = np.array([*(is_copy(file.url) for file in part.files), True, False])
-            copies = held[part.file]
-            mark_slabs(copied, edges, slabs[copies])
-            mark_slabs(referred, edges, slabs[~copies & (part.file >= 0)])
-    return copied & ~referred
+
+    def is_own(url: str) -> bool:
+        return url == IN_THE_SET or is_copy(url)
+
+    found = find_coverage_along(dataset, dim)
+    return found.mark(is_own) & ~found.mark(lambda url: not is_own(url))
 
 
-def borders(marked: npt.NDArray[np.bool_], stretch: Stretch) -> bool:
+def borders(marked: Mask, stretch: Stretch) -> bool:
     """Say whether a position beside a stretch is marked.
 
     Copies beside a stretch may be of its source, which is longer then than its references show.
@@ -217,7 +163,7 @@ STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
 the dimension, and the ``place`` in the dimension where they appear."""
 
 
-def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
     """Say for every position of a dataset whether the set already has it."""
     if dim not in present.indexes or dim not in new.indexes:
         return _find_same_elements(present, new, dim)
@@ -231,10 +177,10 @@ def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.
     )
 
 
-def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
     """Say for every position whether the set refers to the same elements."""
     found = np.zeros(new.sizes[dim], bool)
-    there = [array for _, array in list_arrays_along(present, dim)]
+    there = [array for array, _ in list_arrays_along(present, dim)]
     urls = _find_listed(there, urls_of(new, dim))
     if not urls:
         return found
@@ -301,12 +247,12 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     now = {file.url: file for file in _list_files(new, dim)}
     changed = {
         file.url
-        for _, array in list_arrays_along(present, dim)
+        for array, _ in list_arrays_along(present, dim)
         for fragment in array.fragments
         for file in fragment.manifest.find_listed(now.keys())
         if now[file.url].joined_with(file) is None
     }
-    for url in sorted(find_used_along(present, dim, changed)):
+    for url in sorted(find_used_along(present, dim, changed)) if changed else ():
         raise CombineError(
             f"append along {dim!r}: {url} has changed since the set was written, so that the set "
             f"cannot hold parts of both; put the whole source in place of what the set has of it "
@@ -325,7 +271,7 @@ def duplicates_error(
     present: xr.Dataset,
     new: xr.Dataset,
     dim: str,
-    known: npt.NDArray[np.bool_],
+    known: Mask,
     remedy: str = REMEDY,
 ) -> CombineError:
     """Return the error that lists positions that the set already has."""
