@@ -132,103 +132,12 @@ def list_unopened(
     return [item for item in items if item[0] not in done]
 
 
-@dataclass(frozen=True)
-class OpenJob(Generic[Opened]):
-    """How one file becomes a dataset or tree that is ready to be combined with others.
-
-    ``open`` takes a file and returns a `FileBatch` or an `OpenedAlone`, and ``steps`` prepare its
-    dataset or tree, one after the other. A file is opened again ``retries`` times if a failure is
-    temporary. ``cache`` keeps files as they were opened, before the first step. ``stops`` says
-    whether to leave the files after one that fails.
-    """
-
-    open: Callable[[Any], FileBatch | OpenedAlone]
-    steps: tuple[PrepareStep[Opened], ...] = ()
-    retries: int = 0
-    cache: FileCache | None = None
-    stops: bool = True
-
-    def look_up(self, items: Sequence[NumberedFile]) -> Sequence[FileBatch | OpenedAlone]:
-        """Return those of some files that are in the cache."""
-        found = self.cache.look_up(items) if self.cache else ()
-        if tells(INFO) and found:
-            tell(INFO, f"{sum(map(len, found)):,} files: from the cache")
-        return found
-
-    def finish(self) -> None:
-        """Write to the cache what was opened."""
-        if self.cache is not None:
-            self.cache.finish()
-
-    def open_file(self, item: NumberedFile) -> Outcome[Opened]:
-        """Open a file, and cache it; an `OSError` is raised if the cache cannot be written."""
-        number, file = item
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                opened = replace(self.open(file), numbers=(number,))
-                # a file that does not decode is left out
-                decoded = None if self.stops else opened.to_dataset()
-                break
-            except OPEN_ERRORS as error:
-                if attempt > self.retries or not is_passing(error):
-                    return Outcome((number,), error=error, is_fault=True)
-                wait = choose_wait(attempt, error)
-                tell_failure(file, error, wait)
-                pause(wait)
-        lost = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
-        if self.cache is not None and not lost:
-            # what is cached says nothing of what was left out
-            self.cache.add(opened)
-        outcome = make_outcome(opened)
-        if decoded is not None and self.steps:
-            outcome = replace(outcome, found=decoded, references=int(decoded.virtual.nchunks))
-        return replace(outcome, damaged={number: lost}) if lost else outcome
-
-    def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
-        """Apply the steps to an opened file."""
-        number, file = item
-        if outcome.found is None:
-            return outcome
-        found: Any = outcome.found
-        try:
-            if self.steps and isinstance(found, FileBatch):
-                found = found.to_dataset()
-                # decoding may have loaded variables
-                outcome = replace(outcome, references=int(found.virtual.nchunks))
-            for step in self.steps:
-                found = step(file, found)
-        except OPEN_ERRORS as error:
-            error.add_note(without_secrets(f"file {file}"))
-            return Outcome((number,), error=error)
-        return replace(outcome, found=found)
-
-
 def is_passing(error: BaseException) -> bool:
     """Say whether opening failed for a temporary reason."""
     return may_pass(error) or any(
         isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS
         for cause in list_causes(error)
     )
-
-
-def make_job(
-    opening: OpenOptions,
-    building: BuildOptions,
-    steps: tuple[PrepareStep[Any], ...] = (),
-    options: StorageOptions | None = None,
-) -> OpenJob[Any]:
-    """Return the job that opens files, with some access options, and prepares each.
-
-    A `ValueError` is raised if there is a cache, and ``loadable_variables`` is a function: the
-    cache cannot know it again.
-    """
-    cache = None
-    if building.cache is not None:
-        cache = FileCache(normalise_url(building.cache), opening, options)
-    open_file = partial(open_stored, opening=opening, storage_options=options)
-    return OpenJob(open_file, steps, building.retries, cache, building.stops)
 
 
 def list_steps(
@@ -282,6 +191,11 @@ PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError
 class BatchJob:
     """Work on files that this process or workers do: open, prepare and join those that are alike.
 
+    ``open`` takes a file and returns a `FileBatch` or an `OpenedAlone`, and ``steps`` prepare its
+    dataset or tree, one after the other. A file is opened again ``retries`` times if a failure is
+    temporary. ``cache`` keeps files as they were opened, before the first step. ``stops`` says
+    whether to leave the files after one that fails.
+
     ``alike`` says how to join files as they are stored, ``together`` opens files of one structure
     together, and ``target`` is where references are written; each may be None. ``datasets`` says
     whether datasets of files are joined, too. ``dims`` are the dimensions that all files are joined
@@ -289,7 +203,11 @@ class BatchJob:
     makes the job.
     """
 
-    job: OpenJob[Any]
+    open: Callable[[Any], FileBatch | OpenedAlone]
+    steps: tuple[PrepareStep[Any], ...] = ()
+    retries: int = 0
+    cache: FileCache | None = None
+    stops: bool = True
     alike: Concatenator | None = None
     target: BuildTarget | None = None
     datasets: bool = False
@@ -297,6 +215,26 @@ class BatchJob:
     together: AlikeOpener | None = None
     options: Options = field(default_factory=get_options)
     process: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def of(
+        cls,
+        opening: OpenOptions,
+        building: BuildOptions,
+        steps: tuple[PrepareStep[Any], ...] = (),
+        options: StorageOptions | None = None,
+    ) -> BatchJob:
+        """Return the job that opens files, with some access options, and prepares each.
+
+        A `ValueError` is raised if there is a cache, and ``loadable_variables`` is a function: the
+        cache cannot know it again.
+        """
+        cache = None
+        if building.cache is not None:
+            cache = FileCache(normalise_url(building.cache), opening, options)
+        open_file = partial(open_stored, opening=opening, storage_options=options)
+        together = AlikeOpener(opening, options)
+        return cls(open_file, steps, building.retries, cache, building.stops, together=together)
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files, prepare them, and join those that are alike, in any process."""
@@ -320,7 +258,7 @@ class BatchJob:
         for item in items:
             outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
             yield _make_portable(outcome) if self._is_away else outcome
-            if self.job.stops and outcome.error is not None:
+            if self.stops and outcome.error is not None:
                 break
 
     def open_together(
@@ -330,10 +268,13 @@ class BatchJob:
 
         Returns those that are ready, together, and by their numbers those that have to be prepared.
         """
-        cached = [make_outcome(one, is_cached=True) for one in self.job.look_up(items)]
+        kept = self.cache.look_up(items) if self.cache else ()
+        if tells(INFO) and kept:
+            tell(INFO, f"{sum(map(len, kept)):,} files: from the cache")
+        cached = [make_outcome(one, is_cached=True) for one in kept]
         batches = self._open_batches(list_unopened(items, cached))
         outcomes = [*cached, *map(make_outcome, batches)]
-        if self.job.steps:
+        if self.steps:
             outcomes = [file for outcome in outcomes for file in _list_files(outcome)]
         alone = {o.number: o for o in outcomes if len(o.numbers) == 1}
         together = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
@@ -358,9 +299,9 @@ class BatchJob:
         except (VirtualdsError, OSError):
             # opening the files one by one tells which of them has which error
             pass
-        if self.job.cache is not None:
+        if self.cache is not None:
             for batch in found:
-                self.job.cache.add(batch)
+                self.cache.add(batch)
         if tells(INFO) and found:
             seconds = time.perf_counter() - begun
             tell(INFO, f"{sum(map(len, found)):,} files: {TOGETHER}, {seconds:.3f} s")
@@ -374,19 +315,20 @@ class BatchJob:
         """
         found = list[FileBatch]()
         # what is cached is of use however files are combined
-        if self.alike is not None and not self.job.steps and self.job.cache is None:
+        if self.alike is not None and not self.steps and self.cache is None:
             with suppress(NeedsFullCombineError):
                 found = [self.alike.join_files(files)]
-        if not found or not (self.job.stops or found[0].is_whole):
+        if not found or not (self.stops or found[0].is_whole):
             found = collect_files(files)
-        if not self.job.stops:
+        if not self.stops:
             for batch in found:
                 batch.check_decoding()
         return found
 
     def finish(self) -> None:
         """Write to the cache what was opened."""
-        self.job.finish()
+        if self.cache is not None:
+            self.cache.finish()
 
     @property
     def smallest(self) -> int:
@@ -401,15 +343,51 @@ class BatchJob:
     @property
     def first(self) -> int:
         """Files that are opened first: few if one may fail when it is prepared."""
-        return FIRST if self.job.steps else MOST
+        return FIRST if self.steps else MOST
 
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
-        """Open a file."""
-        return self.job.open_file(item)
+        """Open a file, and cache it; an `OSError` is raised if the cache cannot be written."""
+        number, file = item
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                opened = replace(self.open(file), numbers=(number,))
+                # a file that does not decode is left out
+                decoded = None if self.stops else opened.to_dataset()
+                break
+            except OPEN_ERRORS as error:
+                if attempt > self.retries or not is_passing(error):
+                    return Outcome((number,), error=error, is_fault=True)
+                wait = choose_wait(attempt, error)
+                tell_failure(file, error, wait)
+                pause(wait)
+        lost = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
+        if self.cache is not None and not lost:
+            # what is cached says nothing of what was left out
+            self.cache.add(opened)
+        outcome = make_outcome(opened)
+        if decoded is not None and self.steps:
+            outcome = replace(outcome, found=decoded, references=int(decoded.virtual.nchunks))
+        return replace(outcome, damaged={number: lost}) if lost else outcome
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Prepare an opened file."""
-        return self.job.prepare(item, outcome)
+        """Apply the steps to an opened file."""
+        number, file = item
+        if outcome.found is None:
+            return outcome
+        found: Any = outcome.found
+        try:
+            if self.steps and isinstance(found, FileBatch):
+                found = found.to_dataset()
+                # decoding may have loaded variables
+                outcome = replace(outcome, references=int(found.virtual.nchunks))
+            for step in self.steps:
+                found = step(file, found)
+        except OPEN_ERRORS as error:
+            error.add_note(without_secrets(f"file {file}"))
+            return Outcome((number,), error=error)
+        return replace(outcome, found=found)
 
     def gather(
         self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
@@ -441,7 +419,7 @@ class BatchJob:
             batch.append(outcome)
             references += outcome.references
             # an error is reported at once
-            is_last = self.job.stops and outcome.error is not None
+            is_last = self.stops and outcome.error is not None
             if is_last or references >= enough or len(batch) == MOST:
                 yield batch
                 batch, references = [], 0
