@@ -6,7 +6,7 @@ them. This module writes nothing; a format compares the result with the set, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
@@ -25,7 +25,6 @@ from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import iterate_references
 from virtualds.chunks.projection import find_runs
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.datasets.changed_groups import join_coordinates
 from virtualds.datasets.decoding import is_dated
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.keywords import check_choice
@@ -634,3 +633,13 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
             f"{before.get(key)!r}, and they would need {after.get(key)!r}); convert them, or write "
             f"the set anew (mode='w')"
         )
+
+
+def join_coordinates(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """Return the attributes of a group that also names the coordinates of another.
+
+    CF names coordinates that belong to no variable in an attribute of the group, as xarray does.
+    """
+    names = [str(attributes.get("coordinates", "")).split() for attributes in (old, new)]
+    joined = " ".join(dict.fromkeys([*names[0], *names[1]]))
+    return {**old, "coordinates": joined} if names[1] else dict(old)

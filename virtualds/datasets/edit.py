@@ -13,17 +13,18 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append import remove_sources
-from virtualds.datasets.changed_groups import (
+from virtualds.datasets.decoding import settle_left_out
+from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
+from virtualds.datasets.location import Location
+from virtualds.datasets.write import (
+    Destination,
+    WriteOptions,
     find_group,
     list_inherited,
     naming_group,
     normalise_path,
     put_group,
 )
-from virtualds.datasets.decoding import settle_left_out
-from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
-from virtualds.datasets.location import Location
-from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import CombineError
 from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.stores.access_rules import Allow

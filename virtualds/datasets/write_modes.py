@@ -11,88 +11,86 @@ import xarray as xr
 
 from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.group import ManifestGroup
-from virtualds.datasets.append import Appending, append_along, replace_sources
-from virtualds.datasets.changed_groups import (
-    EMPTY,
-    add_group,
-    demand_aligned,
-    find_group,
-    join_coordinates,
-    list_inherited,
-    naming_group,
-    normalise_path,
-    put_group,
-    put_variables,
-)
+from virtualds.datasets.append import Appending, append_along, join_coordinates, replace_sources
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import format_suggestion, select_fields
 from virtualds.datasets.reference_systems import Systems, check_systems_of_set, find_systems
 from virtualds.datasets.regions import fill_region
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write import CREATING, Destination, Whole, WriteOptions, Written
+from virtualds.datasets.write import (
+    CREATING,
+    EMPTY,
+    Destination,
+    Whole,
+    WriteOptions,
+    Written,
+    add_group,
+    demand_aligned,
+    find_group,
+    list_inherited,
+    naming_group,
+    normalise_path,
+    put_group,
+    put_variables,
+)
 from virtualds.errors import CombineError, UnsupportedError, list_details
 from virtualds.formats.undecodable import decode_group
 
 
-def add_variables(
-    old: ManifestGroup | None, new: xr.Dataset, on_duplicate: str = "raise"
+def write_variables(
+    old: ManifestGroup, new: xr.Dataset, on_duplicate: str = "raise", *, adds: bool
 ) -> ManifestGroup:
-    """Return a group with the variables of a dataset added; itself if nothing is.
+    """Return a group with the variables of a dataset, itself if it has them already.
 
-    The dimensions of the dataset have the lengths, and the coordinates, that they have in the
-    group. ``on_duplicate`` says what to do about variables that the group has already; equal
-    coordinates are shared.
+    They are added, and have the lengths and coordinates that the group has; ``on_duplicate`` says
+    what to do about variables that it has already. Or else they replace those of the same names and
+    shapes. Equal coordinates are shared.
 
     Raises
     ------
     CombineError
-        A dimension has another length, or other coordinate values, than in the group; or the
-        group has a variable of the same name.
+        The dataset does not fit the group.
     """
-    if old is None:
-        return group_from_dataset(new)
-    sizes = list_sizes(old)
+    sizes = list_sizes(old) if adds else {}
     for dim, size in new.sizes.items():
         if size != (known := sizes.get(str(dim), size)):
             raise CombineError(
                 f"dimension {dim!r}: it has {known} elements in the set, and {size} in the new "
                 f"dataset; select the same elements, or append along it (append_dim)"
             )
-    replaced = new.data_vars if on_duplicate == "replace" else ()
+    replaced = new.data_vars if not adds or on_duplicate == "replace" else ()
     check_systems_of_set(_find_systems_besides(old, replaced), new)
     shared = _find_equal_coordinates(old, new)
     stored = group_from_dataset(new)
-    duplicates = sorted(old.variables.keys() & stored.variables.keys() - shared)
-    if unequal := [name for name in duplicates if stored.variables[name].dims == (name,)]:
-        raise _other_values_error(old, new, unequal[0])
-    if duplicates and on_duplicate == "raise":
-        raise CombineError(
-            f"{', '.join(map(repr, duplicates))}: the set has variables of these names already; "
-            f"on_duplicate='replace' replaces them, 'skip' keeps those of the set, or leave them "
-            f"out (ds.drop_vars); nothing has been written"
-        )
-    kept = shared if on_duplicate == "replace" else shared.union(duplicates)
-    added = {name: v for name, v in stored.variables.items() if name not in kept}
-    if not added:
+    attributes = old.attributes
+    if adds:
+        duplicates = sorted(old.variables.keys() & stored.variables.keys() - shared)
+        if unequal := [name for name in duplicates if stored.variables[name].dims == (name,)]:
+            raise _other_values_error(old, new, unequal[0])
+        if duplicates and on_duplicate == "raise":
+            raise CombineError(
+                f"{', '.join(map(repr, duplicates))}: the set has variables of these names "
+                f"already; on_duplicate='replace' replaces them, 'skip' keeps those of the set, or "
+                f"leave them out (ds.drop_vars); nothing has been written"
+            )
+        shared = shared if on_duplicate == "replace" else shared.union(duplicates)
+        attributes = join_coordinates(old.attributes, stored.attributes)
+    else:
+        _demand_same_shapes(old, stored)
+    changed = {name: v for name, v in stored.variables.items() if name not in shared}
+    if not changed:
         return old
-    attributes = join_coordinates(old.attributes, stored.attributes)
-    result = replace(old, variables={**old.variables, **added}, attributes=attributes)
-    _check_systems_that_stay(old, result, new)
+    result = replace(old, variables={**old.variables, **changed}, attributes=attributes)
+    # the grid mapping of variables that stay must stay
+    differing = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
+    known_systems, found = (_find_systems_besides(group, differing) for group in (old, result))
+    check_systems_of_set(known_systems, new, found)
     return result
 
 
-def overwrite_variables(old: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
-    """Return a group in which the variables of a dataset replace those of the same names.
-
-    Raises
-    ------
-    CombineError
-        The group has no such variable, or one of another shape.
-    """
-    check_systems_of_set(_find_systems_besides(old, new.data_vars), new)
-    shared = _find_equal_coordinates(old, new)
-    stored = group_from_dataset(new)
+def _demand_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
+    """Refuse variables that a group does not have, or has in another shape."""
     problems = list[str]()
     for name, variable in stored.variables.items():
         known = old.variables.get(name)
@@ -109,25 +107,12 @@ def overwrite_variables(old: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
             "written; to add variables, pass mode='a'; to fill a part of them, pass region="
         )
         raise CombineError(list_details(said, problems))
-    changed = {name: v for name, v in stored.variables.items() if name not in shared}
-    if not changed:
-        return old
-    result = replace(old, variables={**old.variables, **changed})
-    _check_systems_that_stay(old, result, new)
-    return result
 
 
 def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
     """Return the reference systems of a group, without those of variables to be replaced."""
     found = find_systems({name: v.attributes for name, v in old.variables.items()})
     return {key: system for key, system in found.items() if key[0] not in replaced}
-
-
-def _check_systems_that_stay(old: ManifestGroup, result: ManifestGroup, new: xr.Dataset) -> None:
-    """Refuse to replace the grid mapping of variables that are not replaced."""
-    replaced = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
-    known, found = (_find_systems_besides(group, replaced) for group in (old, result))
-    check_systems_of_set(known, new, found)
 
 
 # ---------------------------------------------------------------------- coordinates that are shared
@@ -323,8 +308,9 @@ class _Writing:
     def _change(self, old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
         """Return a group with a dataset in it; ``old`` is None if the set has none there."""
         options, root = self.options, self.destination.location.url
-        if options.mode == "a" and options.append_dim is None:
-            return add_variables(old, new, options.on_duplicate)
+        adds = options.mode == "a" and options.append_dim is None
+        if adds and old is None:
+            return group_from_dataset(new)
         if old is None and options.region is not None:
             raise CombineError("the set has no such group, so it has no region; mode='a' adds it")
         if old is None:
@@ -335,7 +321,7 @@ class _Writing:
         if options.mode == "replace-source":
             return replace_sources(old, new, options.append_dim, root)
         if options.region is None:
-            return overwrite_variables(old, new)
+            return write_variables(old, new, options.on_duplicate, adds=adds)
         return fill_region(old, new, options.region, options.on_duplicate, root)
 
     def _complete_groups(self, old: ManifestGroup, dim: str) -> dict[str, xr.Dataset]:
