@@ -13,8 +13,7 @@ import pytest
 import virtualds
 from virtualds.checks.diagnose.facts import FactRuns, list_batch_facts
 from virtualds.checks.diagnose.places import find_spans
-from virtualds.combine.batch_job import BatchJob
-from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.batch_job import BatchJob, BuildOptions
 from virtualds.combine.file_batch import FileBatch
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import PRESENCE, SIZE, UNITS, Fact, list_facts

@@ -9,9 +9,16 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from virtualds.combine.batch_job import BatchJob, keep_dataset, list_steps
+from virtualds.combine.batch_job import (
+    BatchJob,
+    BuildOptions,
+    BuildTarget,
+    Parallel,
+    abandon_on_error,
+    keep_dataset,
+    list_steps,
+)
 from virtualds.combine.build import Build, describe_build
-from virtualds.combine.build_options import BuildOptions, BuildTarget, Parallel, abandon_on_error
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import Arrangement, Files, Overlap, Paths

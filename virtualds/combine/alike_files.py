@@ -300,8 +300,7 @@ def collect_files(files: JoinableFiles) -> list[FileBatch]:
 
     A `NeedsFullCombineError` is raised if they have to be opened one by one.
     """
-    every = list(files.walk())
-    dim = next((dim for group in every if (dim := _guess_dimension(group)) is not None), None)
+    every, dim = list(files.walk()), guess_dimension(files)
     for group in every:
         loaded = [part.is_loaded for part in group.plan.parts.values()]
         for plan in group.find_plans_of_other_lengths(dim):
@@ -314,15 +313,17 @@ def collect_files(files: JoinableFiles) -> list[FileBatch]:
     return [files.take(np.flatnonzero(rows == row)).collect(dim) for row in range(rows.max() + 1)]
 
 
-def _guess_dimension(files: JoinableFiles) -> str | None:
+def guess_dimension(files: JoinableFiles) -> str | None:
     """Return the dimension whose length or coordinate differs between files, if there is one."""
-    lengths, group = files.lengths, files.alike.group
-    varying = [dim for dim, sizes in lengths.items() if (sizes != sizes[0]).any()]
-    if varying:
-        unlimited = group.encoding.get("unlimited_dims", ())
-        return max(varying, key=lambda dim: dim in unlimited)
-    indexes = {name: p.stored[0][0] for name, p in files.plan.parts.items() if p.is_index}
-    return next((dim for name, dim in indexes.items() if files.differs(name)), None)
+    for part in files.walk():
+        lengths, group = part.lengths, part.alike.group
+        if varying := [dim for dim, sizes in lengths.items() if (sizes != sizes[0]).any()]:
+            unlimited = group.encoding.get("unlimited_dims", ())
+            return max(varying, key=lambda dim: dim in unlimited)
+        indexes = {name: p.stored[0][0] for name, p in part.plan.parts.items() if p.is_index}
+        if differing := next((dim for name, dim in indexes.items() if part.differs(name)), None):
+            return differing
+    return None
 
 
 def find_plan(

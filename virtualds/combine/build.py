@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from virtualds.combine.alike_files import NeedsFullCombineError
-from virtualds.combine.batch_job import MOST, BatchJob, NumberedFile, Outcome
-from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.batch_job import MOST, BatchJob, BuildOptions, NumberedFile, Outcome
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.ordering import (

@@ -26,6 +26,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.combine.alike_files import (
     JoinableFiles,
     NeedsFullCombineError,
+    guess_dimension,
 )
 from virtualds.combine.file_batch import UNPICKLABLE, FileBatch
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, demand_lengths
@@ -167,7 +168,10 @@ class Concatenator:
         if len(files.urls) < 2:
             raise NeedsFullCombineError("there is nothing to join")
         try:
-            dim = self._find_stored_dimension(files)
+            nested = self.combination.combine == "nested"
+            dim = str(self.combination.concat_dim) if nested else guess_dimension(files)
+            if dim is None:
+                raise NeedsFullCombineError("they do not follow each other along a dimension")
             if self.rises and all(dim not in group.lengths for group in files.walk()):
                 raise NeedsFullCombineError("they have no element to be put in order by")
             for group in files.walk():
@@ -244,22 +248,6 @@ class Concatenator:
         if order is None:
             raise NeedsFullCombineError("their coordinate does not put them in order")
         return order
-
-    def _find_stored_dimension(self, files: JoinableFiles) -> str:
-        """Return the dimension along which files seem to follow each other."""
-        if self.combination.combine == "nested":
-            return str(self.combination.concat_dim)
-        parts = files.plan.parts
-        differ = []
-        for name, part in parts.items():
-            if part.is_index:
-                one, other, *_ = files.load(name, part.stored[0][0])
-                first, second, *_ = files.list_parts(name)
-                is_same = one.tobytes() == other.tobytes() and first.decodes_like(second)
-                differ += [] if is_same else [name]
-        if len(differ) != 1:
-            raise NeedsFullCombineError("they do not follow each other along one dimension")
-        return str(parts[differ[0]].name)
 
     def _find_dimension(self, datasets: Sequence[xr.Dataset]) -> str:
         if self.combination.combine == "nested":

@@ -15,8 +15,7 @@ from virtualds.checks.diagnose.places import find_overlapping
 from virtualds.checks.diagnose.report import Diagnosis
 from virtualds.checks.diagnose.trials import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.batch_job import BatchJob, list_steps
-from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.batch_job import BatchJob, BuildOptions, list_steps
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
