@@ -17,7 +17,7 @@ from virtualds.public import public
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 if TYPE_CHECKING:
-    from virtualds.combine.build_options import Parallel
+    from virtualds.combine.batch_job import Parallel
     from virtualds.combine.file_coordinates import Source
     from virtualds.datasets.location import Location
     from virtualds.datasets.open_options import Loadable

@@ -13,9 +13,7 @@ import pytest
 import virtualds
 from virtualds.checks.diagnose.facts import FactRuns, list_batch_facts
 from virtualds.checks.diagnose.places import find_spans
-from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.batch_job import BatchJob, make_job
-from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.batch_job import BatchJob, BuildOptions
 from virtualds.combine.file_batch import FileBatch
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import PRESENCE, SIZE, UNITS, Fact, list_facts
@@ -67,9 +65,9 @@ def write_random(folder: Path, seed: int) -> list[Path]:
 def test_files_of_a_batch_have_the_facts_that_they_have_alone(seed: int, tmp_path: Path) -> None:
     files = write_random(tmp_path, seed)
     opening = OpenOptions()
-    job = replace(make_job(opening, BuildOptions()), stops=False)
+    job = replace(BatchJob.of(opening, BuildOptions()), stops=False)
     items = list(enumerate(files))
-    outcomes = BatchJob(job, together=AlikeOpener(opening))(items)
+    outcomes = job(items)
     batches = [outcome.found for outcome in outcomes if isinstance(outcome.found, FileBatch)]
 
     assert max(map(len, batches)) > 2

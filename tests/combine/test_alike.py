@@ -23,7 +23,7 @@ from virtualds.arrays.alike_files import ListedFiles
 from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import concat_stored, file_batch
 from virtualds.combine.alike_files import NeedsFullCombineError
-from virtualds.combine.batch_job import BatchJob, OpenJob
+from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import FileBatch, open_stored
 from virtualds.combine.xarray_combine import Combination
@@ -74,7 +74,7 @@ def open_numbered(number: int, path: Path) -> Any:
 
 def in_pieces(alike: Concatenator, paths: Sequence[Path], size: int) -> list[Any]:
     """What comes of files that another process opens, so many at a time."""
-    job = BatchJob(OpenJob(partial(open_stored, opening=OPEN_DEFAULTS)), alike)
+    job = BatchJob(partial(open_stored, opening=OPEN_DEFAULTS), alike=alike)
     items = list(enumerate(paths))
     pieces = [job(items[start : start + size]) for start in range(0, len(items), size)]
     return [outcome.found for piece in pieces for outcome in pickle.loads(pickle.dumps(piece))]

@@ -17,7 +17,7 @@ from builds import assert_same, assert_same_set, parts_of
 from products import few_quick
 
 import virtualds
-from virtualds.combine import build_options as target_module
+from virtualds.combine import batch_job as target_module
 
 pytest.importorskip("distributed")
 

@@ -258,9 +258,9 @@ def test_a_file_of_a_run_is_opened_again_for_its_dataset(files_of: FilesOf, each
 def test_a_set_is_written_of_files_that_are_read_together(
     way: str, files_of: FilesOf, each: ReadEach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from virtualds.combine import build_options
+    from virtualds.combine import batch_job
 
-    monkeypatch.setattr(build_options, "LEAST", 2)
+    monkeypatch.setattr(batch_job, "LEAST", 2)
     for case in ("days", "months of different lengths", "units that differ"):
         options = {**WAYS[way], "mode": "w"}
         expected = one_by_one(files_of(case), to=tmp_path / "one.zarr", **options)

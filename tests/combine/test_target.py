@@ -19,7 +19,7 @@ from builds import parts_of
 from transforms import assert_identical
 
 import virtualds
-from virtualds.combine import build_options as target_module
+from virtualds.combine import batch_job as target_module
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 
@@ -130,7 +130,7 @@ def test_files_that_are_not_joined_as_stored_are_written(
 KILLED = """
 import os, sys
 import virtualds
-import virtualds.combine.build_options as target
+import virtualds.combine.batch_job as target
 
 target.LEAST = 1
 target.BuildTarget.commit = lambda self, dataset: os._exit(9)

@@ -18,8 +18,8 @@ from daily_files import EPOCH, SUFFIXES, append, content, days, native, opened, 
 from transforms import assert_identical
 
 import virtualds
+from virtualds.arrays import coverage
 from virtualds.arrays.array import ManifestArray
-from virtualds.datasets import source_positions
 
 
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))
@@ -98,6 +98,23 @@ def test_single_days_go_between_others(tmp_path: Path, target: Path) -> None:
         return
     append(other, target, position="coordinate")
     assert opened(target)["time"].dt.day.values.tolist() == [1, 2, 3, 4, 6]
+
+
+def test_days_in_any_order_go_between_two_others(tmp_path: Path) -> None:
+    target = tmp_path / "refs.zarr"
+    first = written(tmp_path, "a", days(0, 8).isel(time=[0, 7]))
+    other = written(tmp_path, "b", days(0, 8).isel(time=[1, 5, 3]))
+    append(first, target)
+    append(other, target, position="coordinate")
+    assert_identical(opened(target), native([first, other]).sortby("time"))
+
+
+def test_repeated_days_have_no_place(tmp_path: Path) -> None:
+    target = tmp_path / "refs.zarr"
+    append(written(tmp_path, "a", days(0)), target)
+    twice = written(tmp_path, "b", days(0, 8).isel(time=[5, 5]))
+    with pytest.raises(virtualds.CombineError, match="repeats or lacks values of 'time'"):
+        append(twice, target, position="coordinate")
 
 
 def test_an_append_does_not_read_existing_sources(files: list[Path], target: Path) -> None:
@@ -886,7 +903,7 @@ def test_the_places_of_many_sources_are_found_together(
 ) -> None:
     target, passes = tmp_path / "refs.zarr", []
     files = [written(tmp_path, f"{n:02}", days(4 * n)) for n in range(12)]
-    real = source_positions.iterate_references
+    real = coverage.iterate_references
 
     def iterate(*given: Any) -> Any:
         passes.append(given)
@@ -899,7 +916,7 @@ def test_the_places_of_many_sources_are_found_together(
         open_all(files, **nested).virtual.to_manifest(target, mode="w")
         new = open_all(changed, **nested)
         with monkeypatch.context() as patch:
-            patch.setattr(source_positions, "iterate_references", iterate)
+            patch.setattr(coverage, "iterate_references", iterate)
             if change == "drop_sources":
                 virtualds.drop_sources(target, changed, dim="time")
             else:

@@ -43,7 +43,7 @@ from protocol.simulated_store import SCHEME, WAYS, Objects, to_seconds
 
 import virtualds
 from virtualds.arrays.group import ManifestGroup
-from virtualds.combine.build_options import abandon_on_error
+from virtualds.combine.batch_job import abandon_on_error
 from virtualds.errors import ConflictError, ReadError
 from virtualds.formats import Expiry, change_set
 from virtualds.importing import Late

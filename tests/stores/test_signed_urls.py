@@ -14,7 +14,7 @@ from range_server import RangeHandler, running
 
 import virtualds
 from virtualds import FormatError, UnsupportedError
-from virtualds.combine import build_options as target_module
+from virtualds.combine import batch_job as target_module
 from virtualds_cli.program import main
 
 pytest.importorskip("aiohttp")

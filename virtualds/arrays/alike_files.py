@@ -222,18 +222,9 @@ def is_same_value(one: Any, other: Any) -> bool:
 
 
 def select_own(owner: str, columns: OfEachFile, place: int, known: Mapping[str, Any]) -> Any:
-    """Return attributes, or the encoding, of one of several files.
+    """Return attributes, or the encoding, of one of several files, given those of another.
 
-    Parameters
-    ----------
-    owner : str
-        The variable, or "" for the group.
-    columns : mapping
-        What differs between the files.
-    place : int
-        Which file.
-    known : mapping of str to Any
-        What another of the files has.
+    ``owner`` is the variable, or "" for the group; ``columns`` have what differs between the files.
     """
     own = {name: values[place] for (of, name), values in columns.items() if of == owner}
     if not own:

@@ -1,8 +1,8 @@
-"""Which source file covers which positions of a dimension: facts that pictures are drawn from."""
+"""Which source file covers which positions of a dimension."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,29 +65,47 @@ class Coverage:
         bare = begin > furthest
         return list(zip(furthest[bare].tolist(), begin[bare].tolist(), strict=True))
 
+    def list_stretches(self) -> dict[str, list[tuple[int, int]]]:
+        """Return the stretches of each file, by its url."""
+        found: dict[str, list[tuple[int, int]]] = {url: [] for url in self.urls}
+        rows = zip(self.file.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)
+        for number, start, stop in rows:
+            found[self.urls[number]].append((start, stop))
+        return found
 
-def find_coverage(size: int, arrays: Iterable[tuple[ManifestArray, int]]) -> Coverage:
-    """Find which files cover a dimension.
+    def mark(self, chooses: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Say for every position whether one of the chosen files covers it, given their urls."""
+        rows = np.array([chooses(url) for url in self.urls], bool)[self.file]
+        found = np.zeros(self.size, bool)
+        together = np.stack([np.zeros_like(self.file), self.start, self.stop])[:, rows]
+        for start, stop in _unite(together, self.size)[1:].T.tolist():
+            found[start:stop] = True
+        return found
 
-    Parameters
-    ----------
-    size : int
-        Positions of the dimension.
-    arrays : iterable of pairs of ManifestArray and int
-        The arrays that have the dimension, and the number of its axis.
+
+def find_coverage(
+    size: int,
+    arrays: Iterable[tuple[ManifestArray, int]],
+    urls: Collection[str] | None = None,
+) -> Coverage:
+    """Find which files cover a dimension of some size, all of them or those of some urls.
+
+    ``arrays`` are those that have the dimension, with the number of its axis.
     """
-    urls = _UrlTable()
+    table = _UrlTable()
     rows = [
-        np.stack([urls.number(files)[codes], start, stop])
+        np.stack([table.number(files)[codes], start, stop])
         for array, axis in arrays
+        # the tables of sets list more files than chunks lie in
+        if urls is None or any(f.manifest.find_listed(urls) for f in array.fragments)
         for fragment in array.fragments
-        for files, codes, start, stop in _find_stretches(fragment, axis)
+        for files, codes, start, stop in _find_stretches(fragment, axis, urls)
     ]
     found = _unite(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
     file, start, stop = found[:, np.lexsort((found[2], found[1]))]
     used, first, file = np.unique(file, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    names = tuple(urls.listed[number] for number in used[order].tolist())
+    names = tuple(table.listed[number] for number in used[order].tolist())
     return Coverage(size, names, np.argsort(order)[file], start, stop)
 
 
@@ -118,10 +136,15 @@ Stretches = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
 """A table of files, and for each stretch the code of its file, its start and its stop."""
 
 
-def _find_stretches(fragment: Fragment, axis: int) -> Iterator[Stretches]:
-    """Yield the stretches of an axis that the chunks of each file cover."""
+def _find_stretches(
+    fragment: Fragment, axis: int, urls: Collection[str] | None
+) -> Iterator[Stretches]:
+    """Yield the stretches of an axis that the chunks of each file, or of some, cover."""
     edges = fragment.edges(axis)
     for files, codes, slabs in _list_chunks(fragment.manifest, axis):
+        if urls is not None:
+            kept = np.array([*(file.url in urls for file in files), IN_THE_SET in urls, False])
+            codes, slabs = codes[kept[codes]], slabs[kept[codes]]
         # a file and a slab as one number; the slabs of a file that follow each other are a stretch
         keys = np.unique((codes - INLINE) * edges.size + slabs)
         ends = np.flatnonzero(np.diff(keys, prepend=-2, append=-2) != 1)

@@ -9,10 +9,16 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.batch_job import BatchJob, keep_dataset, list_steps, make_job
-from virtualds.combine.build import Build, DatasetBuilder, describe_build
-from virtualds.combine.build_options import BuildOptions, BuildTarget, Parallel, abandon_on_error
+from virtualds.combine.batch_job import (
+    BatchJob,
+    BuildOptions,
+    BuildTarget,
+    Parallel,
+    abandon_on_error,
+    keep_dataset,
+    list_steps,
+)
+from virtualds.combine.build import Build, describe_build
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import Arrangement, Files, Overlap, Paths
@@ -185,10 +191,10 @@ def open_virtual_mfdataset(
         job = replace(
             request.build.job,
             target=target,
-            datasets=bool(request.build.job.job.steps) or target is not None,
-            dims=request.combination.dims,
+            datasets=bool(request.build.job.steps) or target is not None,
+            dims=request.build.combination.dims,
         )
-        whole = DatasetBuilder(replace(request.build, job=job), request.combination)
+        whole = replace(request.build, job=job)
         combined: xr.Dataset
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
             combined, found, report = whole.build_dataset()
@@ -288,10 +294,9 @@ def open_virtual_mfdatatree(
             f"combine a group by coordinates, call open_virtual_mfdataset(group=...)"
         )
     request = _Request.of(locals(), below=True)
-    whole = DatasetBuilder(request.build, request.combination)
     combined: xr.DataTree
     with explain_interrupt(lambda: describe_build(cache, None)):
-        combined, found, report = whole.build_dataset()
+        combined, found, report = request.build.build_dataset()
     names = [name for node in combined.subtree for name in node.variables]
     request.finish(combined, names, found, report)
     combined.virtual.report = report
@@ -300,10 +305,9 @@ def open_virtual_mfdatatree(
 
 @dataclass(frozen=True)
 class _Request:
-    """What a call asks for: how files are opened and combined, and which gives the attributes."""
+    """What a call asks for: how files become a dataset, and which of them gives its attributes."""
 
-    build: Build[Any]
-    combination: Combination
+    build: Build
     opening: OpenOptions
     checks_names: bool
     attrs_file: int | None
@@ -324,12 +328,12 @@ class _Request:
         if not steps and find_client(building.parallel) is not None:
             # only the workers of a cluster may be able to read the files
             steps = (keep_dataset,)
-        together = AlikeOpener(opening, files.options)
-        job = BatchJob(make_job(opening, building, steps, files.options), together=together)
-        build = Build[Any](files, job, choose_workers(building.parallel, files), building)
+        job = BatchJob.of(opening, building, steps, files.options)
+        workers = choose_workers(building.parallel, files)
+        build = Build(files, job, workers, combination, building)
         named = given["attrs_file"]
         number = None if named is None else files.find_file(named, "attrs_file")
-        return cls(build, combination, opening, preprocess is None, number)
+        return cls(build, opening, preprocess is None, number)
 
     def finish(
         self, combined: Any, names: Iterable[Hashable], found: Sequence[Any], report: BuildReport

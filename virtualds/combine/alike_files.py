@@ -77,22 +77,9 @@ class NeedsFullCombineError(Exception):
 class JoinableFiles:
     """Files of one structure, and how they decode.
 
-    Methods raise `NeedsFullCombineError` where joining a variable might change the result.
-
-    Parameters
-    ----------
-    alike : AlikeFiles
-    urls : sequence of str or path
-        As the user gave them.
-    numbers : sequence of int
-        Their numbers among all files.
-    plan : DecodingPlan
-        How the first of them decodes.
-    opening : OpenOptions
-    options : StorageOptions, optional
-        Access options of the files.
-    indexes, below : optional
-        As `FileBatch` has them.
+    ``urls`` are as the user gave them, ``numbers`` those among all files, and ``plan`` says how the
+    first of them decodes. ``indexes`` and ``below`` are those of a `FileBatch`. Methods raise
+    `NeedsFullCombineError` where joining a variable might change the result.
     """
 
     alike: AlikeFiles
@@ -128,13 +115,7 @@ class JoinableFiles:
         yield from (self.below or {}).values()
 
     def take(self, places: Ints) -> JoinableFiles:
-        """Return some of the files, in another order.
-
-        Raises
-        ------
-        NeedsFullCombineError
-            The first of them has to be decoded by itself.
-        """
+        """Return some of the files, in another order; the first of them may have to be decoded."""
         order = places.tolist()
         alike, plan = self.alike.take(places), self.plan
         urls = [self.urls[n] for n in order]
@@ -159,12 +140,8 @@ class JoinableFiles:
     def collect(self, dim: str | None, counts_once: CountsOnce | None = None) -> FileBatch:
         """Return the files as one batch.
 
-        Parameters
-        ----------
-        dim : str, optional
-            The dimension along which variables are joined. All other dimensions have one length.
-        counts_once : callable, optional
-            Says which loaded variables are wanted of the first file only.
+        Variables are joined along ``dim``, if it is given; all other dimensions have one length.
+        ``counts_once`` says which loaded variables are wanted of the first file only.
         """
         group, given = self.alike.group, dim
         if dim not in self.lengths:
@@ -321,13 +298,9 @@ class JoinableFiles:
 def collect_files(files: JoinableFiles) -> list[FileBatch]:
     """Return files of one structure as batches, however they are to be combined.
 
-    Raises
-    ------
-    NeedsFullCombineError
-        They have to be opened one by one.
+    A `NeedsFullCombineError` is raised if they have to be opened one by one.
     """
-    every = list(files.walk())
-    dim = next((dim for group in every if (dim := _guess_dimension(group)) is not None), None)
+    every, dim = list(files.walk()), guess_dimension(files)
     for group in every:
         loaded = [part.is_loaded for part in group.plan.parts.values()]
         for plan in group.find_plans_of_other_lengths(dim):
@@ -340,15 +313,17 @@ def collect_files(files: JoinableFiles) -> list[FileBatch]:
     return [files.take(np.flatnonzero(rows == row)).collect(dim) for row in range(rows.max() + 1)]
 
 
-def _guess_dimension(files: JoinableFiles) -> str | None:
+def guess_dimension(files: JoinableFiles) -> str | None:
     """Return the dimension whose length or coordinate differs between files, if there is one."""
-    lengths, group = files.lengths, files.alike.group
-    varying = [dim for dim, sizes in lengths.items() if (sizes != sizes[0]).any()]
-    if varying:
-        unlimited = group.encoding.get("unlimited_dims", ())
-        return max(varying, key=lambda dim: dim in unlimited)
-    indexes = {name: p.stored[0][0] for name, p in files.plan.parts.items() if p.is_index}
-    return next((dim for name, dim in indexes.items() if files.differs(name)), None)
+    for part in files.walk():
+        lengths, group = part.lengths, part.alike.group
+        if varying := [dim for dim, sizes in lengths.items() if (sizes != sizes[0]).any()]:
+            unlimited = group.encoding.get("unlimited_dims", ())
+            return max(varying, key=lambda dim: dim in unlimited)
+        indexes = {name: p.stored[0][0] for name, p in part.plan.parts.items() if p.is_index}
+        if differing := next((dim for name, dim in indexes.items() if part.differs(name)), None):
+            return differing
+    return None
 
 
 def find_plan(
@@ -356,10 +331,7 @@ def find_plan(
 ) -> DecodingPlan:
     """Return how a group decodes.
 
-    Raises
-    ------
-    NeedsFullCombineError
-        Every group like it has to be decoded by itself.
+    A `NeedsFullCombineError` is raised if every group like it has to be decoded by itself.
     """
     plan = find_decoding_plan(group, opening)
     if plan is None:
@@ -375,14 +347,7 @@ def find_plan(
 
 @dataclass(frozen=True)
 class AlikeOpener:
-    """Opens files of one structure together, where their parser can.
-
-    Parameters
-    ----------
-    opening : OpenOptions
-    options : StorageOptions, optional
-        Access options of the files.
-    """
+    """Opens files of one structure together, where their parser can."""
 
     opening: OpenOptions
     options: StorageOptions | None = None
@@ -391,15 +356,10 @@ class AlikeOpener:
     def open_alike(
         self, items: Sequence[tuple[int, Any]], heeds_all: bool
     ) -> Iterator[Sequence[AlikeFiles]]:
-        """Give the files of each structure, which are open until the end of the block.
+        """Give the files of each structure, of some numbered ones, until the end of the block.
 
-        Parameters
-        ----------
-        items : sequence of int and str or path
-            Number and name of each file.
-        heeds_all : bool
-            Whether all attributes are equal in all files of a structure, not only those that decide
-            what xarray makes of a variable.
+        ``heeds_all`` says whether all attributes are equal in all files of a structure, not only
+        those that decide what xarray makes of a variable.
         """
         files = [file for _, file in items]
         if len(files) < 2 or not all(isinstance(file, str | os.PathLike) for file in files):
@@ -429,10 +389,7 @@ class AlikeOpener:
     def make_joinable(self, alike: AlikeFiles, items: Sequence[tuple[int, Any]]) -> JoinableFiles:
         """Return files of one structure, some of those that were asked for, to be joined.
 
-        Raises
-        ------
-        NeedsFullCombineError
-            They have to be decoded one by one.
+        A `NeedsFullCombineError` is raised if they have to be decoded one by one.
         """
         numbers, files = zip(*(items[n] for n in alike.numbers), strict=True)
         first, *others = (

@@ -14,10 +14,10 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 import xarray as xr
 
@@ -29,7 +29,6 @@ from virtualds.combine.alike_files import (
     NeedsFullCombineError,
     collect_files,
 )
-from virtualds.combine.build_options import BuildOptions, BuildTarget
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import FileBatch, OpenedAlone, as_batch, open_stored
 from virtualds.combine.file_cache import FileCache
@@ -37,14 +36,142 @@ from virtualds.combine.file_coordinates import FileCoordinates, Source
 from virtualds.combine.report import LeftOut
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.decoding import MisfitError
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import VirtualdsError, without_secrets
+from virtualds.formats.admission import KEEP_QUERY, demand_unsigned
 from virtualds.log import INFO, tell, tells
-from virtualds.options import Options, get_options, set_options
+from virtualds.options import FILE_RETRIES, Options, get_options, set_options
+from virtualds.progress import ProgressOption
 from virtualds.source_file import StorageOptions
 from virtualds.stores.requests import choose_wait, list_causes, may_pass, pause, tell_failure
+from virtualds.stores.store import explain_write_errors
 from virtualds.urls import normalise_url
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import distributed
+
+Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
+
+ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
+"""How failing variables of a file are treated, by how the build treats failing files.
+
+If a variable of a file cannot be read, the build leaves out the whole file. Otherwise the gap in
+the joined variable would look like missing values.
+"""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How many files are opened, as in `virtualds.open_virtual_mfdataset`.
+
+    A `ValueError` is raised if ``on_error`` is none that there is, or ``retries`` is negative.
+    """
+
+    parallel: Parallel = None
+    on_error: str = "raise"
+    retries: int = FILE_RETRIES
+    progress: ProgressOption = None
+    cache: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("on_error", self.on_error, ON_ERROR)
+        if not isinstance(self.retries, int) or self.retries < 0:
+            raise ValueError(f"retries={self.retries!r}: give a number, at least 0")
+
+    @property
+    def on_variable_error(self) -> str:
+        """What is done about variables of a file that cannot be read."""
+        return ON_ERROR[self.on_error]
+
+    @property
+    def stops(self) -> bool:
+        """Whether the first file that cannot be opened ends the build."""
+        return self.on_error in ("raise", "keep")
+
+
+Key = TypeVar("Key")
+
+LEAST, ENOUGH = 4096, 100_000
+"""The numbers of references with which `BuildTarget.begin` makes a target."""
+
+
+@dataclass(frozen=True)
+class BuildTarget:
+    """A set that many processes write, whose parts have been begun.
+
+    An array with ``least`` references gets a table of its own. A worker whose files have ``enough``
+    writes them, and waits for no more files.
+    """
+
+    destination: Destination
+    least: int
+    enough: int
+
+    @classmethod
+    def begin(
+        cls,
+        url: Any,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        replace: bool = False,
+        keep_query: bool = False,
+    ) -> BuildTarget:
+        """Check that the set can be written, by many processes, before the workers begin."""
+        choices = {KEEP_QUERY: keep_query}
+        options = WriteOptions(mode="w" if replace else "w-", choices=choices)
+        destination = Destination.of(Location.of(url, storage_options), options)
+        return cls(destination.begin_parts(), LEAST, ENOUGH)
+
+    @property
+    def url(self) -> str:
+        """The url of the set."""
+        return str(self.destination.place.root)
+
+    def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
+        """Write the arrays that have many references; return arrays that refer to what was written.
+
+        Urls with a signature or a token in their query are refused.
+        """
+        many = dict[Key, ManifestArray]()
+        for key, array in arrays.items():
+            # those that were written before lie in a set
+            count = sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)
+            if count >= self.least:
+                many[key] = array
+        if not many:
+            return {}
+        # check before writing: other users may read what lies in the set
+        if not self.destination.options.keep_query:
+            demand_unsigned(many.values(), self.url)
+        with explain_write_errors(self.url):
+            return self.destination.parts.write(many, self.destination.place)
+
+    def commit(self, dataset: xr.Dataset) -> None:
+        """Write the dataset of the whole set, whose parts the workers have written."""
+        self.destination.create(partial(group_from_dataset, dataset))
+
+
+@contextmanager
+def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
+    """Remove the parts of a set if the block raises an error."""
+    try:
+        yield
+    except BaseException:
+        if target is not None:
+            # parts that cannot be removed now are removed when snapshots expire
+            with suppress(OSError, VirtualdsError):
+                target.destination.parts.abandon(target.destination.place)
+        raise
+
+
+# ---------------------------------------------------------------------- files
 
 Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
 
@@ -79,28 +206,10 @@ MOST = 256
 class Outcome(Generic[Opened]):
     """The result of opening a file, or several at once: what was opened, or an error.
 
-    Parameters
-    ----------
-    numbers : tuple of int
-        The numbers of the files; only files that were joined are several.
-    found : FileBatch, Dataset or DataTree, optional
-    error : Exception, optional
-        Why nothing was opened.
-    is_fault : bool
-        Whether the file could not be opened; false if it was opened, and preparing it failed.
-    cached : int
-        How many of the files came from the cache.
-    references : int
-        How many chunks the virtual arrays of the files have.
-    ways : mapping of int to ReadWay
-        By the number of the file: how it was read, if its parser says it.
-    damaged : mapping of int to tuple of LeftOut
-        By the number of the file: damaged parts that were left out of it.
-
-    Raises
-    ------
-    ValueError
-        There are both something that was opened and an error, or neither.
+    Only files that were joined have several numbers. ``is_fault`` says whether the file could not
+    be opened: it is false if preparing it failed. ``cached`` is how many files came from the cache,
+    ``references`` how many chunks their virtual arrays have. By the number of the file, ``ways``
+    say how it was read, if its parser says it, and ``damaged`` which parts were left out of it.
     """
 
     numbers: tuple[int, ...]
@@ -150,128 +259,12 @@ def list_unopened(
     return [item for item in items if item[0] not in done]
 
 
-@dataclass(frozen=True)
-class OpenJob(Generic[Opened]):
-    """How one file becomes a dataset or tree that is ready to be combined with others.
-
-    Parameters
-    ----------
-    open : callable
-        Takes a file and returns a `FileBatch` or an `OpenedAlone`.
-    steps : tuple of callables
-        The functions that prepare the dataset or tree, one after the other.
-    retries : int
-        How often to open a file again if a failure is temporary.
-    cache : FileCache, optional
-        Keeps files as they were opened, before the first step.
-    stops : bool
-        Whether to leave the files after one that fails.
-    """
-
-    open: Callable[[Any], FileBatch | OpenedAlone]
-    steps: tuple[PrepareStep[Opened], ...] = ()
-    retries: int = 0
-    cache: FileCache | None = None
-    stops: bool = True
-
-    def look_up(self, items: Sequence[NumberedFile]) -> Sequence[FileBatch | OpenedAlone]:
-        """Return those of some files that are in the cache."""
-        found = self.cache.look_up(items) if self.cache else ()
-        if tells(INFO) and found:
-            tell(INFO, f"{sum(map(len, found)):,} files: from the cache")
-        return found
-
-    def finish(self) -> None:
-        """Write to the cache what was opened."""
-        if self.cache is not None:
-            self.cache.finish()
-
-    def open_file(self, item: NumberedFile) -> Outcome[Opened]:
-        """Open a file, and cache it.
-
-        Raises
-        ------
-        OSError
-            The cache cannot be written.
-        """
-        number, file = item
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                opened = replace(self.open(file), numbers=(number,))
-                # a file that does not decode is left out
-                decoded = None if self.stops else opened.to_dataset()
-                break
-            except OPEN_ERRORS as error:
-                if attempt > self.retries or not is_passing(error):
-                    return Outcome((number,), error=error, is_fault=True)
-                wait = choose_wait(attempt, error)
-                tell_failure(file, error, wait)
-                pause(wait)
-        lost = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
-        if self.cache is not None and not lost:
-            # what is cached says nothing of what was left out
-            self.cache.add(opened)
-        outcome = make_outcome(opened)
-        if decoded is not None and self.steps:
-            outcome = replace(outcome, found=decoded, references=int(decoded.virtual.nchunks))
-        return replace(outcome, damaged={number: lost}) if lost else outcome
-
-    def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
-        """Apply the steps to an opened file."""
-        number, file = item
-        if outcome.found is None:
-            return outcome
-        found: Any = outcome.found
-        try:
-            if self.steps and isinstance(found, FileBatch):
-                found = found.to_dataset()
-                # decoding may have loaded variables
-                outcome = replace(outcome, references=int(found.virtual.nchunks))
-            for step in self.steps:
-                found = step(file, found)
-        except OPEN_ERRORS as error:
-            error.add_note(without_secrets(f"file {file}"))
-            return Outcome((number,), error=error)
-        return replace(outcome, found=found)
-
-
 def is_passing(error: BaseException) -> bool:
     """Say whether opening failed for a temporary reason."""
     return may_pass(error) or any(
         isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS
         for cause in list_causes(error)
     )
-
-
-def make_job(
-    opening: OpenOptions,
-    building: BuildOptions,
-    steps: tuple[PrepareStep[Any], ...] = (),
-    options: StorageOptions | None = None,
-) -> OpenJob[Any]:
-    """Return the job that opens and prepares each file.
-
-    Parameters
-    ----------
-    opening : OpenOptions
-    building : BuildOptions
-    steps : tuple of callables
-        The functions that prepare what was opened.
-    options : StorageOptions, optional
-        Access options of the files.
-
-    Raises
-    ------
-    ValueError
-        There is a cache, and ``loadable_variables`` is a function: the cache cannot know it again.
-    """
-    cache = None
-    if building.cache is not None:
-        cache = FileCache(normalise_url(building.cache), opening, options)
-    open_file = partial(open_stored, opening=opening, storage_options=options)
-    return OpenJob(open_file, steps, building.retries, cache, building.stops)
 
 
 def list_steps(
@@ -325,27 +318,23 @@ PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError
 class BatchJob:
     """Work on files that this process or workers do: open, prepare and join those that are alike.
 
-    Parameters
-    ----------
-    job : OpenJob
-        Opens and prepares one file.
-    alike : Concatenator, optional
-        How to join files as they are stored, if they are.
-    target : BuildTarget, optional
-        Where references are written.
-    datasets : bool
-        Whether datasets of files are joined, too.
-    dims : tuple
-        The dimensions that all files are joined along; none if coordinates decide.
-    together : AlikeOpener, optional
-        Opens files of one structure together.
-    options : Options
-        The settings that a worker takes over.
-    process : int
-        The process that makes the job.
+    ``open`` takes a file and returns a `FileBatch` or an `OpenedAlone`, and ``steps`` prepare its
+    dataset or tree, one after the other. A file is opened again ``retries`` times if a failure is
+    temporary. ``cache`` keeps files as they were opened, before the first step. ``stops`` says
+    whether to leave the files after one that fails.
+
+    ``alike`` says how to join files as they are stored, ``together`` opens files of one structure
+    together, and ``target`` is where references are written; each may be None. ``datasets`` says
+    whether datasets of files are joined, too. ``dims`` are the dimensions that all files are joined
+    along, none if coordinates decide. A worker takes over ``options``; ``process`` is the one that
+    makes the job.
     """
 
-    job: OpenJob[Any]
+    open: Callable[[Any], FileBatch | OpenedAlone]
+    steps: tuple[PrepareStep[Any], ...] = ()
+    retries: int = 0
+    cache: FileCache | None = None
+    stops: bool = True
     alike: Concatenator | None = None
     target: BuildTarget | None = None
     datasets: bool = False
@@ -353,6 +342,26 @@ class BatchJob:
     together: AlikeOpener | None = None
     options: Options = field(default_factory=get_options)
     process: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def of(
+        cls,
+        opening: OpenOptions,
+        building: BuildOptions,
+        steps: tuple[PrepareStep[Any], ...] = (),
+        options: StorageOptions | None = None,
+    ) -> BatchJob:
+        """Return the job that opens files, with some access options, and prepares each.
+
+        A `ValueError` is raised if there is a cache, and ``loadable_variables`` is a function: the
+        cache cannot know it again.
+        """
+        cache = None
+        if building.cache is not None:
+            cache = FileCache(normalise_url(building.cache), opening, options)
+        open_file = partial(open_stored, opening=opening, storage_options=options)
+        together = AlikeOpener(opening, options)
+        return cls(open_file, steps, building.retries, cache, building.stops, together=together)
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files, prepare them, and join those that are alike, in any process."""
@@ -376,7 +385,7 @@ class BatchJob:
         for item in items:
             outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
             yield _make_portable(outcome) if self._is_away else outcome
-            if self.job.stops and outcome.error is not None:
+            if self.stops and outcome.error is not None:
                 break
 
     def open_together(
@@ -384,17 +393,15 @@ class BatchJob:
     ) -> tuple[list[Outcome[Any]], dict[int, Outcome[Any]]]:
         """Open those of some files that can be read together, or are in the cache.
 
-        Returns
-        -------
-        list of Outcome
-            Files that are ready, together.
-        dict of int to Outcome
-            Files that have to be prepared, by their numbers.
+        Returns those that are ready, together, and by their numbers those that have to be prepared.
         """
-        cached = [make_outcome(one, is_cached=True) for one in self.job.look_up(items)]
+        kept = self.cache.look_up(items) if self.cache else ()
+        if tells(INFO) and kept:
+            tell(INFO, f"{sum(map(len, kept)):,} files: from the cache")
+        cached = [make_outcome(one, is_cached=True) for one in kept]
         batches = self._open_batches(list_unopened(items, cached))
         outcomes = [*cached, *map(make_outcome, batches)]
-        if self.job.steps:
+        if self.steps:
             outcomes = [file for outcome in outcomes for file in _list_files(outcome)]
         alone = {o.number: o for o in outcomes if len(o.numbers) == 1}
         together = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
@@ -419,9 +426,9 @@ class BatchJob:
         except (VirtualdsError, OSError):
             # opening the files one by one tells which of them has which error
             pass
-        if self.job.cache is not None:
+        if self.cache is not None:
             for batch in found:
-                self.job.cache.add(batch)
+                self.cache.add(batch)
         if tells(INFO) and found:
             seconds = time.perf_counter() - begun
             tell(INFO, f"{sum(map(len, found)):,} files: {TOGETHER}, {seconds:.3f} s")
@@ -430,26 +437,25 @@ class BatchJob:
     def _make_batches(self, files: JoinableFiles) -> list[FileBatch]:
         """Return files of one structure as batches.
 
-        Raises
-        ------
-        MisfitError
-            Files are left out that do not decode, and one of these may not.
+        A `MisfitError` is raised if files are left out that do not decode, and one of these may
+        not.
         """
         found = list[FileBatch]()
         # what is cached is of use however files are combined
-        if self.alike is not None and not self.job.steps and self.job.cache is None:
+        if self.alike is not None and not self.steps and self.cache is None:
             with suppress(NeedsFullCombineError):
                 found = [self.alike.join_files(files)]
-        if not found or not (self.job.stops or found[0].is_whole):
+        if not found or not (self.stops or found[0].is_whole):
             found = collect_files(files)
-        if not self.job.stops:
+        if not self.stops:
             for batch in found:
                 batch.check_decoding()
         return found
 
     def finish(self) -> None:
         """Write to the cache what was opened."""
-        self.job.finish()
+        if self.cache is not None:
+            self.cache.finish()
 
     @property
     def smallest(self) -> int:
@@ -464,15 +470,51 @@ class BatchJob:
     @property
     def first(self) -> int:
         """Files that are opened first: few if one may fail when it is prepared."""
-        return FIRST if self.job.steps else MOST
+        return FIRST if self.steps else MOST
 
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
-        """Open a file."""
-        return self.job.open_file(item)
+        """Open a file, and cache it; an `OSError` is raised if the cache cannot be written."""
+        number, file = item
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                opened = replace(self.open(file), numbers=(number,))
+                # a file that does not decode is left out
+                decoded = None if self.stops else opened.to_dataset()
+                break
+            except OPEN_ERRORS as error:
+                if attempt > self.retries or not is_passing(error):
+                    return Outcome((number,), error=error, is_fault=True)
+                wait = choose_wait(attempt, error)
+                tell_failure(file, error, wait)
+                pause(wait)
+        lost = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
+        if self.cache is not None and not lost:
+            # what is cached says nothing of what was left out
+            self.cache.add(opened)
+        outcome = make_outcome(opened)
+        if decoded is not None and self.steps:
+            outcome = replace(outcome, found=decoded, references=int(decoded.virtual.nchunks))
+        return replace(outcome, damaged={number: lost}) if lost else outcome
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Prepare an opened file."""
-        return self.job.prepare(item, outcome)
+        """Apply the steps to an opened file."""
+        number, file = item
+        if outcome.found is None:
+            return outcome
+        found: Any = outcome.found
+        try:
+            if self.steps and isinstance(found, FileBatch):
+                found = found.to_dataset()
+                # decoding may have loaded variables
+                outcome = replace(outcome, references=int(found.virtual.nchunks))
+            for step in self.steps:
+                found = step(file, found)
+        except OPEN_ERRORS as error:
+            error.add_note(without_secrets(f"file {file}"))
+            return Outcome((number,), error=error)
+        return replace(outcome, found=found)
 
     def gather(
         self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
@@ -504,7 +546,7 @@ class BatchJob:
             batch.append(outcome)
             references += outcome.references
             # an error is reported at once
-            is_last = self.job.stops and outcome.error is not None
+            is_last = self.stops and outcome.error is not None
             if is_last or references >= enough or len(batch) == MOST:
                 yield batch
                 batch, references = [], 0

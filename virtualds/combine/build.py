@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic
+from typing import Any
 
 from virtualds.combine.alike_files import NeedsFullCombineError
-from virtualds.combine.batch_job import MOST, BatchJob, NumberedFile, Opened, Outcome
-from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.batch_job import MOST, BatchJob, BuildOptions, NumberedFile, Outcome
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.ordering import (
@@ -35,31 +34,78 @@ from virtualds.log import INFO, tell, tells
 from virtualds.progress import report_progress
 from virtualds.quantities import format_count
 
+BuildResult = tuple[Any, Sequence[Outcome[Any]], BuildReport]
+"""The dataset or tree, what was opened, and the report."""
+
 
 @dataclass(frozen=True)
-class Build(Generic[Opened]):
+class Build:
     """How files become one dataset or tree.
 
-    Parameters
-    ----------
-    files : Files
-    job : BatchJob
-        Opens and prepares the files.
-    workers : callable
-        Runs the job: in this process, in other processes, or on a cluster.
-    building : BuildOptions
-        What to do about files that cannot be opened, and how to show progress.
+    ``job`` opens and prepares the files. ``workers`` run it: in this process, in other processes,
+    or on a cluster. ``combination`` says how the files are combined, and ``building`` what to do
+    about files that cannot be opened, and how to show progress.
     """
 
     files: Files
     job: BatchJob
     workers: Workers
+    combination: Combination
     building: BuildOptions = field(default_factory=BuildOptions)
 
-    def open_files(self) -> tuple[list[Outcome[Opened]], BuildReport]:
+    def build_dataset(self) -> BuildResult:
+        """Return the dataset or tree, what was opened, and the report."""
+        begun = time.monotonic()
+        alike = self._find_concatenator()
+        found, report = self._open(alike)
+        built = None if alike is None else self._join(alike, found)
+        if built is None:
+            if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
+                # some variables are known of the first files only
+                found, report = self._open(None)
+            found, report = _list_datasets(found, report)
+            built = self._combine(found)
+        if tells(INFO):
+            seconds = time.monotonic() - begun - report.seconds
+            tell(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
+        return built, found, report
+
+    def _find_concatenator(self) -> Concatenator | None:
+        """Return the object that concatenates files as stored; None if that is of no use."""
+        lists = any(isinstance(item, list | tuple) for item in self.files.nested)
+        if lists or len(self.files.flat) < FEWEST_FILES:
+            return None
+        by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
+        arranges = how.sort or how.overlap != "keep"
+        try:
+            # if the coordinates of the files rise already, arranging the files would change nothing
+            return Concatenator(self.combination, rises=by_coords or arranges)
+        except NeedsFullCombineError:
+            return None
+
+    def _open(self, alike: Concatenator | None) -> tuple[list[Outcome[Any]], BuildReport]:
+        """Open the files; the workers join those that are alike, and write references."""
+        few = len(self.files.flat) < FEWEST_FILES
+        together = None if few else self.job.together
+        job = replace(self.job, alike=alike, together=together)
+        return replace(self, job=job).open_files()
+
+    def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> Any:
+        """Concatenate files as they are stored; return None if the result might differ."""
+        names = self.files.flat
+        batches: list[Any] = [outcome.found for outcome in found]
+        if self.job.datasets:
+            batches = [as_batch(names[o.number], o.found) for o in found]
+        if all(isinstance(batch, FileBatch) for batch in batches):
+            numbered = zip(batches, found, strict=True)
+            with suppress(NeedsFullCombineError):
+                return alike.join([replace(b, numbers=o.numbers) for b, o in numbered])
+        return None
+
+    def open_files(self) -> tuple[list[Outcome[Any]], BuildReport]:
         """Open all files; return what was opened, in the order of the files, and a report."""
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
-        found = list[Outcome[Opened]]()
+        found = list[Outcome[Any]]()
         failed: dict[int, Exception] = {}
         settled = 0
         with report_progress(self.building.progress, "opening", len(items)) as show:
@@ -90,9 +136,9 @@ class Build(Generic[Opened]):
             _warn_of_losses(report)
         return sorted(found, key=lambda outcome: outcome.number), report
 
-    def combine(self, combination: Combination, opened: Sequence[Outcome[Opened]]) -> Any:
+    def _combine(self, opened: Sequence[Outcome[Any]]) -> Any:
         """Arrange the datasets or trees of files, and combine them."""
-        names = self.files.flat
+        names, combination = self.files.flat, self.combination
         # in the order of the files, not of the workers: so errors name files in this order
         found: dict[int, Any] = {outcome.number: outcome.found for outcome in opened}
         combination.check_dims(list(found.values()))
@@ -114,8 +160,8 @@ class Build(Generic[Opened]):
         return combined
 
     def _raise_first(
-        self, outcomes: Iterable[Outcome[Opened]], found: Sequence[Outcome[Opened]]
-    ) -> Iterator[Outcome[Opened]]:
+        self, outcomes: Iterable[Outcome[Any]], found: Sequence[Outcome[Any]]
+    ) -> Iterator[Outcome[Any]]:
         """Yield outcomes; raise the fatal error of the first file, in the order of the files."""
         done, awaited = set[int](), set[int]()
         first, error = len(self.files.flat), None
@@ -133,7 +179,7 @@ class Build(Generic[Opened]):
             _decode_before(first, found)
             raise error
 
-    def _is_fatal(self, outcome: Outcome[Opened]) -> bool:
+    def _is_fatal(self, outcome: Outcome[Any]) -> bool:
         if outcome.error is None:
             return False
         return not outcome.is_fault or self.building.stops
@@ -198,75 +244,6 @@ def _find_first_error(failed: dict[int, Exception]) -> Exception:
     error = failed[min(failed)]
     error.add_note(f"none of {len(failed)} files could be opened; this is the error of the first")
     return error
-
-
-BuildResult = tuple[Any, Sequence[Outcome[Any]], BuildReport]
-"""The dataset or tree, what was opened, and the report."""
-
-
-@dataclass(frozen=True)
-class DatasetBuilder:
-    """Builds one dataset or tree of files.
-
-    Parameters
-    ----------
-    build : Build
-        How to open the files.
-    combination : Combination
-        How to combine the files.
-    """
-
-    build: Build[Any]
-    combination: Combination
-
-    def build_dataset(self) -> BuildResult:
-        """Return the dataset or tree, what was opened, and the report."""
-        begun = time.monotonic()
-        alike = self._find_concatenator()
-        found, report = self._open(alike)
-        built = None if alike is None else self._join(alike, found)
-        if built is None:
-            if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
-                # some variables are known of the first files only
-                found, report = self._open(None)
-            found, report = _list_datasets(found, report)
-            built = self.build.combine(self.combination, found)
-        if tells(INFO):
-            seconds = time.monotonic() - begun - report.seconds
-            tell(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
-        return built, found, report
-
-    def _find_concatenator(self) -> Concatenator | None:
-        """Return the object that concatenates files as stored; None if that is of no use."""
-        lists = any(isinstance(item, list | tuple) for item in self.build.files.nested)
-        if lists or len(self.build.files.flat) < FEWEST_FILES:
-            return None
-        by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
-        arranges = how.sort or how.overlap != "keep"
-        try:
-            # if the coordinates of the files rise already, arranging the files would change nothing
-            return Concatenator(self.combination, rises=by_coords or arranges)
-        except NeedsFullCombineError:
-            return None
-
-    def _open(self, alike: Concatenator | None) -> tuple[list[Outcome[Any]], BuildReport]:
-        """Open the files; the workers join those that are alike, and write references."""
-        few = len(self.build.files.flat) < FEWEST_FILES
-        together = None if few else self.build.job.together
-        job = replace(self.build.job, alike=alike, together=together)
-        return replace(self.build, job=job).open_files()
-
-    def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> Any:
-        """Concatenate files as they are stored; return None if the result might differ."""
-        names = self.build.files.flat
-        batches: list[Any] = [outcome.found for outcome in found]
-        if self.build.job.datasets:
-            batches = [as_batch(names[o.number], o.found) for o in found]
-        if all(isinstance(batch, FileBatch) for batch in batches):
-            numbered = zip(batches, found, strict=True)
-            with suppress(NeedsFullCombineError):
-                return alike.join([replace(b, numbers=o.numbers) for b, o in numbered])
-        return None
 
 
 def describe_build(cache: object, target: object) -> str:

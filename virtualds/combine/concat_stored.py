@@ -26,6 +26,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.combine.alike_files import (
     JoinableFiles,
     NeedsFullCombineError,
+    guess_dimension,
 )
 from virtualds.combine.file_batch import UNPICKLABLE, FileBatch
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, demand_lengths
@@ -64,17 +65,9 @@ CERTAIN: dict[str, tuple[str, ...]] = {
 class Concatenator:
     """Joins files whose variables differ along one dimension only.
 
-    Parameters
-    ----------
-    combination : Combination
-        How all files are to be combined.
-    rises : bool
-        Whether the coordinate of the dimension, if there is one, must increase.
-
-    Raises
-    ------
-    NeedsFullCombineError
-        The result for each file depends on all files.
+    ``combination`` says how all files are to be combined; ``rises``, whether the coordinate of the
+    dimension, if there is one, must increase. A `NeedsFullCombineError` is raised if the result for
+    each file depends on all files.
     """
 
     combination: Combination
@@ -93,10 +86,7 @@ class Concatenator:
     def join(self, batches: Sequence[FileBatch]) -> Any:
         """Return what combining the datasets or trees of all files gives.
 
-        Raises
-        ------
-        NeedsFullCombineError
-            The result might differ.
+        A `NeedsFullCombineError` is raised if the result might differ.
         """
         if sum(map(len, batches)) < FEWEST_FILES:
             raise NeedsFullCombineError("there is nothing to be saved")
@@ -173,15 +163,15 @@ class Concatenator:
     def join_files(self, files: JoinableFiles) -> FileBatch:
         """Return files of one structure as one batch, to be joined to others later.
 
-        Raises
-        ------
-        NeedsFullCombineError
-            Joining might change the result.
+        A `NeedsFullCombineError` is raised if joining might change the result.
         """
         if len(files.urls) < 2:
             raise NeedsFullCombineError("there is nothing to join")
         try:
-            dim = self._find_stored_dimension(files)
+            nested = self.combination.combine == "nested"
+            dim = str(self.combination.concat_dim) if nested else guess_dimension(files)
+            if dim is None:
+                raise NeedsFullCombineError("they do not follow each other along a dimension")
             if self.rises and all(dim not in group.lengths for group in files.walk()):
                 raise NeedsFullCombineError("they have no element to be put in order by")
             for group in files.walk():
@@ -245,10 +235,7 @@ class Concatenator:
     def _find_order(self, batches: Sequence[FileBatch], dim: str, as_given: Ints) -> Ints:
         """Return the places of all files, batch after batch, in the order in which they are joined.
 
-        Raises
-        ------
-        NeedsFullCombineError
-            They have no order.
+        A `NeedsFullCombineError` is raised if they have none.
         """
         name = batches[0].plan.find_index(dim)
         if name is None or not self._sorts:
@@ -261,22 +248,6 @@ class Concatenator:
         if order is None:
             raise NeedsFullCombineError("their coordinate does not put them in order")
         return order
-
-    def _find_stored_dimension(self, files: JoinableFiles) -> str:
-        """Return the dimension along which files seem to follow each other."""
-        if self.combination.combine == "nested":
-            return str(self.combination.concat_dim)
-        parts = files.plan.parts
-        differ = []
-        for name, part in parts.items():
-            if part.is_index:
-                one, other, *_ = files.load(name, part.stored[0][0])
-                first, second, *_ = files.list_parts(name)
-                is_same = one.tobytes() == other.tobytes() and first.decodes_like(second)
-                differ += [] if is_same else [name]
-        if len(differ) != 1:
-            raise NeedsFullCombineError("they do not follow each other along one dimension")
-        return str(parts[differ[0]].name)
 
     def _find_dimension(self, datasets: Sequence[xr.Dataset]) -> str:
         if self.combination.combine == "nested":
@@ -306,12 +277,7 @@ class Concatenator:
                 raise NeedsFullCombineError("their attributes differ")
 
     def check_plans(self, one: DecodingPlan, other: DecodingPlan) -> None:
-        """Refuse files that decode to other variables.
-
-        Raises
-        ------
-        NeedsFullCombineError
-        """
+        """Refuse files that decode to other variables."""
         if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
             raise NeedsFullCombineError("their variables differ")
         for name, part in one.parts.items():
@@ -403,13 +369,7 @@ class Concatenator:
 
 
 def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
-    """Return the groups of files by path, each of all files.
-
-    Raises
-    ------
-    NeedsFullCombineError
-        They have other groups, or may make no trees.
-    """
+    """Return the groups of files by path, each of all files; refuse what may make no trees."""
     trees = [dict(batch.walk()) for batch in batches]
     if any(list(tree) != list(trees[0]) for tree in trees):
         raise NeedsFullCombineError("their groups differ")
@@ -421,10 +381,7 @@ def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
 def _find_ordering_group(groups: Mapping[str, Sequence[FileBatch]], dim: str) -> str:
     """Return the group whose coordinate puts files in order.
 
-    Raises
-    ------
-    NeedsFullCombineError
-        Some groups with the dimension do not have or inherit it.
+    Groups with the dimension that do not have or inherit it are refused.
     """
     owner = next((path for path, (one, *_) in groups.items() if one.plan.find_index(dim)), None)
     for path, (one, *_) in groups.items():
@@ -488,27 +445,13 @@ def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
 
 
 def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) -> Ints | None:
-    """Return the order in which files follow each other along a coordinate.
+    """Return the files in the order in which they follow each other along a coordinate.
 
-    Parameters
-    ----------
-    values : array, shape (elements,)
-        The coordinate of all files, one after the other.
-    lengths : int array, shape (files,)
-        Elements of each file.
-    as_given : int array, shape (files,)
-        The files in the order in which they are given.
-    is_nested : bool
-        Whether files stay as given that have text, or one element each and fall; others are put in
-        order, as by `xarray.combine_by_coords`.
+    It is None if they overlap, or if some rise and some fall. ``values`` are those of all files,
+    one after the other, ``lengths`` how many each has, and ``as_given`` the files as they are
+    given. If ``is_nested``, files stay so that have text, or one element each and fall; others are
+    put in order, as by `xarray.combine_by_coords`.
 
-    Returns
-    -------
-    int array or None
-        The files in order; None if they overlap, or some rise and some fall.
-
-    Examples
-    --------
     >>> find_order(np.array([5, 6, 1, 2]), np.array([2, 2]), np.array([0, 1]), True)
     array([1, 0])
     >>> find_order(np.array([5, 6, 6, 7]), np.array([2, 2]), np.array([0, 1]), True) is None
@@ -544,10 +487,7 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) ->
 def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
     """Return the datasets or trees of the first two files.
 
-    Raises
-    ------
-    NeedsFullCombineError
-        Some values of the first file are not known, but those of another file of its batch.
+    Files are refused if some values of the first are not known, but those of another of its batch.
     """
     sizes = np.array([len(batch) for batch in batches])
     begins = np.cumsum(sizes) - sizes
@@ -562,10 +502,7 @@ def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
 def _check_first(pattern: Any, first: Any, dim: str) -> None:
     """Refuse two files that xarray puts in another order than all files have.
 
-    Raises
-    ------
-    NeedsFullCombineError
-        They are files of one element each among others that fall.
+    They have one element each, and stand among others that fall.
     """
     if dim in pattern.indexes and dim in first.indexes:
         index = first.indexes[dim]

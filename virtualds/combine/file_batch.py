@@ -252,13 +252,7 @@ class FileBatch:
         return map(self.cut, range(len(self)))
 
     def check_decoding(self) -> None:
-        """Refuse files of which one may not decode.
-
-        Raises
-        ------
-        MisfitError
-            Only decoding the files one by one shows which do.
-        """
+        """Refuse files of which one may not decode: decoding them one by one shows which do."""
         for batch in (self.below or {}).values():
             batch.check_decoding()
         if not self.is_aligned:
@@ -303,13 +297,7 @@ class FileBatch:
         return are_same(values) and all(one.decodes_like(two) for one, two in parts)
 
     def to_dataset(self) -> Any:
-        """Return the dataset, or the tree, of all files as one.
-
-        Raises
-        ------
-        VirtualdsError
-            Values cannot be read.
-        """
+        """Return the dataset, or the tree, of all files as one."""
         if self.below is not None:
             return datatree_of(Location.of(self.urls[0]), self.to_group(), self.opening)
         if self.indexes is not None:
@@ -408,10 +396,7 @@ def _is_repeated(array: ManifestArray) -> bool:
 def open_stored(
     url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> OpenedAlone | FileBatch:
-    """Read a file.
-
-    Errors are those of `virtualds.open_virtual_dataset`.
-    """
+    """Read a file; errors are those of `virtualds.open_virtual_dataset`."""
     location = Location.of(url, storage_options)
     with location.hold_scan():
         return make_batch(url, location, open_group(location, opening), opening)
@@ -420,10 +405,7 @@ def open_stored(
 def make_batch(
     url: Any, location: Location, group: ManifestGroup, opening: OpenOptions
 ) -> OpenedAlone | FileBatch:
-    """Return a file that was read, with its loaded values in memory.
-
-    Errors are those of `virtualds.open_virtual_dataset`.
-    """
+    """Return a file that was read, with its values in memory; errors are those of opening."""
     groups = dict(group.walk()) if opening.below else {"": group}
     if (plans := _find_plans(groups, opening)) is None:
         decoded = make_dataset_or_tree(location, group, opening)
@@ -470,8 +452,7 @@ class DecodedPart(VariableDecoding):
 def as_batch(url: Any, opened: Any) -> FileBatch | None:
     """Return an opened file as a batch that can be joined, None if that is impossible.
 
-    A variable of a dataset must be virtual or in memory, and an index the coordinate of a
-    dimension.
+    A variable of a dataset must be virtual or in memory, an index the coordinate of a dimension.
     """
     if isinstance(opened, FileBatch) or not isinstance(opened, xr.Dataset):
         return opened if isinstance(opened, FileBatch) else None

@@ -76,22 +76,10 @@ def _nest(placed: Placed) -> Nested:
 
 @dataclass(frozen=True)
 class Files:
-    """Files in order, with their nesting.
+    """Files in order, with their nesting, and access options of all of them.
 
-    Parameters
-    ----------
-    nested : list
-        Files, or lists of them.
-    options : StorageOptions, optional
-        Access options of all of them.
+    A `FileNotFoundError` is raised if no files are given.
 
-    Raises
-    ------
-    FileNotFoundError
-        No files are given.
-
-    Examples
-    --------
     >>> files = Files([["a.nc", "b.nc"], ["c.nc"]])
     >>> files.flat, files.nest({0: 1.0, 2: 3.0})
     (('a.nc', 'b.nc', 'c.nc'), [[1.0], [3.0]])
@@ -182,13 +170,7 @@ class FileStretch(NamedTuple):
 
 @dataclass(frozen=True)
 class DimensionLine:
-    """The coordinates of files along one dimension.
-
-    Parameters
-    ----------
-    indexes : sequence of pandas.Index
-        The index of each file, in the given order; at least one.
-    """
+    """The indexes of files along one dimension, in the given order; at least one."""
 
     indexes: Sequence[pd.Index[Any]]
 
@@ -198,8 +180,6 @@ class DimensionLine:
         Files with decreasing coordinates are ordered to decrease. If values have no order (text,
         missing values, some files increasing and others decreasing), the given order stays.
 
-        Examples
-        --------
         >>> line = DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])])
         >>> line.find_order().tolist()
         [1, 0, 2]
@@ -229,8 +209,6 @@ class DimensionLine:
         They follow the coordinate, or, if it has no order, the given order of the files. A file
         without remaining values is an empty stretch.
 
-        Examples
-        --------
         >>> line = DimensionLine([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
         >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
         [(0, 0, 1), (1, 0, 2), (0, 3, 4)]
@@ -318,18 +296,11 @@ def list_groups(opened: Any, *, inherit: bool = False) -> dict[str, xr.Dataset]:
 
 @dataclass(frozen=True)
 class Extent:
-    """Everything that decides the place of a file.
+    """Everything that decides the place of a file, whose name is for errors.
 
-    Parameters
-    ----------
-    file : str
-        Its name in errors.
-    indexes : mapping of str to pandas.Index
-        Its coordinates, by dimension.
-    variables : mapping of str to names
-        Its variables along each dimension; under None, all that are not coordinates.
-    scalars : frozenset of str
-        Dimensions that the file lacks but has a scalar coordinate for.
+    It has coordinates by dimension, and the variables along each dimension; under None, all that
+    are not coordinates. ``scalars`` are dimensions that the file lacks but has a scalar coordinate
+    for.
     """
 
     file: str
@@ -431,18 +402,9 @@ def is_row_wise(given: Nested, parts: Nested) -> bool:
 class Arrangement:
     """How files are ordered, and how overlaps are treated.
 
-    Parameters
-    ----------
-    sort : bool
-        Whether files that are not nested are ordered by their coordinates.
-    overlap : {"error", "first", "last", "keep"}
-        What to do with values of a coordinate that several files have: the first, or the last, of
-        the files in the given order counts.
-
-    Raises
-    ------
-    ValueError
-        ``overlap`` has an unknown value.
+    ``sort`` says whether files that are not nested are ordered by their coordinates, and
+    ``overlap`` what to do with values that several files have: the first, or the last, of the files
+    in the given order counts.
     """
 
     sort: bool = True
@@ -457,12 +419,8 @@ class Arrangement:
         """Return parts of files, whose numbers are given, nested as xarray expects them.
 
         Files that are not nested form a grid by their coordinates if there are several ``dims``,
-        the outermost first; None merges. Without any, xarray orders files by their coordinates.
-
-        Raises
-        ------
-        CombineError
-            Files overlap, or a file has no coordinate to arrange it by.
+        the outermost first; None merges. Without any, xarray orders files by their coordinates. A
+        `CombineError` is raised if files overlap, or one has no coordinate to arrange it by.
         """
         grid = _Grid(extents, self.overlap)
         if not dims:

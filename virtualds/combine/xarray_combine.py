@@ -60,21 +60,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Combination:
-    """How datasets become one.
+    """How datasets become one: by a method of xarray, along some dimensions, with its options.
 
-    Parameters
-    ----------
-    combine : {"by_coords", "nested"}
-    concat_dim : str, or list of str or None
-    options : dict
-        Other arguments of xarray.
-    arrangement : Arrangement
-        How they are put in order before that.
-
-    Raises
-    ------
-    ValueError
-        ``combine`` or an option has an unknown value, or ``combine`` takes no dimension.
+    ``arrangement`` says how they are put in order before that. A `ValueError` is raised if there is
+    no such method, or if an option has an unknown value.
     """
 
     combine: str
@@ -238,11 +227,7 @@ def combine_naming_files(
 
 
 def write_options(options: Mapping[str, str]) -> str:
-    """Return options as code.
-
-    >>> write_options({"coords": "different"})
-    'coords="different"'
-    """
+    """Return options as code, such as ``coords="different"``."""
     return ", ".join(f'{name}="{value}"' for name, value in options.items())
 
 
@@ -486,13 +471,7 @@ def _is_mixed(combination: Combination, parts: Parts, dim: Any, whole: pd.Index[
 
 
 def _has_others_between(index: pd.Index[Any], whole: pd.Index[Any]) -> bool:
-    """Say whether an index lacks elements of another one between its own.
-
-    >>> _has_others_between(pd.Index([1, 3]), pd.Index([1, 2, 3]))
-    True
-    >>> _has_others_between(pd.Index([1, 2]), pd.Index([1, 2, 3]))
-    False
-    """
+    """Say whether an index lacks elements of another one between its own."""
     if not (index.size and whole.is_unique):
         return False
     places = whole.get_indexer(index)

@@ -6,25 +6,25 @@ them. This module writes nothing; a format compares the result with the set, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.arrays.concatenate import reorder
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.regions import clear_boxes, find_boxes
+from virtualds.arrays.regions import clear_boxes, count_references, find_boxes
 from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import iterate_references
 from virtualds.chunks.projection import find_runs
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.datasets.changed_groups import join_coordinates
 from virtualds.datasets.decoding import is_dated
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.keywords import check_choice
@@ -32,9 +32,10 @@ from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
 from virtualds.datasets.references_behind import replace_variables, restore_references
 from virtualds.datasets.source_positions import (
+    NOTHING,
     POSITIONS,
     REMEDY,
-    Piece,
+    Places,
     Stretch,
     borders,
     check_unchanged,
@@ -43,6 +44,7 @@ from virtualds.datasets.source_positions import (
     find_copies,
     find_known_positions,
     find_only_dimension,
+    find_places,
     find_positions,
     find_replaced_static,
     find_stretches,
@@ -51,61 +53,61 @@ from virtualds.datasets.source_positions import (
     list_arrays_along,
     list_dims_between,
     pair_stretches,
-    place_pieces,
     put_between,
     urls_of,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, VirtualdsError, list_details
 from virtualds.formats.undecodable import decode_group
+from virtualds.options import get_options
 from virtualds.urls import lies_under
 
 
 @dataclass(frozen=True)
-class Lacking:
-    """What an append does about variables that one side lacks.
+class Appending:
+    """How a dataset is added to a group of a set along a dimension.
 
-    Parameters
-    ----------
-    new : {"error", "fill", "drop"}
-        Of variables that the set lacks: refuse them, add them with missing values where the set
-        has data already, or leave them out.
-    missing : {"error", "fill"}
-        Of variables that the new dataset lacks: refuse it, or add missing values.
+    ``position``, ``on_duplicate``, ``new_variables`` and ``missing_variables`` are those of
+    ``ds.virtual.to_manifest``. ``root`` is the url of the set, which holds values that were in
+    memory when it was written. The others are what errors tell the user to do: about positions that
+    the set has already, about a dataset that does not fit, and about a variable that the set lacks.
     """
 
-    new: str = "error"
-    missing: str = "error"
+    dim: str
+    position: str = "end"
+    on_duplicate: str = "raise"
+    new_variables: str = "error"
+    missing_variables: str = "error"
+    root: str = ""
+    if_known: str = REMEDY
+    if_misfit: str = (
+        "convert variables that differ, or pass new_variables='fill' or missing_variables='fill' "
+        "if one side lacks them"
+    )
+    if_extra: str = "ds.drop_vars leaves it out"
 
-    def complete(
-        self, present: xr.Dataset, new: xr.Dataset, dim: str
-    ) -> tuple[xr.Dataset, xr.Dataset]:
+    def __post_init__(self) -> None:
+        check_choice("position", self.position, POSITIONS)
+        check_choice("on_duplicate", self.on_duplicate, ("raise", "skip"))
+
+    def complete(self, present: xr.Dataset, new: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
         """Return the set and the new dataset with the variables that they get.
 
         What is refused stays as it is, so that the comparison of both names it.
-
-        Raises
-        ------
-        CombineError
-            No value of a variable can mean that it is missing.
         """
         extra = [name for name in new.variables if name not in present.variables]
-        if self.new == "drop":
+        if self.new_variables == "drop":
             new = new.drop_vars(extra)
-        elif self.new == "fill":
-            present = _add_variables(present, new, extra, dim)
-        if self.missing == "fill":
+        elif self.new_variables == "fill":
+            present = _add_variables(present, new, extra, self.dim)
+        if self.missing_variables == "fill":
             lacks = [
                 name
                 for name, variable in present.variables.items()
-                if dim in variable.dims and name not in new.variables
+                if self.dim in variable.dims and name not in new.variables
             ]
-            new = _add_variables(new, present, lacks, dim)
+            new = _add_variables(new, present, lacks, self.dim)
         return present, new
-
-
-LACKING_REFUSED = Lacking()
-"""What one side lacks is refused."""
 
 
 def _add_variables(
@@ -116,19 +118,15 @@ def _add_variables(
         variable = model.variables[name]
         if dim in variable.dims:
             variable = _make_missing(name, variable, dim, dataset.sizes[dim])
-        _demand_lengths(name, variable, dataset)
+        for other, size in variable.sizes.items():
+            if size != (known := dataset.sizes.get(other, size)):
+                raise CombineError(
+                    f"{name}: it has {size} elements along {other!r}, and the other variables have "
+                    f"{known}; select the same elements, or leave it out (ds.drop_vars)"
+                )
         assign = dataset.assign_coords if name in model.coords else dataset.assign
         dataset = assign({name: variable})
     return dataset
-
-
-def _demand_lengths(name: Hashable, variable: xr.Variable, dataset: xr.Dataset) -> None:
-    for dim, size in variable.sizes.items():
-        if size != (known := dataset.sizes.get(dim, size)):
-            raise CombineError(
-                f"{name}: it has {size} elements along {dim!r}, and the other variables have "
-                f"{known}; select the same elements, or leave it out (ds.drop_vars)"
-            )
 
 
 def _make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) -> xr.Variable:
@@ -171,117 +169,43 @@ CODING_ATTRIBUTES = (
 """Attributes that say how stored numbers encode values."""
 
 
-class Remedies(NamedTuple):
-    """What errors say to do about data that do not fit a set, in the words of the caller.
+def append_along(old: ManifestGroup, new: xr.Dataset, how: Appending) -> ManifestGroup:
+    """Return a group with a dataset added along a dimension; itself if it has all of it already.
 
-    ``duplicates`` is about positions that the set has already, ``misfit`` about a dataset that does
-    not fit, and ``leave_out`` about a variable that the set lacks.
-    """
-
-    duplicates: str = REMEDY
-    misfit: str = (
-        "convert variables that differ, or pass new_variables='fill' or missing_variables='fill' "
-        "if one side lacks them"
-    )
-    leave_out: str = "ds.drop_vars leaves it out"
-
-
-OF_APPEND = Remedies()
-
-
-def append_along(
-    old: ManifestGroup,
-    new: xr.Dataset,
-    dim: str,
-    position: str = "end",
-    on_duplicate: str = "raise",
-    lacking: Lacking = LACKING_REFUSED,
-    remedies: Remedies = OF_APPEND,
-    root: str = "",
-) -> ManifestGroup:
-    """Return a set with a dataset added along a dimension.
-
-    Parameters
-    ----------
-    old : ManifestGroup
-        The set.
-    new : xarray.Dataset
-        The dataset to add. It has the variables of the set, and their sizes except along ``dim``.
-    dim : str
-    position : {"end", "start", "coordinate"}
-        Where to put the dataset. ``"coordinate"`` splits the dataset, and puts each part where
-        its values of the coordinate belong.
-    on_duplicate : {"raise", "skip"}
-        What to do about positions that are in the set already.
-    lacking : Lacking
-        What to do about variables that one side lacks.
-    remedies : Remedies
-        What errors tell the user to do.
-    root : str
-        Url of the set, which holds values that were in memory when it was written.
-
-    Returns
-    -------
-    ManifestGroup
-        ``old`` itself if the set has all of the dataset already.
+    A group without the dimension does not grow: the dataset must equal it.
 
     Raises
     ------
     CombineError
-        The dataset does not fit the set, or the set has some of its data already.
+        The dataset does not fit the group, or the group has some of its data already.
     ValueError
-        The dimension, ``position`` or ``on_duplicate`` is unknown.
+        One of them does not have the dimension.
     """
-    check_choice("position", position, POSITIONS)
-    check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
-    new = restore_references(new)
-    present = _open_set(old, new, dim)
-    present, new = lacking.complete(present, new, dim)
-    new = _select_comparable(present, _load_index_alike(present, new, dim), dim, remedies)
+    dim, new = how.dim, restore_references(new)
+    grows = dim in list_sizes(old) or dim in new.dims
+    present = _open_set(old, new, dim) if grows else _open_set(old, None, None)
+    present, new = how.complete(present, new)
+    new = _select_comparable(present, _load_index_alike(present, new, dim), how)
+    if not grows:
+        return old if len(present.variables) == len(old.variables) else to_stored(old, present)
     known = find_known_positions(present, new, dim)
-    if known.any() and on_duplicate == "raise":
-        raise duplicates_error(present, new, dim, known, remedies.duplicates)
+    if known.any() and how.on_duplicate == "raise":
+        raise duplicates_error(present, new, dim, known, how.if_known)
     if known.all():
         return old
     check_unchanged(present, new, dim)
-    new = _load_unread(new)
-    present = _load_alike(present, new, root)
-    runs = find_runs(np.flatnonzero(~known))
-    pieces = place_pieces(present, new, runs, dim, position)
-    return _to_group(old, _join_pieces(present, new, pieces, dim))
-
-
-def compare_static(
-    old: ManifestGroup, new: xr.Dataset, dim: str, lacking: Lacking = LACKING_REFUSED
-) -> ManifestGroup:
-    """Return a group without the dimension, which does not grow: the new dataset must equal it.
-
-    Raises
-    ------
-    CombineError
-        The dataset has other values, or variables that the group lacks.
-    """
-    present, new = lacking.complete(_open_set(old, None, None), restore_references(new), dim)
-    _select_comparable(present, new, dim)
-    return old if len(present.variables) == len(old.variables) else _to_group(old, present)
+    places = find_places(present, new, np.flatnonzero(~known), dim, how.position)
+    return to_stored(old, _put(present, new, places, dim, how.root))
 
 
 def replace_sources(
     old: ManifestGroup, new: xr.Dataset, dim: str | None = None, root: str = ""
 ) -> ManifestGroup:
-    """Return a set in which a dataset replaces the data that came from the same sources.
+    """Return a group in which a dataset replaces the data that came from the same sources.
 
-    Parameters
-    ----------
-    old : ManifestGroup
-        The set.
-    new : xarray.Dataset
-        Opened from sources that were processed again. The sources have the urls that the set
-        refers to, or the dataset has values of the coordinate that the set has.
-    dim : str, optional
-        The dimension along which sources follow each other, by default the only such dimension.
-    root : str
-        Url of the set, which holds values that were in memory when it was written.
+    The sources have the urls that the set refers to, or the dataset has values of the coordinate
+    that the set has. ``dim`` is by default the only dimension along which sources follow each
+    other; ``root`` is the url of the set.
 
     Raises
     ------
@@ -297,40 +221,20 @@ def replace_sources(
         dim = find_only_dimension(present, urls_of(new))
     # variables without the dimension may come from one of the sources that have changed
     static = find_replaced_static(present, new, dim)
-    new = _select_comparable(
-        present, _load_index_alike(present, new.drop_vars(list(static)), dim), dim
-    )
-    new = _load_unread(new)
+    new = _load_index_alike(present, new.drop_vars(list(static)), dim)
+    new = _select_comparable(present, new, Appending(dim))
     places = pair_stretches(present, new, dim)
-    present = _load_alike(present, new, root)
-    pieces = put_between(present.sizes[dim], places)
-    return _to_group(old, _join_pieces(present, new, pieces, dim).assign(static))
+    return to_stored(old, _put(present, new, places, dim, root).assign(static))
 
 
 def remove_sources(
     old: ManifestGroup, urls: Iterable[str], dim: str | None = None, root: str = ""
 ) -> ManifestGroup:
-    """Return a set without the data that come from some sources.
+    """Return a group without the data that come from some sources; itself if all of it stays.
 
     Positions along the dimension go where no chunk of another source is left. Elsewhere the chunks
     are missing then: one file of a grid leaves a gap. Coordinates stay there, and so do variables
-    without a dimension of the grid.
-
-    Parameters
-    ----------
-    old : ManifestGroup
-        The set.
-    urls : iterable of str
-        The sources.
-    dim : str, optional
-        The dimension along which sources follow each other, by default the only such dimension.
-    root : str
-        Url of the set, which holds values that were in memory when it was written.
-
-    Returns
-    -------
-    ManifestGroup
-        ``old`` itself if all that the set has of the sources stays.
+    without a dimension of the grid. ``dim`` and ``root`` are those of `replace_sources`.
 
     Raises
     ------
@@ -352,19 +256,18 @@ def remove_sources(
     met = _find_removed(present, dim, wanted)
     others = {url for url in listed - wanted if not _is_held(url, root)}
     left = met & find_positions(present, dim, others)
-    kept = np.flatnonzero(~met | left)
-    if not kept.size:
+    gone = find_runs(np.flatnonzero(met & ~left))
+    if gone == [(0, met.size)]:
         raise CombineError(
             f"nothing would be left of the set along {dim!r}; remove the set instead"
         )
-    pieces = [Piece(False, *run) for run in find_runs(kept)]
-    rest = _join_pieces(present, present, pieces, dim)
+    rest = _put(present, present, [(run, NOTHING) for run in gone], dim, root)
     if left.any():
         gapped = _leave_gaps(rest, wanted, _find_grid(present, dim, others, left), root)
-        if gapped is rest and kept.size == met.size:
+        if gapped is rest and not gone:
             return old
         rest = gapped
-    return _to_group(old, rest)
+    return to_stored(old, rest)
 
 
 def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
@@ -400,7 +303,7 @@ def _find_grid(
     grid = {dim}
     for run in find_runs(np.flatnonzero(left)):
         part = cut_along(present, dim, run)
-        for _, array in list_arrays_along(part, dim):
+        for array, _ in list_arrays_along(part, dim):
             # the files of one array lie alike
             if used := others.intersection(file.url for file in array.sources):
                 grid |= set(list_dims_between(part, {min(used)}))
@@ -511,10 +414,9 @@ def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Data
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
-def _select_comparable(
-    present: xr.Dataset, new: xr.Dataset, dim: str, remedies: Remedies = OF_APPEND
-) -> xr.Dataset:
+def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: Appending) -> xr.Dataset:
     """Return the variables that grow; refuse a dataset whose variables do not fit the set."""
+    dim = how.dim
     check_systems_of_set(list_systems(present), new)
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
     lacking = sorted(
@@ -522,7 +424,7 @@ def _select_comparable(
         for name, v in present.variables.items()
         if dim in v.dims and name not in new.variables
     )
-    problems = [f"{name}: the set has no such variable ({remedies.leave_out})" for name in extra]
+    problems = [f"{name}: the set has no such variable ({how.if_extra})" for name in extra]
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:
@@ -531,19 +433,31 @@ def _select_comparable(
     if problems:
         said = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
-            f"written; {remedies.misfit}"
+            f"written; {how.if_misfit}"
         )
         raise CombineError(list_details(said, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
 
-def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
-    """Yield why a new variable cannot continue the variable of the set."""
+def list_misfits(old: xr.Variable, new: xr.Variable, free: Collection[Hashable]) -> Iterator[str]:
+    """Yield why a variable is no part of one of a set, whose length may differ along some dims."""
     if coded := sorted(name for name in PACKING_ATTRIBUTES if name in new.attrs.keys() - old.attrs):
         yield f"it is not decoded, since it has {', '.join(coded)}; open it with decode_cf=True"
-        return
-    if old.dims != new.dims:
+    elif old.dims != new.dims:
         yield f"its dimensions are {old.dims} in the set and {new.dims} in the new dataset"
+    else:
+        for dim in old.dims:
+            if dim not in free and old.sizes[dim] != new.sizes[dim]:
+                yield (
+                    f"it has {old.sizes[dim]} elements along {dim!r} in the set and "
+                    f"{new.sizes[dim]} in the new dataset"
+                )
+
+
+def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterator[str]:
+    """Yield why a new variable cannot continue the variable of the set."""
+    if misfits := list(list_misfits(old, new, (dim,))):
+        yield from misfits
         return
     if old.dtype != new.dtype and not any(
         {old.dtype.kind, new.dtype.kind} <= k for k in JOINABLE_KINDS
@@ -554,11 +468,6 @@ def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -
     if None not in kinds and kinds[0] != kinds[1]:
         yield f"its values are {kinds[0]} in the set and {kinds[1]} in the new dataset"
         return
-    sizes = ((d, old.sizes[d], new.sizes[d]) for d in old.dims if d != dim)
-    for other, before, after in sizes:
-        if before != after:
-            yield f"it has {before} elements along {other!r} in the set, {after} in the new dataset"
-            return
     if dim not in old.dims and not _is_equal(name, old, new, dim):
         # if it were left out, the new data would have the values of the set
         remedy = (
@@ -603,26 +512,41 @@ def _load_unread(new: xr.Dataset) -> xr.Dataset:
     return replace_variables(new, loaded)
 
 
-def _load_alike(present: xr.Dataset, new: xr.Dataset, root: str) -> xr.Dataset:
-    """Load variables of the set that the new dataset has loaded: a set stores all or no values."""
+def load_alike(
+    present: xr.Dataset, new: xr.Dataset, root: str, *, only_own: bool = False
+) -> xr.Dataset:
+    """Load variables of the set that the new dataset has loaded: a set stores all or no values.
+
+    ``only_own`` leaves those virtual that are large, or of which the set does not hold all chunks.
+    """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():
-        array = get_virtual_array(present.variables[name])
-        if get_virtual_array(variable) is None and array is not None:
-            if not all(_is_held(file.url, root) for file in array.sources):
-                why = "the set has references of it, and what is appended is not virtual"
-                warn_of_values(str(name), array.nbytes, why)
-            loaded[name] = present.variables[name].copy(data=np.asarray(array))
+        known = present.variables.get(name)
+        array = None if known is None else get_virtual_array(known)
+        if known is None or array is None or get_virtual_array(variable) is not None:
+            continue
+        is_own = all(_is_held(file.url, root) for file in array.sources)
+        is_small = array.nbytes <= get_options().load_limit
+        if only_own and not (is_own and is_small and count_references(array)):
+            continue
+        if not is_own:
+            why = "the set has references of it, and what is appended is not virtual"
+            warn_of_values(str(name), array.nbytes, why)
+        loaded[name] = known.copy(data=np.asarray(array))
     return present.assign(loaded)
 
 
 # ---------------------------------------------------------------------- join
 
 
-def _join_pieces(
-    present: xr.Dataset, new: xr.Dataset, pieces: Sequence[Piece], dim: str
-) -> xr.Dataset:
-    """Put pieces one after the other; variables without the dimension are those of the set."""
+def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: str) -> xr.Dataset:
+    """Return the set with pieces of new data in place of stretches of it.
+
+    Variables without the dimension are those of the set.
+    """
+    new = _load_unread(new)
+    present = load_alike(present, new, root)
+    pieces = put_between(present.sizes[dim], places)
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
     both = {False: present, True: new}
     used = [kind for kind in both if any(piece.is_new == kind for piece in pieces)]
@@ -666,31 +590,37 @@ def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Stretch]) ->
     for name, (variable, array) in arrays.items():
         data: Any = reorder(array, variable.dims.index(dim), lengths, order)
         virtual[name] = xr.Variable(variable.dims, data, variable.attrs, variable.encoding)
-    coords = {name: v for name, v in virtual.items() if name in dataset.coords}
-    rest = {name: v for name, v in virtual.items() if name not in coords}
-    return ordered.assign_coords(coords).assign(rest)
+    coords = [name for name in virtual if name in dataset.coords]
+    return ordered.assign(virtual).set_coords(coords)
 
 
-def _to_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
-    """Return a dataset as a group; refuse values that the encoding of the set cannot express."""
+def to_stored(
+    old: ManifestGroup, dataset: xr.Dataset, changed: Collection[Hashable] | None = None
+) -> ManifestGroup:
+    """Return a changed dataset as a group; all but some variables stay as they are stored.
+
+    Raises
+    ------
+    CombineError
+        The encoding of the set cannot express values.
+    """
     found = group_from_dataset(dataset)
-    for name, variable in old.variables.items():
-        _check_coding(name, variable, found.variables[name])
+    checked = old.variables if changed is None else map(str, changed)
+    variables = found.variables
+    for name in checked:
+        _check_coding(name, old.variables[name], variables[name])
+    if changed is not None:
+        kept = {str(name): variables[str(name)] for name in changed}
+        return replace(old, variables={**old.variables, **kept})
     attributes = join_coordinates(old.attributes, found.attributes)
-    return replace(found, groups=old.groups, attributes=attributes, encoding=old.encoding)
+    return replace(old, variables=variables, attributes=attributes)
 
 
-def list_coding_changes(old: ManifestVariable, new: ManifestVariable) -> list[str]:
-    """Return which attributes say of two variables that their numbers encode values otherwise."""
-    pairs = {key: (old.attributes.get(key), new.attributes.get(key)) for key in CODING_ATTRIBUTES}
-    return [key for key, (before, after) in pairs.items() if str(before) != str(after)]
-
-
-def _check_coding(name: Hashable, old: Any, new: Any) -> None:
+def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) -> None:
     if isinstance(new.data, ManifestArray) or new.data.dtype.kind in TEXT_KINDS:
         return
     before, after = dict(old.attributes), dict(new.attributes)
-    differing = list_coding_changes(old, new)
+    differing = [key for key in CODING_ATTRIBUTES if str(before.get(key)) != str(after.get(key))]
     dtypes = [data.dtype.newbyteorder("=") for data in (old.data, new.data)]
     # joining promotes numbers, and that is fine; times must keep the dtype of the set
     if dtypes[0] != dtypes[1] and (before.get("units") or dtypes[1] != np.result_type(*dtypes)):
@@ -699,7 +629,17 @@ def _check_coding(name: Hashable, old: Any, new: Any) -> None:
     if differing:
         key = differing[0]
         raise CombineError(
-            f"append: the set cannot store the new values of {name!r} exactly (it has {key} "
+            f"the set cannot store the new values of {name!r} exactly (it has {key} "
             f"{before.get(key)!r}, and they would need {after.get(key)!r}); convert them, or write "
             f"the set anew (mode='w')"
         )
+
+
+def join_coordinates(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+    """Return the attributes of a group that also names the coordinates of another.
+
+    CF names coordinates that belong to no variable in an attribute of the group, as xarray does.
+    """
+    names = [str(attributes.get("coordinates", "")).split() for attributes in (old, new)]
+    joined = " ".join(dict.fromkeys([*names[0], *names[1]]))
+    return {**old, "coordinates": joined} if names[1] else dict(old)

@@ -37,28 +37,11 @@ class AxisCells:
     """The stretch of its axis that each position of a dimension takes.
 
     A cell begins at the value of its coordinate, and ends at the next value, or after the usual
-    step where dates are missing in an otherwise regular axis.
+    step where dates are missing in an otherwise regular axis. ``low`` and ``high`` are the ends of
+    the cells, none of which ends before it begins: days since 1970-01-01 in a ``calendar``, lead
+    times in hours, other numbers, or positions. ``missing`` are stretches without a value in a
+    regular axis of dates; ``doubled`` those to which the values of the axis return.
 
-    Parameters
-    ----------
-    kind : {"positions", "numbers", "hours", "dates"}
-        What the numbers are. Dates are days since 1970-01-01; ``"hours"`` are lead times.
-    low, high : float64 arrays, shape (n,)
-        The ends of each cell.
-    missing : tuple of pairs of float
-        Stretches without a value in an otherwise regular axis of dates.
-    doubled : tuple of pairs of float
-        Stretches that lie in several parts of the axis: its values return to where they have been.
-    calendar : str
-        Of the dates.
-
-    Raises
-    ------
-    ValueError
-        A cell ends before it begins.
-
-    Examples
-    --------
     >>> cells = AxisCells.of(xr.Dataset(coords={"x": [0.0, 0.5, 1.0]}), "x")
     >>> cells.kind, cells.span(1, 3)
     ('numbers', (0.5, 1.5))

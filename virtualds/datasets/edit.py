@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append import remove_sources
-from virtualds.datasets.changed_groups import (
+from virtualds.datasets.decoding import settle_left_out
+from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
+from virtualds.datasets.location import Location
+from virtualds.datasets.write import (
+    Destination,
+    WriteOptions,
     find_group,
     list_inherited,
     naming_group,
     normalise_path,
     put_group,
-    sizes_of,
 )
-from virtualds.datasets.decoding import settle_left_out
-from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
-from virtualds.datasets.location import Location
-from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import CombineError
 from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.stores.access_rules import Allow
@@ -66,14 +67,8 @@ Words = Callable[[str], str | None]
 """Takes the name of a variable; returns what it is called now, None if it is gone."""
 
 
-def drop_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
-    """Return a group without some variables.
-
-    Raises
-    ------
-    ValueError
-        There is no such variable.
-    """
+def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
+    """Return a group without some variables; a `ValueError` is raised if it lacks one."""
     gone = set(names)
     for name in sorted(gone - group.variables.keys()):
         raise _unknown_error("drop_variables", name, group.variables)
@@ -81,14 +76,8 @@ def drop_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
     return _change_words(found, lambda name: None if name in gone else name, ("coordinates",))
 
 
-def drop_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
-    """Return a set without some groups and those below them.
-
-    Raises
-    ------
-    ValueError
-        There is no such group.
-    """
+def without_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
+    """Return a set without some groups and those below; a `ValueError` is raised for others."""
     for path in paths:
         above, _, name = path.rpartition("/")
         holder = find_group(root, above)
@@ -99,18 +88,13 @@ def drop_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
     return root
 
 
-def rename(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
+def rename_all(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
     """Return a group whose variables and dimensions have other names.
 
     A dimension is renamed in the groups below, too, which share it. Attributes that name variables
-    get the new names.
-
-    Raises
-    ------
-    ValueError
-        There is no such name, or a new name is taken.
+    get the new names. A `ValueError` is raised if there is no such name, or a new one is taken.
     """
-    dims = sizes_of(group)
+    dims = list_sizes(group)
     for name in sorted(names.keys() - group.variables.keys() - dims.keys()):
         raise _unknown_error("rename", name, {**group.variables, **dims})
     found = _rename_here(group, names)
@@ -119,39 +103,24 @@ def rename(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
 
 
 def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGroup:
-    """Return a group with other attributes; a value of None removes one.
+    """Return a group with other attributes, by ``"name"`` or ``"variable:name"``; None removes one.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-    changes : mapping
-        Values by ``"name"``, of the group, or ``"variable:name"``.
-
-    Raises
-    ------
-    ValueError
-        There is no such variable, or the attribute says how stored numbers are decoded.
+    A `ValueError` is raised if there is no such variable, or if the attribute says how stored
+    numbers are decoded.
     """
-    found, variables = dict(group.attributes), dict(group.variables)
     for key, value in changes.items():
         of, _, name = key.rpartition(":")
-        if not of:
-            _set(found, name, value)
-            continue
-        if of not in variables:
-            raise _unknown_error("attributes", of, variables)
-        _demand_undecoded(key, name, value, variables[of])
-        attributes = dict(variables[of].attributes)
-        _set(attributes, name, value)
-        variables[of] = replace(variables[of], attributes=attributes)
-    return replace(group, attributes=found, variables=variables)
-
-
-def _set(attributes: dict[str, Any], name: str, value: Any) -> None:
-    if value is None:
-        attributes.pop(name, None)
-    else:
-        attributes[name] = value
+        if of and of not in group.variables:
+            raise _unknown_error("attributes", of, group.variables)
+        owner = group.variables[of] if of else group
+        if isinstance(owner, ManifestVariable):
+            _demand_undecoded(key, name, value, owner)
+        kept = {n: v for n, v in {**owner.attributes, name: value}.items() if v is not None}
+        changed = replace(owner, attributes=kept)
+        if isinstance(changed, ManifestVariable):
+            changed = replace(group, variables={**group.variables, of: changed})
+        group = changed
+    return group
 
 
 def _demand_undecoded(key: str, name: str, value: Any, variable: ManifestVariable) -> None:
@@ -177,7 +146,7 @@ def _unknown_error(argument: str, name: str, known: Iterable[str]) -> ValueError
 
 
 def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
-    for what, known in (("variable", group.variables), ("dimension", sizes_of(group))):
+    for what, known in (("variable", group.variables), ("dimension", list_sizes(group))):
         counts = Counter(names.get(name, name) for name in known)
         if taken := [name for name, count in counts.items() if count > 1]:
             raise ValueError(
@@ -248,52 +217,16 @@ MOST_OWN_CHUNKS = 64
 """Values that a set holds itself have few chunks: large ones, or one."""
 
 
-@dataclass(frozen=True)
-class Edits:
-    """What to change in a set; as for `edit`. Something changes."""
-
-    rename: Mapping[str, str]
-    drop_variables: tuple[str, ...]
-    drop_groups: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    path: str
-    own: str
-
-    def __post_init__(self) -> None:
-        if not (self.rename or self.drop_variables or self.drop_groups or self.attributes):
-            raise ValueError(
-                "edit: nothing to change; give rename, drop_variables, drop_groups or attributes"
-            )
-
-    def apply(self, old: ManifestGroup) -> ManifestGroup:
-        """Return the set with all changes."""
-        root = drop_groups(old, self.drop_groups)
-        group = find_group(root, self.path)
-        if group is None:
-            raise ValueError(
-                f"group {self.path!r}: the set has {sorted(p for p, _ in root.walk() if p)}"
-            )
-        if inherited := list_inherited(root, self.path, self.rename):
-            raise ValueError(
-                f"rename {min(inherited)!r}: group /{self.path} has this coordinate from a group "
-                f"above it; rename it there, and it is renamed here as well"
-            )
-        with naming_group(self.path):
-            group = drop_variables(group, self.drop_variables)
-            group = rename(self._load_renamed(group), self.rename)
-            group = change_attributes(group, self.attributes)
-        return put_group(root, self.path, group)
-
-    def _load_renamed(self, group: ManifestGroup) -> ManifestGroup:
-        """Load values that the set holds: they are written under the new name, for plain Zarr."""
-        renamed = {
-            name: v
-            for name, v in group.variables.items()
-            # of other arrays, the files would have to be listed
-            if name in self.rename and getattr(v.data, "nchunks", 0) <= MOST_OWN_CHUNKS
-        }
-        loaded = load_own_values(replace(group, variables=renamed, groups={}), self.own).variables
-        return replace(group, variables={**group.variables, **loaded})
+def _load_renamed(group: ManifestGroup, names: Collection[str], own: str) -> ManifestGroup:
+    """Load values that the set holds: they are written under the new name, for plain Zarr."""
+    renamed = {
+        name: v
+        for name, v in group.variables.items()
+        # of other arrays, the files would have to be listed
+        if name in names and getattr(v.data, "nchunks", 0) <= MOST_OWN_CHUNKS
+    }
+    loaded = load_own_values(replace(group, variables=renamed, groups={}), own).variables
+    return replace(group, variables={**group.variables, **loaded})
 
 
 @make_strict()
@@ -362,16 +295,34 @@ def edit(
     'K'
     """
     location = Location.of(url, storage_options)
-    edits = Edits(
-        rename=dict(rename or {}),
-        drop_variables=names_of("drop_variables", drop_variables),
-        drop_groups=tuple(map(normalise_path, names_of("drop_groups", drop_groups))),
-        attributes=dict(attributes or {}),
-        path=normalise_path(group),
-        own=f"{location.url.rstrip('/')}/",
-    )
+    names, path = dict(rename or {}), normalise_path(group)
+    variables = names_of("drop_variables", drop_variables)
+    groups = tuple(map(normalise_path, names_of("drop_groups", drop_groups)))
+    if not (names or variables or groups or attributes):
+        raise ValueError(
+            "edit: nothing to change; give rename, drop_variables, drop_groups or attributes"
+        )
+
+    def change(old: ManifestGroup) -> ManifestGroup:
+        root = without_groups(old, groups)
+        found = find_group(root, path)
+        if found is None:
+            raise ValueError(
+                f"group {path!r}: the set has {sorted(p for p, _ in root.walk() if p)}"
+            )
+        if inherited := list_inherited(root, path, names):
+            raise ValueError(
+                f"rename {min(inherited)!r}: group /{path} has this coordinate from a group "
+                f"above it; rename it there, and it is renamed here as well"
+            )
+        with naming_group(path):
+            found = without_variables(found, variables)
+            found = _load_renamed(found, names, f"{location.url.rstrip('/')}/")
+            found = change_attributes(rename_all(found, names), attributes or {})
+        return put_group(root, path, found)
+
     options = WriteOptions(format, "r+", conflict=conflict, allow=allow)
-    Destination.of(location, options).change(edits.apply)
+    Destination.of(location, options).change(change)
 
 
 # ---------------------------------------------------------------------- dropping sources

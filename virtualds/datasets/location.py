@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,44 +63,18 @@ TUNING = {"simple_templates", "max_gap", "max_block", "cache_size", "asynchronou
 """Its options that say how it works, which we do without."""
 
 
-@dataclass(frozen=True)
-class Meant:
-    """What an object means: a url, with access options, and how files of the set are opened.
+def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Location | None:
+    """Return the location that an object means, None for a path and for objects that mean no file.
 
-    Parameters
-    ----------
-    url : str
-    options : StorageOptions, optional
-    policy : AccessPolicy
-    """
-
-    url: str
-    options: StorageOptions | None = None
-    policy: AccessPolicy = ANYWHERE
-
-
-def is_reference_url(given: Any) -> bool:
-    """Say whether a url is that of fsspec's filesystem of references."""
-    return isinstance(given, str) and scheme_of(given) == "reference"
-
-
-def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Meant | None:
-    """Return what an object means, None for a path and for objects that mean no file.
-
-    Parameters
-    ----------
-    given : object
-        A ``reference://`` url, bytes, an open binary file, a file, mapper or filesystem of fsspec,
-        or a dict of kerchunk references.
-    options : mapping, optional
-        Access options of the user; for references, those of the files that they name.
+    It may be a ``reference://`` url, bytes, an open binary file, a file, mapper or filesystem of
+    fsspec, or a dict of kerchunk references, of which the options are those of their files.
 
     Examples
     --------
     >>> find_meaning(b"CDF").url.startswith("held://")
     True
     """
-    if is_reference_url(given):
+    if isinstance(given, str) and scheme_of(given) == "reference":
         return _open_reference_url(given, options or {})
     if isinstance(given, str | os.PathLike):
         return None
@@ -114,21 +88,21 @@ def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Meant 
     return _find_open_file(given)
 
 
-def _hold(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Meant:
-    return Meant(held.name, make_options(held), policy)
+def _hold(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Location:
+    return Location(held.name, make_options(held), policy=policy)
 
 
 # ---------------------------------------------------------------------- open files
 
 
-def _find_open_file(given: Any) -> Meant | None:
+def _find_open_file(given: Any) -> Location | None:
     """Return the file that an open file of Python means, None if it is none."""
     if not (hasattr(given, "read") and hasattr(given, "seek")):
         return None
     if isinstance(given, io.TextIOBase):
         raise TypeError(f"{given!r:.80} is open as text; open it in mode 'rb'")
     if (path := _find_path(given)) is not None:
-        return Meant(normalise_url(path))
+        return Location(normalise_url(path))
     if isinstance(given, io.BytesIO):
         # the user may change or close it later
         return _hold(HeldBytes(given.getbuffer(), "BytesIO"))
@@ -164,7 +138,9 @@ def _filesystem_of(given: Any) -> Any:
     return found if isinstance(found, spec.AbstractFileSystem) else None
 
 
-def _find_in_fsspec(given: Any, filesystem: Any, options: Mapping[str, Any] | None) -> Meant | None:
+def _find_in_fsspec(
+    given: Any, filesystem: Any, options: Mapping[str, Any] | None
+) -> Location | None:
     """Return what a file, mapper or filesystem of fsspec means."""
     path = getattr(given, "root", None) if hasattr(given, "root") else getattr(given, "path", None)
     if _is_references(filesystem) and not (path or "").strip("/"):
@@ -185,7 +161,7 @@ def _is_references(filesystem: Any) -> bool:
     return "reference" in ((spoken,) if isinstance(spoken, str) else spoken)
 
 
-def _find_url(given: Any, filesystem: Any, path: Any) -> Meant | None:
+def _find_url(given: Any, filesystem: Any, path: Any) -> Location | None:
     """Return the url and options of a path, None where fsspec would not find it again by them."""
     import fsspec
 
@@ -201,13 +177,13 @@ def _find_url(given: Any, filesystem: Any, path: Any) -> Meant | None:
         return None
     if again != filesystem:
         return None
-    return Meant(normalise_url(url), find_options(filesystem, url))
+    return Location(normalise_url(url), find_options(filesystem, url))
 
 
 # ---------------------------------------------------------------------- references
 
 
-def _open_reference_url(url: str, options: Mapping[str, Any]) -> Meant:
+def _open_reference_url(url: str, options: Mapping[str, Any]) -> Location:
     """Return the set that a url ``reference://`` or ``reference::URL`` means with its options."""
     _, _, rest = url.partition("::")
     given = {**options, **({"fo": rest} if rest else {})}
@@ -220,7 +196,7 @@ def _open_reference_url(url: str, options: Mapping[str, Any]) -> Meant:
     return _open_references(given, None)
 
 
-def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> Meant:
+def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> Location:
     """Return the set that options of fsspec's ``reference`` filesystem mean."""
     if other := sorted(given.keys() - KNOWN - TUNING):
         raise UnsupportedError(
@@ -239,7 +215,8 @@ def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None
             "JSON, or change the references with ds.virtual.rename_paths"
         )
     access = given.get("target_options") or given.get("ref_storage_args")
-    return Meant(_add_protocol(given["fo"], given), StorageOptions.of(access), policy)
+    url = _add_protocol(given["fo"], given)
+    return Location(url, StorageOptions.of(access), policy=policy)
 
 
 def _add_protocol(fo: Any, given: Mapping[str, Any]) -> str:
@@ -268,7 +245,7 @@ def _hold_references(
     document: Mapping[str, Any],
     options: Mapping[str, Any] | None,
     policy: AccessPolicy | None = None,
-) -> Meant:
+) -> Location:
     """Return a dict of references as a set of this process."""
     text = json.dumps(dict(document), default=_to_json).encode()
     return _hold(
@@ -327,10 +304,7 @@ class _Place:
     def find_by_marker(self, tried: Sequence[str] = ()) -> Found | None:
         """Return the reader of a folder, None if there is none; some files were looked at already.
 
-        Raises
-        ------
-        PermissionError
-            None recognises it, and one of its files must not be read.
+        If none recognises it and one of its files must not be read, that is the error.
         """
         # plugins are imported only if they are needed
         own: Callable[[], Sequence[Parser | Format]] = lambda: FOLDER_READERS  # noqa: E731
@@ -385,13 +359,7 @@ class _Place:
             return denied
 
     def demand_not_begun(self) -> None:
-        """Refuse a folder with an unfinished set.
-
-        Raises
-        ------
-        FileNotFoundError
-            The folder holds an unfinished set.
-        """
+        """Refuse a folder with an unfinished set, which is not there yet."""
         begun = False
         for name in (name for form in FORMATS for name in form.first_written):
             with suppress(OSError):
@@ -473,33 +441,25 @@ def give_options(
 
 
 def demand_data_in(url: str, head: bytes) -> None:
-    """Refuse a file that begins with ``head`` if that is no data.
+    """Refuse an empty file, and a page of a server, by the first bytes.
 
     Raises
     ------
     FormatError
-        The file is empty, or a page of a server.
     """
-    if (what := _describe_non_data(head)) is not None:
-        raise FormatError(f"{url}: {what}")
-
-
-def _describe_non_data(head: bytes) -> str | None:
-    """Describe a file without data and the remedy; None if it may hold data."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
-        return "the file is empty; fetch it again, or write it anew"
+        raise FormatError(f"{url}: the file is empty; fetch it again, or write it anew")
     if text.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
-        return (
-            "the file is an HTML page, such as a server shows in place of a file (a login, an "
-            "error, a list of files); check the url, and log in with storage_options"
+        raise FormatError(
+            f"{url}: the file is an HTML page, such as a server shows in place of a file (a login, "
+            f"an error, a list of files); check the url, and log in with storage_options"
         )
     if text.startswith((b"<?xml", b"<error")):
-        return (
-            "the file is an XML document, such as a server sends in place of a file (an error); "
-            "open it in a browser to see what it says, check the url and storage_options"
+        raise FormatError(
+            f"{url}: the file is an XML document, such as a server sends in place of a file (an "
+            f"error); open it in a browser to see what it says, check the url and storage_options"
         )
-    return None
 
 
 def _find_by_bytes(head: bytes) -> Parser | Format | None:
@@ -546,10 +506,7 @@ def _list_told_by_suffix(url: str) -> tuple[str, ...]:
 
 @contextmanager
 def name_both_options(target: Any) -> Iterator[None]:
-    """Say in errors about credentials which options are for the files, and which for a set.
-
-    ``target`` is None if no set is written.
-    """
+    """Say in errors about credentials which options are for files, and which for a set, if any."""
     try:
         yield
     except PermissionError as error:
@@ -563,20 +520,11 @@ def name_both_options(target: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, repr=False)
 class Location:
-    """The location of a file or a set.
+    """The location of a file or a set: an absolute url with scheme, and access options.
 
-    Parameters
-    ----------
-    url : str
-        Absolute, with scheme; for an object, its name in messages.
-    options : StorageOptions, optional
-        Access options.
-    opened : object, optional
-        An object of a format's library, in place of a url.
-    given : str
-        The location as the user gave it.
-    policy : AccessPolicy
-        How the files are opened that a set refers to, where an object or ``reference://`` says it.
+    ``opened`` is an object of a format's library in place of a url, which is its name then;
+    ``given`` the location as the user gave it; and ``policy`` how the files are opened that a set
+    refers to, where an object or ``reference://`` says it.
 
     Examples
     --------
@@ -595,16 +543,9 @@ class Location:
 
     @classmethod
     def of(cls, given: Any, options: Mapping[str, Any] | None = None) -> Location:
-        """Return the location that a user gives: a path, a url, or an object.
-
-        Raises
-        ------
-        TypeError
-            ``given`` is neither, or the options are no dict.
-        """
+        """Return the location that a user gives: a path, a url, or an object."""
         if (meant := find_meaning(given, options)) is not None:
-            shown = given if isinstance(given, str) else meant.url
-            return cls(meant.url, meant.options, None, shown, meant.policy)
+            return replace(meant, given=given if isinstance(given, str) else meant.url)
         is_path = isinstance(given, str | os.PathLike)
         if is_path or (form := format_of_object(given)) is None:
             return cls.of_url(given, options)
@@ -615,13 +556,7 @@ class Location:
     def of_url(
         cls, given: str | os.PathLike[str], options: Mapping[str, Any] | None = None
     ) -> Location:
-        """Return the location of a path or url.
-
-        Raises
-        ------
-        TypeError
-            ``given`` is neither, or the options are no dict.
-        """
+        """Return the location of a path or url; a `TypeError` is raised for other objects."""
         return cls(normalise_url(given), StorageOptions.of(options), None, os.fspath(given))
 
     @property
@@ -656,10 +591,8 @@ def reader_of(location: Location, name: str | None = None) -> Found:
     ------
     ValueError
         No parser or format has this name.
-    FormatError
-        The file has no known format.
-    OSError
-        The file or folder does not exist or has no known format, or must not be read.
+    OSError, FormatError
+        The file or folder does not exist, has no known format, or must not be read.
     """
     if not name:
         return detect_reader(location.url, location.options)
@@ -674,20 +607,8 @@ def reader_of(location: Location, name: str | None = None) -> Found:
     return give_options(reader, find_store(url).describe(url, options), options)
 
 
-def format_for(
-    location: Location,
-    name: str | None = None,
-    asked: Sequence[Callable[[Location], Format | None]] | None = None,
-) -> Format:
-    """Return the named format, or the format of the existing set, or that of the suffix.
-
-    Parameters
-    ----------
-    location : Location
-    name : str, optional
-    asked : sequence of callable, optional
-        Functions that find the format, in this order; by default `format_by_suffix`, then
-        `format_there`.
+def format_for(location: Location, name: str | None = None) -> Format:
+    """Return the named format, or that of an object's library, of the suffix, or of the set there.
 
     Raises
     ------
@@ -699,21 +620,15 @@ def format_for(
         if name not in known:
             raise ValueError(f"format={name!r}: give one of {', '.join(map(repr, sorted(known)))}")
         return known[name]
-    for ask in asked or (format_by_suffix, format_there):
-        if (form := ask(location)) is not None:
-            return form
+    ends = location.url.rstrip("/")
+    by_suffix = next((form for form in FORMATS if ends.endswith(form.suffixes)), None)
+    if (found := location.format or by_suffix or format_there(location)) is not None:
+        return found
     suffixes = (f"{form.name} ({', '.join(form.suffixes)})" for form in FORMATS)
     raise ValueError(
         f"{location.url}: the suffix of its name chooses no format; pass format=, or give it a "
         f"suffix of {', '.join(suffixes)}"
     )
-
-
-def format_by_suffix(location: Location) -> Format | None:
-    """Return the format of the suffix of a url, or of the library of an object."""
-    name = location.url.rstrip("/")
-    chosen = (form for form in FORMATS if name.endswith(form.suffixes))
-    return location.format or next(chosen, None)
 
 
 def format_there(location: Location) -> Format | None:
@@ -730,15 +645,7 @@ def format_there(location: Location) -> Format | None:
 
 
 def demand_data(location: Location, reader: Parser | Format) -> None:
-    """Refuse files without data, to explain why a named reader failed.
-
-    Raises
-    ------
-    FormatError
-        The file is empty, or a page of a server.
-    UnsupportedError
-        It is a source file that is compressed as a whole; reference sets may be.
-    """
+    """Refuse files without data, and compressed ones, to explain why a named reader failed."""
     try:
         _, head = find_store(location.url).read_head(location.url, location.options, HEAD_BYTES)
     except OSError:

@@ -26,22 +26,10 @@ from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 
 
 def hold_small_chunks(manifest: ChunkManifest, name: str, most: int) -> ChunkManifest:
-    """Return a manifest that holds its chunks of at most ``most`` bytes.
+    """Return a manifest that holds its chunks of at most ``most`` bytes; ``name`` is for errors.
 
     Chunks are read as in any read: near ones by one request, many files at a time, and checked
     against their checksums. Equal ranges are read once.
-
-    Parameters
-    ----------
-    manifest : ChunkManifest
-    name : str
-        Name of the array in errors.
-    most : int
-
-    Raises
-    ------
-    ReadError
-        A chunk cannot be read, has changed, or does not match its checksum.
     """
     chunks = StoredChunks(manifest, name)
     is_small = (chunks.file >= 0) & (chunks.length <= most)
@@ -70,19 +58,9 @@ ChangeArray = Callable[[str, ManifestVariable, ManifestArray], ManifestArray]
 
 @dataclass(frozen=True)
 class ReferenceChanges:
-    """How chunks are cut, and which are held in the set.
+    """How chunks are cut, and which are held in the set, as for ``ds.virtual.to_manifest``.
 
-    Parameters
-    ----------
-    subchunk : mapping, optional
-        Elements of a chunk by dimension, or by variable and dimension.
-    inline_threshold : int, optional
-        Bytes up to which a chunk is held in the set.
-
-    Raises
-    ------
-    TypeError, ValueError
-        One of them is no such mapping or number.
+    A `TypeError` or `ValueError` is raised for what is no mapping or number.
     """
 
     subchunk: Any = None
@@ -96,13 +74,7 @@ class ReferenceChanges:
             _check_subchunk(self.subchunk)
 
     def apply(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
-        """Return a group with its chunks cut and held.
-
-        Parameters
-        ----------
-        group : ManifestGroup
-        is_known : callable
-            Says whether a table of references lies in the target: its chunks stay.
+        """Return a group with its chunks cut and held; those of known tables stay.
 
         Raises
         ------
@@ -196,15 +168,7 @@ class _Cutter:
         return None
 
     def demand_done(self, group: ManifestGroup) -> None:
-        """Refuse a wish that has changed nothing.
-
-        Raises
-        ------
-        ValueError
-            No variable has the dimensions or the names.
-        UnsupportedError
-            The chunks are compressed.
-        """
+        """Refuse a wish that has changed nothing: no such names, or compressed chunks."""
         names = {name for _, part in group.walk() for name in part.variables}
         names |= {dim for _, variable in group.walk_variables() for dim in variable.dims}
         for name in self.subchunk:

@@ -32,10 +32,8 @@ GRAPH_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, Type
 def restore_references(dataset: xr.Dataset) -> xr.Dataset:
     """Return a dataset whose lazy variables are virtual, if they refer to chunks of files.
 
-    Raises
-    ------
-    UnsupportedError
-        Values are computed from such chunks, or no references can express the selection.
+    An `UnsupportedError` is raised if values are computed from such chunks, or if no references can
+    express the selection.
     """
     changed = {}
     for name, variable in dataset.variables.items():
@@ -66,10 +64,7 @@ def replace_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variabl
 def find_references(variable: xr.Variable) -> ManifestArray | None:
     """Return the virtual array of a variable, also behind lazy arrays; None if there is none.
 
-    Raises
-    ------
-    UnsupportedError
-        Its values come from virtual arrays, but references cannot express them.
+    An `UnsupportedError` is raised if its values come from one, but references cannot express them.
     """
     if (array := get_virtual_array(variable)) is not None:
         return array
@@ -203,15 +198,10 @@ def find_virtual(variable: xr.Variable) -> ManifestArray | None:
 def to_lazy_copy(
     dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray], chunks: Any
 ) -> xr.Dataset:
-    """Return a dataset with lazy variables in place of virtual ones.
+    """Return a dataset with lazy variables in place of virtual ones, whose arrays are given.
 
-    Parameters
-    ----------
-    dataset : Dataset
-    arrays : mapping of variable name to ManifestArray
-        Virtual variables of the dataset.
-    chunks : as in `xarray.open_dataset`
-        None makes lazy arrays of xarray, any other value dask arrays.
+    With ``chunks`` None they are lazy arrays of xarray, else of dask, as `xarray.open_dataset`
+    makes them.
     """
     variables = {
         name: xr.Variable(

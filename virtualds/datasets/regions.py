@@ -19,18 +19,16 @@ from virtualds.arrays.regions import count_references, crop_box, put_region
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.datasets.append import list_coding_changes
-from virtualds.datasets.from_dataset import check_loading, group_from_dataset
+from virtualds.datasets.append import list_misfits, load_alike, to_stored
+from virtualds.datasets.from_dataset import check_loading
 from virtualds.datasets.keywords import format_suggestion, make_strict
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
-from virtualds.datasets.references_behind import restore_references
+from virtualds.datasets.references_behind import replace_variables, restore_references
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, UnsupportedError, VirtualdsError, list_details
 from virtualds.formats.undecodable import decode_group
-from virtualds.options import get_options
 
 CASTABLE = set("biufcmM")
 """Kinds of dtypes of coordinates that are held as the cell holds them."""
@@ -193,25 +191,10 @@ def fill_region(
     on_duplicate: str = "raise",
     root: str = "",
 ) -> ManifestGroup:
-    """Return a set with a dataset in a region of it.
+    """Return a group with a dataset in a region of it; itself if it has all of it already.
 
-    Parameters
-    ----------
-    old : ManifestGroup
-        The set.
-    new : xarray.Dataset
-        Variables of the set, each with at least one dimension of the region.
-    region : mapping or "auto"
-        Dimensions to slices, or to ``"auto"``: where the set has the values of the coordinate.
-    on_duplicate : {"raise", "skip", "replace"}
-        What to do about chunks that have references already.
-    root : str
-        Url of the set, which holds the chunks of values that were in memory when it was written.
-
-    Returns
-    -------
-    ManifestGroup
-        ``old`` itself if the set has all of the dataset already.
+    ``region`` and ``on_duplicate`` are those of ``ds.virtual.to_manifest``; ``root`` is the url of
+    the set, which holds the chunks of values that were in memory when it was written.
 
     Raises
     ------
@@ -221,11 +204,16 @@ def fill_region(
         A dimension or slice is wrong, or a variable has no dimension of the region.
     """
     new = restore_references(new)
-    present = _load_alike(decode_group(old, "raise", to_virtual_dataset), new, root)
+    present = decode_group(old, "raise", to_virtual_dataset)
+    present = load_alike(present, new, root, only_own=True)
     check_systems_of_set(list_systems(present), new)
     slices = _find_slices(present, new, region)
     new = _drop_indexes(present, new, slices)
-    _check_dimensions(new, slices)
+    if others := [str(n) for n, v in new.variables.items() if not slices.keys() & set(v.dims)]:
+        raise ValueError(
+            f"region {_format(slices)}: the variables {others} have none of its dimensions; leave "
+            f"them out: ds.drop_vars({others})"
+        )
     if problems := [p for n in new.variables for p in _find_problems(present, new, n, slices)]:
         said = (
             f"region {_format(slices)}: the new dataset does not fit the set, and nothing has been "
@@ -239,27 +227,8 @@ def fill_region(
         found = _fill_variable(name, present.variables[name], variable, slices, on_duplicate)
         if found is not None:
             changed[name] = found
-    return _to_group(old, present, changed) if changed else old
-
-
-def _load_alike(present: xr.Dataset, new: xr.Dataset, root: str) -> xr.Dataset:
-    """Load the variables of the set that hold values, where the new dataset has values too."""
-    loaded = {
-        name: present.variables[name].copy(data=np.asarray(array))
-        for name, variable in new.variables.items()
-        if name in present.variables
-        and get_virtual_array(variable) is None
-        and (array := get_virtual_array(present.variables[name])) is not None
-        and array.nbytes <= get_options().load_limit
-        and _lies_in(array, root)
-    }
-    return present.assign(loaded)
-
-
-def _lies_in(array: ManifestArray, root: str) -> bool:
-    """Say whether an array has chunks, and all of them lie in the set itself."""
-    own = all(file.url.startswith(f"{root}/") for file in array.sources)
-    return own and bool(count_references(array))
+    whole = replace_variables(present, changed)
+    return to_stored(old, whole, changed) if changed else old
 
 
 # ---------------------------------------------------------------------- where
@@ -358,16 +327,6 @@ def _drop_indexes(present: xr.Dataset, new: xr.Dataset, slices: Slices) -> xr.Da
     return new.drop_vars([d for d in new.dims if d in new.indexes and d in present.variables])
 
 
-def _check_dimensions(new: xr.Dataset, slices: Slices) -> None:
-    """Refuse variables without a dimension of the region, as xarray does."""
-    others = [str(n) for n, v in new.variables.items() if not slices.keys() & set(v.dims)]
-    if others:
-        raise ValueError(
-            f"region {_format(slices)}: the variables {others} have none of its dimensions; leave "
-            f"them out: ds.drop_vars({others})"
-        )
-
-
 def _format(slices: Slices) -> str:
     shown = (f"{dim!r}: {part.start}:{part.stop}" for dim, part in slices.items())
     return "{" + ", ".join(shown) + "}"
@@ -384,17 +343,7 @@ def _find_problems(
         yield f"{name}: the set has no such variable"
         return
     old, variable = present.variables[name], new.variables[name]
-    if coded := sorted(a for a in PACKING_ATTRIBUTES if a in variable.attrs.keys() - old.attrs):
-        yield f"{name}: it is not decoded, since it has {', '.join(coded)}; use decode_cf=True"
-    if old.dims != variable.dims:
-        yield f"{name}: its dimensions are {old.dims} in the set and {variable.dims} in the new one"
-        return
-    for dim in set(variable.dims) - slices.keys():
-        if old.sizes[dim] != variable.sizes[dim]:
-            yield (
-                f"{name}: it has {old.sizes[dim]} elements along {dim!r} in the set and "
-                f"{variable.sizes[dim]} in the new dataset"
-            )
+    yield from (f"{name}: {reason}" for reason in list_misfits(old, variable, slices))
     if np.result_type(old.dtype, variable.dtype) != old.dtype:
         yield f"{name}: its dtype is {old.dtype} in the set and {variable.dtype} in the new dataset"
     if get_virtual_array(old) is not None and get_virtual_array(variable) is None:
@@ -454,25 +403,3 @@ def _fill_values(
         return None
     values[key] = wanted
     return old.copy(data=values)
-
-
-def _to_group(
-    old: ManifestGroup, present: xr.Dataset, changed: Mapping[Hashable, xr.Variable]
-) -> ManifestGroup:
-    """Return the set with changed variables; all others stay as they are stored."""
-    whole = present.copy()
-    for name, variable in changed.items():
-        whole[name] = variable
-    found = group_from_dataset(whole).variables
-    kept = dict(old.variables)
-    for name in changed:
-        before, after = old.variables[str(name)], found[str(name)]
-        dtypes = [v.data.dtype.newbyteorder("=") for v in (before, after)]
-        differs = dtypes[0] != dtypes[1] or bool(list_coding_changes(before, after))
-        if differs and not isinstance(after.data, ManifestArray):
-            raise CombineError(
-                f"region: the set cannot store the new values of {name!r} exactly; convert them, "
-                f"or write the template anew with an encoding that holds them"
-            )
-        kept[str(name)] = after
-    return replace(old, variables=kept)

@@ -17,130 +17,75 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage
 from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import drop_repeated_tables
-from virtualds.chunks.manifest import ChunkManifest, iterate_references
+from virtualds.chunks.manifest import iterate_references
 from virtualds.chunks.projection import Ints
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
 
+Mask = npt.NDArray[np.bool_]
 Stretch = tuple[int, int]
 """Start and stop along a dimension."""
 
 
-def list_arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
-    """Yield the virtual arrays that have a dimension, with its axis."""
-    for variable in dataset.variables.values():
-        data = get_virtual_array(variable)
-        if data is not None and dim in variable.dims:
-            yield variable.dims.index(dim), data
+def list_arrays_along(dataset: xr.Dataset, dim: str) -> list[tuple[ManifestArray, int]]:
+    """Return the virtual arrays that have a dimension, with its axis."""
+    found = ((v, get_virtual_array(v)) for v in dataset.variables.values() if dim in v.dims)
+    return [(array, v.dims.index(dim)) for v, array in found if array is not None]
 
 
-def urls_of(dataset: xr.Dataset) -> set[str]:
-    """Return the urls of all sources, including unused ones in stored tables."""
-    arrays = map(get_virtual_array, dataset.variables.values())
-    return {file.url for file in _list_files(array for array in arrays if array is not None)}
+def urls_of(dataset: xr.Dataset, dim: str | None = None) -> set[str]:
+    """Return the urls of sources, or those along a dimension; tables may list unused ones."""
+    return {file.url for file in _list_files(dataset, dim)}
 
 
-def list_urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
-    """Return the urls of sources that follow each other along a dimension."""
-    return {file.url for file in _list_files(array for _, array in list_arrays_along(dataset, dim))}
-
-
-def find_urls_along(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> set[str]:
-    """Return those of some urls that are listed along a dimension, without listing all."""
-    fragments = (f for _, array in list_arrays_along(dataset, dim) for f in array.fragments)
-    return {file.url for f in fragments for file in f.manifest.find_listed(urls)}
-
-
-def _list_files(arrays: Iterable[ManifestArray]) -> Iterator[SourceFile]:
+def _list_files(dataset: xr.Dataset, dim: str | None) -> Iterator[SourceFile]:
     """Yield the files in the tables of arrays; most arrays of a dataset share one table."""
-    listed = (f.manifest.listed for array in arrays for f in array.fragments)
+    if dim is None:
+        found = (get_virtual_array(variable) for variable in dataset.variables.values())
+    else:
+        found = (array for array, _ in list_arrays_along(dataset, dim))
+    listed = (f.manifest.listed for array in found if array is not None for f in array.fragments)
     return (file for table in drop_repeated_tables(listed) for file in table)
 
 
-def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
-    """Return the urls that chunks along a dimension really use; tables may list more."""
-    wanted, used = find_urls_along(dataset, dim, urls), set[str]()
-    for _, array in list_arrays_along(dataset, dim):
-        for fragment in array.fragments:
-            if wanted <= used:
-                return used
-            for _, part in iterate_references(fragment.manifest):
-                used |= wanted & {file.url for file in part.pruned().sources}
-    return used
+def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[str]:
+    """Return those of some urls that tables of arrays list, without listing all."""
+    manifests = (f.manifest for array in arrays for f in array.fragments)
+    return {file.url for manifest in manifests for file in manifest.find_listed(urls)}
 
 
 def lies_in(array: ManifestArray, urls: set[str]) -> bool:
     """Say whether a chunk of an array lies in some files; tables may list more."""
-    if urls.isdisjoint(file.url for file in array.listed_sources):
-        return False
-    return any(
-        not urls.isdisjoint(file.url for file in part.pruned().sources)
-        for fragment in array.fragments
-        for _, part in iterate_references(fragment.manifest)
-    )
+    listed = _find_listed([array], urls)
+    return bool(listed) and not listed.isdisjoint(file.url for file in array.sources)
 
 
-def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Say for every position along a dimension whether data there come from some sources."""
+def find_coverage_along(
+    dataset: xr.Dataset, dim: str, urls: Collection[str] | None = None
+) -> Coverage:
+    """Return which files, all or those of some urls, cover a dimension of a dataset."""
     size = dataset.sizes[dim]
     demand_joinable(size, f"dimension {dim!r} of {size:,} elements")
-    found = np.zeros(size, bool)
-    if not urls:
-        return found
-    for axis, array in list_arrays_along(dataset, dim):
-        if not urls.isdisjoint(file.url for file in array.listed_sources):
-            for slabs, part, edges in iterate_slabs(array, axis):
-                numbers = [n for n, file in enumerate(part.files) if file.url in urls]
-                mark_slabs(found, edges, slabs[np.isin(part.file, numbers)])
-    return found
+    return find_coverage(size, list_arrays_along(dataset, dim), urls)
 
 
-def iterate_slabs(array: ManifestArray, axis: int) -> Iterator[tuple[Ints, ChunkManifest, Ints]]:
-    """Yield the chunks of an array block by block, behind the slab of an axis that each lies in.
-
-    The last item says where the slabs begin and end along the axis.
-    """
-    for fragment in array.fragments:
-        for ids, part in iterate_references(fragment.manifest):
-            slabs = np.unravel_index(ids, fragment.manifest.shape)[axis]
-            yield np.asarray(slabs, np.int64), part, fragment.edges(axis)
+def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
+    """Return the urls that chunks along a dimension really use; tables may list more."""
+    return {*find_coverage_along(dataset, dim, urls).urls}
 
 
-def mark_slabs(found: npt.NDArray[np.bool_], edges: Ints, slabs: Ints) -> None:
-    """Mark all positions of some slabs."""
-    met = np.zeros(len(edges) - 1, bool)
-    met[slabs] = True
-    found[edges[0] : edges[-1]] |= np.repeat(met, np.diff(edges))
+def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
+    """Say for every position along a dimension whether data there come from some sources."""
+    return find_coverage_along(dataset, dim, urls).mark(urls.__contains__)
 
 
 def find_stretches(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Stretch]]:
-    """Return the stretches along a dimension that come from each of some sources.
-
-    Sources without any are not among them.
-    """
-    found: dict[str, set[Stretch]] = {}
-    for axis, array in list_arrays_along(dataset, dim):
-        for slabs, part, edges in iterate_slabs(array, axis):
-            wanted = np.array([*(file.url in urls for file in part.files), False, False])
-            there = np.flatnonzero(wanted[part.file])
-            files, where = np.unique(np.stack([part.file[there], slabs[there]]), axis=1)
-            ends = zip(edges[where].tolist(), edges[where + 1].tolist(), strict=True)
-            for number, stretch in zip(files.tolist(), ends, strict=True):
-                found.setdefault(part.files[number].url, set()).add(stretch)
-    return {url: _join_stretches(some) for url, some in found.items()}
-
-
-def _join_stretches(stretches: Iterable[Stretch]) -> list[Stretch]:
-    joined: list[Stretch] = []
-    for begin, stop in sorted(stretches):
-        if joined and begin <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
-        else:
-            joined.append((begin, stop))
-    return joined
+    """Return the stretches along a dimension that come from each of some sources, if any do."""
+    return find_coverage_along(dataset, dim, urls).list_stretches()
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
@@ -191,20 +136,17 @@ def is_copy(url: str) -> bool:
     return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
 
 
-def find_copies(dataset: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
     """Say for every position whether there are copies, and no chunk in a source."""
-    copied, referred = np.zeros((2, dataset.sizes[dim]), bool)
-    for axis, array in list_arrays_along(dataset, dim):
-        for slabs, part, edges in iterate_slabs(array, axis):
-            # negative codes, of chunks held in the set and of missing ones, count from the end
-            held = np.array([*(is_copy(file.url) for file in part.files), True, False])
-            copies = held[part.file]
-            mark_slabs(copied, edges, slabs[copies])
-            mark_slabs(referred, edges, slabs[~copies & (part.file >= 0)])
-    return copied & ~referred
+
+    def is_own(url: str) -> bool:
+        return url == IN_THE_SET or is_copy(url)
+
+    found = find_coverage_along(dataset, dim)
+    return found.mark(is_own) & ~found.mark(lambda url: not is_own(url))
 
 
-def borders(marked: npt.NDArray[np.bool_], stretch: Stretch) -> bool:
+def borders(marked: Mask, stretch: Stretch) -> bool:
     """Say whether a position beside a stretch is marked.
 
     Copies beside a stretch may be of its source, which is longer then than its references show.
@@ -221,7 +163,7 @@ STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
 the dimension, and the ``place`` in the dimension where they appear."""
 
 
-def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
     """Say for every position of a dataset whether the set already has it."""
     if dim not in present.indexes or dim not in new.indexes:
         return _find_same_elements(present, new, dim)
@@ -235,10 +177,11 @@ def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.
     )
 
 
-def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
     """Say for every position whether the set refers to the same elements."""
     found = np.zeros(new.sizes[dim], bool)
-    urls = find_urls_along(present, dim, list_urls_along(new, dim))
+    there = [array for array, _ in list_arrays_along(present, dim)]
+    urls = _find_listed(there, urls_of(new, dim))
     if not urls:
         return found
     for name, variable in new.variables.items():
@@ -301,17 +244,15 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     CombineError
         A source has another size, time or etag.
     """
-    now = {
-        file.url: file for file in _list_files(array for _, array in list_arrays_along(new, dim))
-    }
+    now = {file.url: file for file in _list_files(new, dim)}
     changed = {
         file.url
-        for _, array in list_arrays_along(present, dim)
+        for array, _ in list_arrays_along(present, dim)
         for fragment in array.fragments
         for file in fragment.manifest.find_listed(now.keys())
         if now[file.url].joined_with(file) is None
     }
-    for url in sorted(find_used_along(present, dim, changed)):
+    for url in sorted(find_used_along(present, dim, changed)) if changed else ():
         raise CombineError(
             f"append along {dim!r}: {url} has changed since the set was written, so that the set "
             f"cannot hold parts of both; put the whole source in place of what the set has of it "
@@ -330,14 +271,14 @@ def duplicates_error(
     present: xr.Dataset,
     new: xr.Dataset,
     dim: str,
-    known: npt.NDArray[np.bool_],
+    known: Mask,
     remedy: str = REMEDY,
 ) -> CombineError:
     """Return the error that lists positions that the set already has."""
     first = int(np.flatnonzero(known)[0])
     at = f", {dim} {new.indexes[dim][first]}" if dim in new.indexes else ""
     there = new.isel({dim: slice(first, first + 1)})
-    urls = sorted(find_used_along(present, dim, list_urls_along(there, dim)))
+    urls = sorted(find_used_along(present, dim, urls_of(there, dim)))
     source = f", of the source {urls[0]}" if urls else _describe_copy(present, there, dim)
     return CombineError(
         f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
@@ -348,6 +289,10 @@ def duplicates_error(
 # ---------------------------------------------------------------------- pieces
 
 
+POSITIONS = ("end", "start", "coordinate")
+"""Where new data may go."""
+
+
 class Piece(NamedTuple):
     """A stretch along a dimension, of the set or of the new data."""
 
@@ -356,103 +301,77 @@ class Piece(NamedTuple):
     stop: int
 
 
+NOTHING = Piece(True, 0, 0)
+Places = Sequence[tuple[Stretch, Piece]]
+"""Pieces of new data, and the stretches of the set that each takes the place of, which rise.
+
+Either may be empty: then something is inserted, or dropped.
+"""
+
+
 def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
     """Return the part of a dataset that a stretch along a dimension covers."""
     return dataset.isel({dim: slice(*stretch)})
 
 
-def put_between(size: int, new: Iterable[tuple[Stretch, Piece]]) -> list[Piece]:
-    """Return the pieces of a set of some size with new ones in place of stretches, which rise."""
+def put_between(size: int, places: Places) -> list[Piece]:
+    """Return the pieces of a set of some size with new ones in place of stretches."""
     pieces, last = [], 0
-    for (begin, stop), piece in new:
+    for (begin, stop), piece in places:
         pieces += [Piece(False, last, begin), piece]
         last = stop
     pieces.append(Piece(False, last, size))
     return [piece for piece in pieces if piece.stop > piece.begin]
 
 
-# ---------------------------------------------------------------------- placing new data
-
-
-def place_pieces(
-    present: xr.Dataset, new: xr.Dataset, runs: Sequence[Stretch], dim: str, position: str
-) -> list[Piece]:
-    """Return the order of the set and of stretches of new data: at an end, or by coordinate."""
+def find_places(
+    present: xr.Dataset, new: xr.Dataset, wanted: Ints, dim: str, position: str
+) -> Places:
+    """Return where the wanted positions of new data go: to an end, or by their coordinate."""
     size = present.sizes[dim]
     if position != "coordinate":
-        place = size if position == "end" else 0
-        return put_between(size, (((place, place), Piece(True, *run)) for run in runs))
-    sign = _find_direction(present, dim)
-    index, values = present.indexes[dim], new.indexes[dim]
-    found = [
-        (place, Piece(True, *run))
-        for begin, stop in runs
-        for place, run in _find_runs_between(values[begin:stop], begin, index, sign)
+        where = np.full(wanted.size, size if position == "end" else 0)
+    else:
+        wanted, where = _sort_into(present, new, wanted, dim)
+    cuts = np.flatnonzero((np.diff(where) != 0) | (np.diff(wanted) != 1)) + 1
+    runs = pairwise([0, *cuts.tolist(), wanted.size])
+    return [
+        ((int(where[a]), int(where[a])), Piece(True, int(wanted[a]), int(wanted[b - 1]) + 1))
+        for a, b in runs
     ]
-    found.sort(key=lambda item: values[item[1].begin], reverse=sign == -1)
-    pieces = put_between(size, (((place, place), piece) for place, piece in found))
-    _check_order(pieces, index, values, dim, sign)
-    return pieces
 
 
-def _find_direction(present: xr.Dataset, dim: str) -> int:
-    """Return 1 if the coordinate of the set increases, -1 if it decreases."""
-    if dim not in present.indexes:
-        raise CombineError(
-            f"position='coordinate': the set has no index along {dim!r}; append at an end"
-        )
-    index = present.indexes[dim]
-    if index.is_monotonic_increasing:
-        return 1
-    if index.is_monotonic_decreasing:
-        return -1
-    raise CombineError(
-        f"position='coordinate': the coordinate {dim!r} of the set is not monotonic; append "
-        f"at an end"
-    )
+def _sort_into(
+    present: xr.Dataset, new: xr.Dataset, wanted: Ints, dim: str
+) -> tuple[Ints, npt.NDArray[np.intp]]:
+    """Return positions of new data in the order of the set, and the positions before which they go.
 
-
-def _find_runs_between(
-    values: pd.Index[Any], begin: int, index: pd.Index[Any], sign: int
-) -> Iterator[tuple[int, Stretch]]:
-    """Yield the runs of new data with no data of the set between them.
-
-    Each run comes behind the position of the set that it goes before; ``begin`` is the position of
-    the first of the values.
+    Raises
+    ------
+    CombineError
+        The set has no order, or the new data repeat a value.
     """
-    place = np.asarray(index[::sign].searchsorted(values))
-    place = place if sign == 1 else index.size - place
-    before, after = (values[:-1], values[1:])[::sign]
-    turns = np.asarray(after < before)
-    cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | turns) + 1).tolist(), values.size]
-    for first, last in pairwise(cuts):
-        yield int(place[first]), (begin + first, begin + last)
-
-
-def _check_order(
-    pieces: Sequence[Piece], index: pd.Index[Any], values: pd.Index[Any], dim: str, sign: int
-) -> None:
-    """Refuse parts that overlap, because no order of them is monotonic."""
-    for left, right in pairwise(pieces):
-        a, b = (
-            (values if left.is_new else index)[left.stop - 1],
-            (values if right.is_new else index)[right.begin],
+    index = present.indexes.get(dim)
+    if index is None or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
+        why = "has no index along" if index is None else "is not monotonic along"
+        raise CombineError(f"position='coordinate': the set {why} {dim!r}; append at an end")
+    falls = not index.is_monotonic_increasing
+    values = new.indexes[dim][wanted]
+    order = values.argsort()[:: -1 if falls else 1]
+    ordered = values[order]
+    if ordered.hasnans or not ordered.is_unique:
+        raise CombineError(
+            f"position='coordinate': the new dataset repeats or lacks values of {dim!r}, so that "
+            f"nothing says where they belong; leave them out"
         )
-        if not (a < b if sign == 1 else a > b):
-            raise CombineError(
-                f"position='coordinate': {a} and {b} along {dim!r} overlap; sort the new dataset, "
-                f"or leave out what overlaps"
-            )
-
-
-POSITIONS = ("end", "start", "coordinate")
-"""Where new data may go."""
+    where = np.asarray(index[:: -1 if falls else 1].searchsorted(ordered))
+    return wanted[order], index.size - where if falls else where
 
 
 # ---------------------------------------------------------------------- replacing data
 
 
-def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> list[tuple[Stretch, Piece]]:
+def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> Places:
     """Return the stretches of the set to replace, rising, with their replacements."""
     known = urls_of(present)
     shared = urls_of(new) & known
@@ -525,15 +444,13 @@ def find_replaced_static(
         and (array := get_virtual_array(present.variables[name])) is not None
         and lies_in(array, urls)
     }
+    others = present.drop_vars(list(static))
     for name, variable in static.items():
-        _check_sizes(present.drop_vars(list(static)), name, variable)
+        for other, size in variable.sizes.items():
+            if others.sizes.get(other, size) != size:
+                raise CombineError(
+                    f"replace-source: {name!r} has {size} elements along {other!r} now, other "
+                    f"variables of the set have {others.sizes[other]}; write the set anew "
+                    f"(mode='w')"
+                )
     return static
-
-
-def _check_sizes(others: xr.Dataset, name: Hashable, variable: xr.Variable) -> None:
-    for dim, size in variable.sizes.items():
-        if others.sizes.get(dim, size) != size:
-            raise CombineError(
-                f"replace-source: {name!r} has {size} elements along {dim!r} now, other variables "
-                f"of the set have {others.sizes[dim]}; write the set anew (mode='w')"
-            )

@@ -83,20 +83,8 @@ def find_renamed(
 ) -> dict[str, str]:
     """Return how to rename the dimensions of a variable to make them the usual ones.
 
-    Parameters
-    ----------
-    usual, other : sequence of str
-        The dimensions of one variable, in order.
-    taken : collection of str
-        Variables beside the other one, whose names its dimensions cannot get.
+    It is empty if they differ in more than names, or if a usual name is ``taken`` by a variable.
 
-    Returns
-    -------
-    dict of str to str
-        The usual names by the other ones; empty if the dimensions differ in more than names.
-
-    Examples
-    --------
     >>> find_renamed(("time", "lat", "lon"), ("time", "latitude", "lon"))
     {'latitude': 'lat'}
     >>> find_renamed(("time", "lat"), ("lat", "time"))
@@ -112,8 +100,6 @@ def find_renamed(
 def write_rename(names: Mapping[str, str]) -> str:
     """Return the function, as code, that renames dimensions in the files that have them.
 
-    Examples
-    --------
     >>> write_rename({"latitude": "lat"})
     'lambda ds: ds.rename({"latitude": "lat"} if "latitude" in ds.dims else {})'
     """
@@ -308,24 +294,10 @@ ABSENT = "not there"
 def find_first_difference(
     files: Sequence[Any], opened: Iterable[Opened], joined: Iterable[Any] | None = None
 ) -> str | None:
-    """Describe the first file that differs from the first one, and how.
+    """Describe the first file that differs from the first one, None if nothing relevant does.
 
-    Parameters
-    ----------
-    files : sequence of str or paths
-        Names of the files.
-    opened : iterable of Dataset or DataTree
-        The opened files.
-    joined : iterable of str, optional
-        Dimensions to join along, which may differ; by default all with a coordinate.
+    Dimensions to join along may differ: the ``joined`` ones, by default all with a coordinate.
 
-    Returns
-    -------
-    str or None
-        A sentence for an error; None if nothing relevant differs.
-
-    Examples
-    --------
     >>> parts = [xr.Dataset({"t": ("x", np.zeros(n))}) for n in (3, 3, 4)]
     >>> find_first_difference(["a.nc", "b.nc", "c.nc"], parts)
     "c.nc is the first file that differs from a.nc: size of 'x' is 4, not 3"

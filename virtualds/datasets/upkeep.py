@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ import pandas as pd
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.location import Location, format_by_suffix, format_for, format_there
+from virtualds.datasets.location import Location, format_there
 from virtualds.datasets.write import (
     Destination,
     WriteOptions,
@@ -147,10 +147,22 @@ def rename_paths(
     1
     """
     location = Location.of_url(url, storage_options)
-    form = _find_format(location)
-    moves = _Moves(location.url, change if callable(change) else PrefixChange.of(change), sample)
-    Destination(location, form, WriteOptions(mode="r+", conflict=conflict)).change(moves.apply)
-    return moves.count
+    rename = change if callable(change) else PrefixChange.of(change)
+    count = 0
+
+    def move(group: ManifestGroup) -> ManifestGroup:
+        nonlocal count
+        after, moved = _move_sources(group, location.url, rename)
+        count = len(moved)
+        most = count if sample is None else min(sample, count)
+        # the first and the last among them
+        for place in np.unique(np.linspace(0, count - 1, most).astype(int)).tolist():
+            _check_present(moved[place], location.url)
+        return after
+
+    options = WriteOptions(mode="r+", conflict=conflict)
+    Destination(location, _find_format(location), options).change(move)
+    return count
 
 
 @make_strict()
@@ -218,7 +230,7 @@ def clean_up(
 def _find_format(location: Location) -> Format:
     found = format_there(location)
     if found is None:
-        raise FileNotFoundError(f"{location.url}: there is no reference set; check the path")
+        raise FileNotFoundError(f"{location.target}: there is no reference set; check the path")
     return found
 
 
@@ -234,85 +246,59 @@ def _compact(form: Format, location: Location) -> bool:
     return choices is not None
 
 
-class _Moves:
-    """The files of a set that move, and the check of a sample of them.
+def _move_sources(
+    group: ManifestGroup, url: str, rename: Callable[[str], str]
+) -> tuple[ManifestGroup, list[SourceFile]]:
+    """Return the set of a url with its sources at other urls, and those that have moved.
 
-    Parameters
-    ----------
-    url : str
-        Of the set.
-    change : callable
-        Takes a url, and returns the new one.
-    sample : int or None
-        How many files to look at, None for all.
+    Raises
+    ------
+    ValueError
+        No file moves, or a prefix is that of none.
+    UnsupportedError
+        A new url holds a secret.
     """
+    seen, moved = set[str](), dict[SourceFile, None]()
 
-    def __init__(self, url: str, change: Callable[[str], str], sample: int | None) -> None:
-        self._url = url
-        self._change = change
-        self._sample = sample
-        self._seen: set[str] = set()
-        self.count = 0
-
-    def move(self, file: SourceFile) -> SourceFile:
-        """Return a file at its new url, or the file itself if its url stays."""
-        if file.url.startswith(f"{self._url.rstrip('/')}/"):
+    def follow(file: SourceFile) -> SourceFile:
+        if file.url.startswith(f"{url.rstrip('/')}/"):
             # the set holds it itself, and moves with it
             return file
-        self._seen.add(file.url)
-        return move_file(file, self._change)
+        seen.add(file.url)
+        found = move_file(file, rename)
+        if found.url != file.url:
+            moved[found] = None
+        return found
 
-    def apply(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a set that refers to the moved files."""
-        moved: dict[SourceFile, None] = {}
+    after = move_group(group, follow)
+    if isinstance(rename, PrefixChange):
+        rename.demand_used(seen)
+    if not moved:
+        raise ValueError(f"{url}: rename_paths would change the url of no source")
+    for file in moved:
+        if (shown := without_secrets(file.url)) != file.url:
+            raise UnsupportedError(
+                f"{url}: {shown} would have a password, or a signature or token in its query; give "
+                f"plain urls, and storage_options to read them"
+            )
+    return after, list(moved)
 
-        def follow(file: SourceFile) -> SourceFile:
-            found = self.move(file)
-            if found.url != file.url:
-                moved[found] = None
-            return found
 
-        after = move_group(group, follow)
-        self.check(list(moved))
-        return after
-
-    def check(self, moved: Sequence[SourceFile]) -> None:
-        """Refuse a change of no file, new urls with secrets, and files that are not there."""
-        if isinstance(self._change, PrefixChange):
-            self._change.demand_used(self._seen)
-        if not moved:
-            raise ValueError(f"{self._url}: rename_paths would change the url of no source")
-        for file in moved:
-            if (shown := without_secrets(file.url)) != file.url:
-                raise UnsupportedError(
-                    f"{self._url}: {shown} would have a password, or a signature or token in its "
-                    f"query; give plain urls, and storage_options to read them"
-                )
-        self.count = len(moved)
-        most = len(moved) if self._sample is None else min(self._sample, len(moved))
-        # the first and the last among them
-        for place in np.unique(np.linspace(0, len(moved) - 1, most).astype(int)).tolist():
-            self._check_present(moved[place])
-
-    def _check_present(self, file: SourceFile) -> None:
-        try:
-            found = find_store(file.url).describe(file.url, file.options)
-        except OSError as error:
+def _check_present(file: SourceFile, url: str) -> None:
+    """Refuse a file that is not the one that the set of a url refers to."""
+    try:
+        found = find_store(file.url).describe(file.url, file.options)
+    except OSError as error:
+        raise ReadError(
+            f"{url}: {file.url} cannot be read ({error}), and nothing has changed; check the new "
+            f"path, or pass sample=0 to look at no file"
+        ) from error
+    for what, known, now in (("size", file.size, found.size), ("etag", file.etag, found.etag)):
+        if None not in (known, now) and known != now:
             raise ReadError(
-                f"{self._url}: {file.url} cannot be read ({error}), and nothing has changed; check "
-                f"the new path, or pass sample=0 to look at no file"
-            ) from error
-        for what, known, now in (
-            ("size", file.size, found.size),
-            ("etag", file.etag, found.etag),
-        ):
-            if None not in (known, now) and known != now:
-                raise ReadError(
-                    f"{self._url}: {file.url} has the {what} {now!r}, and the set refers to one "
-                    f"with {known!r}, and nothing has changed; check the new path, or scan the "
-                    f"file "
-                    f"again"
-                )
+                f"{url}: {file.url} has the {what} {now!r}, and the set refers to one with "
+                f"{known!r}, and nothing has changed; check the new path, or scan the file again"
+            )
 
 
 # ---------------------------------------------------------------------- snapshots
@@ -350,8 +336,7 @@ def snapshots(
     ['snapshot', 'time']
     """
     location = Location.of_url(url, storage_options)
-    with name_missing_set(location):
-        return _find_keeper(location).list_snapshots(location.target, location.options)
+    return _find_keeper(location).list_snapshots(location.target, location.options)
 
 
 @make_strict()
@@ -418,13 +403,12 @@ def expire_snapshots(
 
 def _find_keeper(location: Location) -> Format:
     """Return the format of a set that keeps snapshots."""
-    # only existing snapshots count, whatever their names
-    target = format_for(location, asked=(format_there, format_by_suffix))
-    if target.history is None:
+    found = _find_format(location)
+    if found.history is None:
         raise UnsupportedError(
-            f"{location.target}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
+            f"{location.target}: {found.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
         )
-    return target
+    return found
 
 
 def _settle(location: Location, conflict: str, change: Callable[[], Result]) -> Result:

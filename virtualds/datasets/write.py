@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.alike_files import list_sizes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.table import Table
-from virtualds.datasets.changed_groups import EMPTY, add_group, normalise_path
 from virtualds.datasets.keywords import (
     check_choice,
     check_types,
@@ -29,7 +29,13 @@ from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.reference_changes import ReferenceChanges
 from virtualds.datasets.registry import CHANGES, FORMATS
 from virtualds.datasets.rewrite.fit import RewriteTarget, Rewriting
-from virtualds.errors import ConflictError, UnsupportedError, exists_already
+from virtualds.errors import (
+    CombineError,
+    ConflictError,
+    UnsupportedError,
+    VirtualdsError,
+    exists_already,
+)
 from virtualds.formats import Format, Parts, change_set
 from virtualds.formats.admission import (
     KEEP_QUERY,
@@ -95,6 +101,121 @@ def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
         pause = min(2 * pause, 5.0)
 
 
+# ---------------------------------------------------------------------- groups of a set
+
+EMPTY = ManifestGroup()
+
+
+def normalise_path(path: str | None) -> str:
+    """Return the path of a group without superfluous slashes; that of the root is ``""``.
+
+    >>> normalise_path("/a//b/"), normalise_path("/"), normalise_path(None)
+    ('a/b', '', '')
+    """
+    if path is not None and not isinstance(path, str):
+        raise ValueError(f"group {path!r}: give a path such as '/a/b', or None for the root")
+    parts = [part for part in (path or "").split("/") if part]
+    if odd := [part for part in parts if part in (".", "..")]:
+        raise ValueError(f"group {path!r}: {odd[0]!r} is not a name of a group")
+    return "/".join(parts)
+
+
+@contextmanager
+def naming_group(path: str) -> Iterator[None]:
+    """Name a group below the root in errors of the block."""
+    try:
+        yield
+    except (VirtualdsError, ValueError) as error:
+        if path:
+            name_place = error.locate if isinstance(error, VirtualdsError) else error.add_note
+            name_place(f"group /{path}")
+        raise
+
+
+def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
+    """Return the group at a path, None if there is none."""
+    found: ManifestGroup | None = root
+    for name in filter(None, path.split("/")):
+        found = found.groups.get(name) if found is not None else None
+    return found
+
+
+def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
+    """Return a set with a group at a path, in place of what was there.
+
+    A `CombineError` is raised if a variable has the name of the group, or of a group above it.
+    """
+    if not path:
+        return _demand_distinct_names(group, path)
+    name, _, rest = path.partition("/")
+    below = put_group(root.groups.get(name, EMPTY), rest, group)
+    return _demand_distinct_names(replace(root, groups={**root.groups, name: below}), path)
+
+
+def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
+    """Return a set with a group added at a path where there are at most groups for other groups."""
+    for below, part in group.walk(path):
+        there = find_group(root, below)
+        if there is None or part.variables or part.attributes:
+            root = put_variables(root, below, part)
+    return root
+
+
+def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
+    """Return a set with a group at a path; groups below that path stay as they are."""
+    there = find_group(root, path)
+    return put_group(root, path, replace(group, groups=there.groups if there else {}))
+
+
+def _demand_distinct_names(group: ManifestGroup, path: str) -> ManifestGroup:
+    if both := sorted(group.variables.keys() & group.groups.keys()):
+        raise CombineError(
+            f"{both[0]!r} would be a variable and a group (writing group /{path}); choose another "
+            f"name for one of them"
+        )
+    return group
+
+
+# ---------------------------------------------------------------------- coordinates of groups above
+
+
+def list_inherited(
+    root: ManifestGroup, path: str, names: Iterable[str]
+) -> dict[str, ManifestVariable]:
+    """Return the dimension coordinates that a group has from the groups above it, by name."""
+    found: dict[str, ManifestVariable] = {}
+    wanted = set(names)
+    parts = path.split("/") if path else []
+    for depth in range(len(parts)):
+        above = find_group(root, "/".join(parts[:depth])) or EMPTY
+        # the nearest group counts
+        found |= {n: v for n, v in above.variables.items() if v.dims == (n,) and n in wanted}
+    here = find_group(root, path) or EMPTY
+    return {name: variable for name, variable in found.items() if name not in here.variables}
+
+
+def demand_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
+    """Refuse to change the length of a dimension in one group alone, if groups share it."""
+    known = {misfit[:2] for misfit in _find_misfits(before)}
+    for path, dim, size, above in _find_misfits(after):
+        if find_group(before, path) is not None and (path, dim) not in known:
+            raise CombineError(
+                f"group /{path} would have {size} elements along {dim!r}, and the coordinate "
+                f"that it has from a group above it {above}; write these groups together, as a "
+                f"tree (tree.virtual.to_manifest)"
+            )
+    return after
+
+
+def _find_misfits(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]:
+    """Yield group, dimension and both lengths where a group does not fit what it inherits."""
+    for path, group in root.walk():
+        sizes = list_sizes(group)
+        for dim, variable in list_inherited(root, path, sizes).items():
+            if (above := variable.data.shape[0]) != sizes[dim]:
+                yield path, dim, sizes[dim], above
+
+
 # ---------------------------------------------------------------------- how a set is written
 
 MODES = ("w-", "w", "a", "r+", "replace-source")
@@ -108,17 +229,10 @@ OF_ALL = (KEEP_QUERY, *REWRITING)
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a set is written. The options agree with each other.
+    """How a set is written, as for ``ds.virtual.to_manifest``. The options agree with each other.
 
-    Parameters
-    ----------
-    format, mode, append_dim, position, on_duplicate, conflict, allow, region
-        As for ``ds.virtual.to_manifest``.
-    group, new_variables, missing_variables
-        As for ``ds.virtual.to_manifest``.
-    choices : mapping
-        What the format lets one choose, and what every format has: ``keep_query``, and the
-        fields of `Rewriting`.
+    ``choices`` are what the format lets one choose, and what every format has: ``keep_query``, and
+    the fields of `Rewriting`.
 
     Raises
     ------
@@ -263,13 +377,7 @@ class Written(NamedTuple):
 class Destination:
     """Where to write a set, and the format that writes it with the options.
 
-    Parameters
-    ----------
-    location : Location
-    format : Format
-    options : WriteOptions
-    place : object, optional
-        Where workers write parts of the set: what `virtualds.formats.Parts` began.
+    ``place`` is where workers write parts of the set: what `virtualds.formats.Parts` began.
     """
 
     location: Location
@@ -281,27 +389,13 @@ class Destination:
     def of(
         cls, location: Location, options: WriteOptions, call: Callable[..., Any] | None = None
     ) -> Destination:
-        """Choose the format, and check its choices.
-
-        Raises
-        ------
-        TypeError
-            The format has no such choice.
-        ValueError
-            The format is unknown, or neither name nor location says which it is.
-        """
+        """Choose the format, and check its choices; ``call`` is what a user has called."""
         target = format_for(location, options.format)
         options.check_choices(target, call)
         return cls(location, target, options)
 
     def demand_free(self) -> Destination:
-        """Refuse to create a set that exists, before the caller begins long work.
-
-        Raises
-        ------
-        FileExistsError
-            There is a set, and ``mode`` is ``"w-"``.
-        """
+        """Refuse to create a set that exists, before the caller begins long work."""
         if self.options.mode != "w-" or not self.options.creates_set:
             return self
         where, access = self.location.target, self.location.options
@@ -323,13 +417,7 @@ class Destination:
 
     @property
     def parts(self) -> Parts:
-        """The functions with which many processes write one set of this format.
-
-        Raises
-        ------
-        UnsupportedError
-            Only one process can write a set of this format.
-        """
+        """The functions with which many processes write one set, if the format allows it."""
         if self.format.parts is None:
             able = ", ".join(other.name for other in FORMATS if other.parts is not None)
             raise UnsupportedError(
@@ -341,15 +429,7 @@ class Destination:
         return self.format.parts
 
     def begin_parts(self) -> Destination:
-        """Check that many processes can write the set, and return where they write its parts.
-
-        Raises
-        ------
-        UnsupportedError
-            Only one process can write this format, or the store has no conditional writes.
-        FileExistsError
-            The name is taken: by something that is no set, or by a set that is to stay.
-        """
+        """Check that many processes can write the set, and return where they write its parts."""
         where, replaces = self.location.target, self.options.mode == "w"
         parts = self.parts
         with explain_write_errors(where):
@@ -466,15 +546,6 @@ def prepare_write(
 
     So a scan that takes hours does not end with an error that could be raised before it began.
 
-    Raises
-    ------
-    TypeError
-        The format has no such choice.
-    FileExistsError
-        The name is taken, and ``mode`` is ``"w-"``.
-    ValueError
-        The format, the mode or the position to append at is unknown.
-
     Examples
     --------
     >>> prepare_write("refs.parquet").format.name
@@ -498,15 +569,7 @@ def make_dict(
     storage_options: Mapping[str, Any] | None,
     call: Callable[..., Any],
 ) -> dict[str, Any]:
-    """Return a group as a dict of references, as the format of ``options`` would write it.
-
-    Raises
-    ------
-    UnsupportedError
-        The format is none of one document, or cannot hold the group.
-    ValueError
-        An option is for sets that are written.
-    """
+    """Return a group as a dict of references, as the format of ``options`` would write it."""
     form, to_dict = _find_format(options.format)
     options.check_choices(form, call)
     _demand_new(options, storage_options)

@@ -9,157 +9,110 @@ from typing import NamedTuple
 
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.datasets.append import (
-    Lacking,
-    append_along,
-    compare_static,
-    replace_sources,
-)
-from virtualds.datasets.changed_groups import (
+from virtualds.arrays.alike_files import list_sizes
+from virtualds.arrays.group import ManifestGroup
+from virtualds.datasets.append import Appending, append_along, join_coordinates, replace_sources
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.keywords import format_suggestion, select_fields
+from virtualds.datasets.reference_systems import Systems, check_systems_of_set, find_systems
+from virtualds.datasets.regions import fill_region
+from virtualds.datasets.to_dataset import to_virtual_dataset
+from virtualds.datasets.tree import group_from_tree
+from virtualds.datasets.write import (
+    CREATING,
     EMPTY,
+    Destination,
+    Whole,
+    WriteOptions,
+    Written,
     add_group,
     demand_aligned,
     find_group,
-    join_coordinates,
     list_inherited,
     naming_group,
     normalise_path,
     put_group,
     put_variables,
-    sizes_of,
 )
-from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.keywords import format_suggestion
-from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.reference_systems import Systems, check_systems_of_set, find_systems
-from virtualds.datasets.regions import fill_region
-from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write import CREATING, Destination, Whole, WriteOptions, Written
 from virtualds.errors import CombineError, UnsupportedError, list_details
 from virtualds.formats.undecodable import decode_group
 
 
-def add_variables(
-    old: ManifestGroup | None, new: xr.Dataset, on_duplicate: str = "raise"
+def write_variables(
+    old: ManifestGroup, new: xr.Dataset, on_duplicate: str = "raise", *, adds: bool
 ) -> ManifestGroup:
-    """Return a group with the variables of a dataset added.
+    """Return a group with the variables of a dataset, itself if it has them already.
 
-    Parameters
-    ----------
-    old : ManifestGroup or None
-        The group, None if the set has none there.
-    new : xarray.Dataset
-        Its dimensions have the lengths, and the coordinates, that they have in the group.
-    on_duplicate : {"raise", "skip", "replace"}
-        What to do about variables that the group has already. Equal coordinates are shared.
-
-    Returns
-    -------
-    ManifestGroup
-        ``old`` itself if nothing is added.
+    They are added, and have the lengths and coordinates that the group has; ``on_duplicate`` says
+    what to do about variables that it has already. Or else they replace those of the same names and
+    shapes. Equal coordinates are shared.
 
     Raises
     ------
     CombineError
-        A dimension has another length, or other coordinate values, than in the group; or the
-        group has a variable of the same name.
+        The dataset does not fit the group.
     """
-    if old is None:
-        return group_from_dataset(new)
-    _demand_same_sizes(old, new)
-    replaced = new.data_vars if on_duplicate == "replace" else ()
-    check_systems_of_set(_find_systems_besides(old, replaced), new)
-    shared = _find_equal_coordinates(old, new)
-    stored = group_from_dataset(new)
-    duplicates = sorted(old.variables.keys() & stored.variables.keys() - shared)
-    if unequal := [name for name in duplicates if stored.variables[name].dims == (name,)]:
-        raise _other_values_error(old, new, unequal[0])
-    if duplicates and on_duplicate == "raise":
-        raise CombineError(
-            f"{', '.join(map(repr, duplicates))}: the set has variables of these names already; "
-            f"on_duplicate='replace' replaces them, 'skip' keeps those of the set, or leave them "
-            f"out (ds.drop_vars); nothing has been written"
-        )
-    kept = shared if on_duplicate == "replace" else shared.union(duplicates)
-    added = {name: v for name, v in stored.variables.items() if name not in kept}
-    if not added:
-        return old
-    attributes = join_coordinates(old.attributes, stored.attributes)
-    result = replace(old, variables={**old.variables, **added}, attributes=attributes)
-    _check_systems_that_stay(old, result, new)
-    return result
-
-
-def overwrite_variables(old: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
-    """Return a group in which the variables of a dataset replace those of the same names.
-
-    Raises
-    ------
-    CombineError
-        The group has no such variable, or one of another shape.
-    """
-    check_systems_of_set(_find_systems_besides(old, new.data_vars), new)
-    shared = _find_equal_coordinates(old, new)
-    stored = group_from_dataset(new)
-    problems = [
-        f"{name}: {reason}"
-        for name, variable in stored.variables.items()
-        for reason in _find_other_form(old, name, (variable.dims, variable.data.shape))
-    ]
-    if problems:
-        said = (
-            "mode='r+' replaces variables by others of the same shape only, and nothing has been "
-            "written; to add variables, pass mode='a'; to fill a part of them, pass region="
-        )
-        raise CombineError(list_details(said, problems))
-    changed = {name: v for name, v in stored.variables.items() if name not in shared}
-    if not changed:
-        return old
-    result = replace(old, variables={**old.variables, **changed})
-    _check_systems_that_stay(old, result, new)
-    return result
-
-
-def _find_other_form(
-    old: ManifestGroup, name: str, form: tuple[tuple[str, ...], tuple[int, ...]]
-) -> Iterable[str]:
-    """Yield why a variable cannot take the place of the one in the group."""
-    if name not in old.variables:
-        yield "the set has no such variable"
-        return
-    known = old.variables[name]
-    if (known.dims, known.data.shape) != form:
-        dims, shape = form
-        yield (
-            f"its dimensions {known.dims} have lengths {known.data.shape} in the set, and {dims} "
-            f"have {shape} in the new dataset"
-        )
-
-
-def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
-    """Return the reference systems of a group, without those of variables to be replaced."""
-    found = find_systems({name: v.attributes for name, v in old.variables.items()})
-    return {key: system for key, system in found.items() if key[0] not in replaced}
-
-
-def _check_systems_that_stay(old: ManifestGroup, result: ManifestGroup, new: xr.Dataset) -> None:
-    """Refuse to replace the grid mapping of variables that are not replaced."""
-    replaced = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
-    known, found = (_find_systems_besides(group, replaced) for group in (old, result))
-    check_systems_of_set(known, new, found)
-
-
-def _demand_same_sizes(old: ManifestGroup, new: xr.Dataset) -> None:
-    sizes = sizes_of(old)
+    sizes = list_sizes(old) if adds else {}
     for dim, size in new.sizes.items():
         if size != (known := sizes.get(str(dim), size)):
             raise CombineError(
                 f"dimension {dim!r}: it has {known} elements in the set, and {size} in the new "
                 f"dataset; select the same elements, or append along it (append_dim)"
             )
+    replaced = new.data_vars if not adds or on_duplicate == "replace" else ()
+    check_systems_of_set(_find_systems_besides(old, replaced), new)
+    shared = _find_equal_coordinates(old, new)
+    stored = group_from_dataset(new)
+    attributes = old.attributes
+    if adds:
+        duplicates = sorted(old.variables.keys() & stored.variables.keys() - shared)
+        if unequal := [name for name in duplicates if stored.variables[name].dims == (name,)]:
+            raise _other_values_error(old, new, unequal[0])
+        if duplicates and on_duplicate == "raise":
+            raise CombineError(
+                f"{', '.join(map(repr, duplicates))}: the set has variables of these names "
+                f"already; on_duplicate='replace' replaces them, 'skip' keeps those of the set, or "
+                f"leave them out (ds.drop_vars); nothing has been written"
+            )
+        shared = shared if on_duplicate == "replace" else shared.union(duplicates)
+        attributes = join_coordinates(old.attributes, stored.attributes)
+    else:
+        _demand_same_shapes(old, stored)
+    changed = {name: v for name, v in stored.variables.items() if name not in shared}
+    if not changed:
+        return old
+    result = replace(old, variables={**old.variables, **changed}, attributes=attributes)
+    # the grid mapping of variables that stay must stay
+    differing = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
+    known_systems, found = (_find_systems_besides(group, differing) for group in (old, result))
+    check_systems_of_set(known_systems, new, found)
+    return result
+
+
+def _demand_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
+    """Refuse variables that a group does not have, or has in another shape."""
+    problems = list[str]()
+    for name, variable in stored.variables.items():
+        known = old.variables.get(name)
+        if known is None:
+            problems.append(f"{name}: the set has no such variable")
+        elif (known.dims, known.data.shape) != (variable.dims, variable.data.shape):
+            problems.append(
+                f"{name}: its dimensions {known.dims} have lengths {known.data.shape} in the set, "
+                f"and {variable.dims} have {variable.data.shape} in the new dataset"
+            )
+    if problems:
+        said = (
+            "mode='r+' replaces variables by others of the same shape only, and nothing has been "
+            "written; to add variables, pass mode='a'; to fill a part of them, pass region="
+        )
+        raise CombineError(list_details(said, problems))
+
+
+def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
+    """Return the reference systems of a group, without those of variables to be replaced."""
+    found = find_systems({name: v.attributes for name, v in old.variables.items()})
+    return {key: system for key, system in found.items() if key[0] not in replaced}
 
 
 # ---------------------------------------------------------------------- coordinates that are shared
@@ -194,8 +147,6 @@ def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> Combi
 
 # ---------------------------------------------------------------------- groups of a set
 
-ADDS_GROUPS = "the set has no such group; mode='a' adds it"
-
 
 class Added(NamedTuple):
     """How much was added to a set: positions along the dimension that grows, and references."""
@@ -203,44 +154,22 @@ class Added(NamedTuple):
     positions: int
     references: int
 
-    @classmethod
-    def all_of(cls, dataset: xr.Dataset, dim: str | None) -> Added:
-        """Count all positions and references of a dataset."""
-        arrays = map(get_virtual_array, dataset.variables.values())
-        references = sum(array.nchunks for array in arrays if array is not None)
-        return cls(dataset.sizes.get(dim, 0), references)
-
-    @classmethod
-    def between(
-        cls, old: ManifestGroup, after: ManifestGroup, dataset: xr.Dataset, dim: str
-    ) -> Added:
-        """Count the positions and references that a change added to a group."""
-        positions, references = 0, 0
-        for name, variable in dataset.variables.items():
-            known = str(name) in old.variables
-            if dim in variable.dims and known and old is not after:
-                a, b = old.variables[str(name)].data, after.variables[str(name)].data
-                axis = variable.dims.index(dim)
-                positions = b.shape[axis] - a.shape[axis]
-                if isinstance(a, ManifestArray) and isinstance(b, ManifestArray):
-                    references += b.nchunks - a.nchunks
-        return cls(positions, references)
-
 
 def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
     """Write the references of a dataset; return how many were added: an append may add none.
 
     See ``ds.virtual.to_manifest``.
     """
-    options = destination.options
-    path, dim = options.path, options.append_dim
+    path, dim = destination.options.path, str(destination.options.append_dim)
     make = partial(group_from_dataset, dataset)
     written = _Writing(destination, {path: dataset}, make).write()
-    before = None if written.before is None else find_group(written.before, path)
-    after = find_group(written.after, path)
-    if not options.is_append or before is None or after is None:
-        return Added.all_of(dataset, dim)
-    return Added.between(before, after, dataset, str(dim))
+    counts = []
+    for root in (written.before or EMPTY, written.after):
+        group = replace(find_group(root, path) or EMPTY, groups={})
+        references = sum(array.nchunks for array in group.list_arrays())
+        counts.append((list_sizes(group).get(dim, 0), references))
+    (begun, before), (grown, after) = counts
+    return Added(grown - begun, after - before)
 
 
 def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:
@@ -267,17 +196,9 @@ class _Writing:
     """Datasets that are written to groups of a set, as the mode says.
 
     In a tree, groups share the coordinates of the groups above them. So a group is compared and
-    changed together with the coordinates that it has from there, which it does not store.
-
-    Parameters
-    ----------
-    destination : Destination
-    datasets : mapping
-        By the paths of their groups, with the coordinates that they inherit.
-    make : callable
-        Returns the top one, with those below it, as stored.
-    is_tree : bool
-        Whether groups may not be missing that grow.
+    changed together with the coordinates that it has from there, which it does not store. The
+    datasets, by the paths of their groups, have the coordinates that they inherit; ``make`` returns
+    the top one, with those below it, as stored. In a tree, no groups may be missing that grow.
     """
 
     destination: Destination
@@ -294,10 +215,10 @@ class _Writing:
         if self.options.creates_set:
             return self.destination.create(self._begin)
         creates = self.options.mode in CREATING
-        change = self._append if self.options.is_append else self._change_groups
         may_begin = creates or self.options.mode == "a"
         return self.destination.change(
-            self._create_group if creates else change, self._begin if may_begin else None
+            self._create_group if creates else self._change_groups,
+            self._begin if may_begin else None,
         )
 
     def _begin(self, old: ManifestGroup = EMPTY) -> ManifestGroup:
@@ -329,97 +250,86 @@ class _Writing:
 
     def _change_groups(self, old: ManifestGroup) -> ManifestGroup:
         """Return a set in which groups have changed, or ``old`` if none has."""
+        datasets, dim = dict(self.datasets), self.options.append_dim
+        if self.options.is_append:
+            there = [find_group(old, path) for path in datasets]
+            if not any(group.variables for group in there if group is not None):
+                return self._begin(old)
+            if self.is_tree:
+                datasets |= self._complete_groups(old, str(dim))
+            if not any(dim in dataset.dims for dataset in datasets.values()):
+                dims = {str(dim) for dataset in datasets.values() for dim in dataset.dims}
+                raise ValueError(
+                    f"dimension {dim!r}: the new dataset has {sorted(dims)}; name one of them"
+                )
         found = old
-        for path, dataset in self.datasets.items():
+        for path, dataset in datasets.items():
             with naming_group(path):
-                found = self._change_group(found, path, dataset)
+                # what a group inherits has grown already in ``found``
+                known = old if self.options.is_append else found
+                found = self._change_group(known, found, path, dataset)
         return found if found is old else demand_aligned(old, found)
 
-    def _change_group(self, root: ManifestGroup, path: str, new: xr.Dataset) -> ManifestGroup:
-        before = find_group(root, path)
-        if before is None or not before.variables:
-            # a group without variables is there for the groups below it alone
-            return put_variables(root, path, self._change(None, new))
-        whole, inherited = _join_inherited(root, path, new)
-        after = self._change(whole, new)
-        if after is whole:
-            return root
-        if changed := [name for name, v in inherited.items() if after.variables[name] is not v]:
-            raise CombineError(
-                f"{changed[0]}: group /{path} has this coordinate from a group above it; replace "
-                f"it there, or leave it out (ds.drop_vars)"
-            )
-        return _put_own(root, path, after, inherited)
-
-    def _change(self, old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
-        """Return a group with a dataset in it; ``old`` is None if the set has none there."""
-        options, root = self.options, self.destination.location.url
-        if options.mode == "a":
-            return add_variables(old, new, options.on_duplicate)
-        if old is None and options.region is not None:
-            raise CombineError("the set has no such group, so it has no region; mode='a' adds it")
-        if old is None:
-            raise CombineError(ADDS_GROUPS)
-        if options.mode == "replace-source":
-            return replace_sources(old, new, options.append_dim, root)
-        if options.region is None:
-            return overwrite_variables(old, new)
-        return fill_region(old, new, options.region, options.on_duplicate, root)
-
-    # ------------------------------------------------------------------ appending
-
-    def _append(self, old: ManifestGroup) -> ManifestGroup:
-        """Return a set with datasets added to groups, or ``old`` if the set has all of them."""
-        there = [find_group(old, path) for path in self.datasets]
-        if not any(group.variables for group in there if group is not None):
-            return self._begin(old)
-        dim, new = str(self.options.append_dim), dict(self.datasets)
-        if self.is_tree:
-            new |= self._complete_groups(old, dim)
-        if not any(dim in dataset.dims for dataset in new.values()):
-            dims = {str(dim) for dataset in new.values() for dim in dataset.dims}
-            raise ValueError(
-                f"dimension {dim!r}: the new dataset has {sorted(dims)}; name one of them"
-            )
-        found = old
-        for path, dataset in new.items():
-            with naming_group(path):
-                found = self._append_group(old, found, path, dataset, dim)
-        return found if found is old else demand_aligned(old, found)
-
-    def _append_group(
-        self, old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset, dim: str
+    def _change_group(
+        self, old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset
     ) -> ManifestGroup:
-        """Return the set ``found`` with a dataset added to a group as it is in the set ``old``."""
-        options = self.options
-        lacking = Lacking(options.new_variables, options.missing_variables)
-        before = find_group(old, path)
-        whole, inherited = _join_inherited(old, path, new)
+        """Return the set ``found`` with a dataset in a group, which is as in the set ``old``."""
+        options, group = self.options, find_group(old, path)
+        inherited = list_inherited(old, path, map(str, new.variables))
         own = [str(name) for name in new.variables if name not in inherited]
         # a group without variables is there for the groups below it alone
-        if before is None or (own and not before.variables):
-            if lacking.new == "error":
+        is_new = group is None or not group.variables
+        if is_new and not options.is_append:
+            return put_variables(found, path, self._change(None, new))
+        if is_new and (group is None or own):
+            if options.new_variables == "error":
                 raise CombineError(
                     "the set has no such group; new_variables='fill' adds it, with missing values "
                     "where the set has data already, and 'drop' leaves it out"
                 )
-            if lacking.new == "drop":
+            if options.new_variables == "drop":
                 return found
-            if dim not in inherited:
+            if options.append_dim not in inherited:
                 return put_variables(found, path, group_from_dataset(new[own]))
-        if dim not in sizes_of(whole) and dim not in new.dims:
-            after = compare_static(whole, new, dim, lacking)
-        else:
-            how = (options.position, options.on_duplicate, lacking)
-            after = append_along(whole, new, dim, *how, root=self.destination.location.url)
-        return found if after is whole else _put_own(found, path, after, inherited)
+        group = group or EMPTY
+        whole = replace(group, variables={**inherited, **group.variables})
+        after = self._change(whole, new)
+        if after is whole:
+            return found
+        changed = [name for name, v in inherited.items() if after.variables[name] is not v]
+        if changed and not options.is_append:
+            raise CombineError(
+                f"{changed[0]}: group /{path} has this coordinate from a group above it; replace "
+                f"it there, or leave it out (ds.drop_vars)"
+            )
+        kept = {name: v for name, v in after.variables.items() if name not in inherited}
+        return put_variables(found, path, replace(after, variables=kept))
+
+    def _change(self, old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
+        """Return a group with a dataset in it; ``old`` is None if the set has none there."""
+        options, root = self.options, self.destination.location.url
+        adds = options.mode == "a" and options.append_dim is None
+        if adds and old is None:
+            return group_from_dataset(new)
+        if old is None and options.region is not None:
+            raise CombineError("the set has no such group, so it has no region; mode='a' adds it")
+        if old is None:
+            raise CombineError("the set has no such group; mode='a' adds it")
+        if options.is_append:
+            given = vars(options) | {"dim": options.append_dim, "root": root}
+            return append_along(old, new, select_fields(Appending, given))
+        if options.mode == "replace-source":
+            return replace_sources(old, new, options.append_dim, root)
+        if options.region is None:
+            return write_variables(old, new, options.on_duplicate, adds=adds)
+        return fill_region(old, new, options.region, options.on_duplicate, root)
 
     def _complete_groups(self, old: ManifestGroup, dim: str) -> dict[str, xr.Dataset]:
         """Return datasets without data for groups of the set that a tree lacks."""
         found = dict[str, xr.Dataset]()
         top = min(self.datasets, key=len)
         for path, group in (find_group(old, top) or EMPTY).walk(top):
-            if path in self.datasets or dim not in sizes_of(group):
+            if path in self.datasets or dim not in list_sizes(group):
                 continue
             names = path.split("/")
             above = ["/".join(names[:depth]) for depth in reversed(range(len(names)))]
@@ -433,20 +343,3 @@ class _Writing:
                 )
             found[path] = xr.Dataset(coords={dim: coordinate})
         return found
-
-
-def _join_inherited(
-    root: ManifestGroup, path: str, new: xr.Dataset
-) -> tuple[ManifestGroup, dict[str, ManifestVariable]]:
-    """Return a group with the coordinates of a dataset that it has from above, and these."""
-    inherited = list_inherited(root, path, map(str, new.variables))
-    group = find_group(root, path) or EMPTY
-    return replace(group, variables={**inherited, **group.variables}), inherited
-
-
-def _put_own(
-    root: ManifestGroup, path: str, group: ManifestGroup, inherited: Container[str]
-) -> ManifestGroup:
-    """Return a set with a group at a path, without the coordinates that it has from above."""
-    own = {name: v for name, v in group.variables.items() if name not in inherited}
-    return put_variables(root, path, replace(group, variables=own))

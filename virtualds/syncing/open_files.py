@@ -9,8 +9,7 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.batch_job import OPEN_ERRORS
-from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.batch_job import OPEN_ERRORS, BuildOptions
 from virtualds.combine.report import BuildReport, LeftOut
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.location import Location

@@ -15,7 +15,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import move_files
 from virtualds.chunks.projection import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
-from virtualds.datasets.append import Remedies, append_along, remove_sources, replace_sources
+from virtualds.datasets.append import Appending, append_along, remove_sources, replace_sources
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import (
     cut_along,
@@ -40,13 +40,13 @@ from virtualds.syncing.report import SyncReport
 from virtualds.urls import scheme_of
 
 ANEW = "write the set anew (delete it, and run again)"
-REMEDIES = Remedies(
-    duplicates="leave one of the files out of the pattern, or pass overlap='first' to leave out of "
-    "new files what the set has already",
-    misfit="leave it out of the pattern; make its variables those of the set with "
+REMEDIES = {
+    "if_known": "leave one of the files out of the pattern, or pass overlap='first' to leave out "
+    "of new files what the set has already",
+    "if_misfit": "leave it out of the pattern; make its variables those of the set with "
     f"drop_variables= or preprocess=; or {ANEW}",
-    leave_out="drop_variables= leaves it out",
-)
+    "if_extra": "drop_variables= leaves it out",
+}
 """What to do about new files that do not fit: only what `sync` takes."""
 ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr), or "
 """What to do about files that only this format can hold."""
@@ -184,9 +184,9 @@ class Update:
             self._demand_shadowed(group, new)
         position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
         for on_duplicate, part in self._split(new):
-            how = (self.dim, position, on_duplicate)
+            how = Appending(self.dim, position, on_duplicate, root=self.known.root, **REMEDIES)
             with self._name_misfit(group, urls, on_duplicate):
-                grown = append_along(group, part, *how, remedies=REMEDIES, root=self.known.root)
+                grown = append_along(group, part, how)
             group = group if grown is group else as_read(grown)
         return group
 
@@ -207,7 +207,8 @@ class Update:
     def _is_misfit(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
         try:
             if (found := self.opener.open((url,))) is not None:
-                append_along(group, found, self.dim, "end", on_duplicate, root=self.known.root)
+                how = Appending(self.dim, on_duplicate=on_duplicate, root=self.known.root)
+                append_along(group, found, how)
         except CombineError:
             return True
         return False

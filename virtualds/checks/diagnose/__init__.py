@@ -15,9 +15,7 @@ from virtualds.checks.diagnose.places import find_overlapping
 from virtualds.checks.diagnose.report import Diagnosis
 from virtualds.checks.diagnose.trials import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.batch_job import BatchJob, list_steps, make_job
-from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.batch_job import BatchJob, BuildOptions, list_steps
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
@@ -110,8 +108,7 @@ def diagnose(
     steps = list_steps(coordinates, combination, preprocess)
     # without steps, files that are read together stay together
     examining = (Examination(steps),) if steps else ()
-    one = replace(make_job(opening, building, examining, files.options), stops=False)
-    job = BatchJob(one, together=AlikeOpener(opening, files.options))
+    job = replace(BatchJob.of(opening, building, examining, files.options), stops=False)
     workers = choose_workers(building.parallel, files)
     survey = survey_files(chosen, job, workers, progress, len(chosen) == len(files.flat))
     joined = tuple(dim for dim in combination.dims if dim is not None)
