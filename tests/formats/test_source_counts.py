@@ -25,7 +25,7 @@ from virtualds.formats.zarr_manifests import (
     source_table,
 )
 from virtualds.formats.zarr_manifests.manifest_files import encode_source_rows
-from virtualds.formats.zarr_manifests.manifests import StoredManifests
+from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.formats.zarr_manifests.source_table import SourceTable
 
 FILES = 12
@@ -332,6 +332,6 @@ def test_urls_of_columns_are_those_of_single_files(tmp_path: Path) -> None:
     [data] = encode_source_rows(rows)
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "0.parquet").write_bytes(data)
-    store, table = StoredManifests(f"file://{tmp_path}", None), SourceTable("files", len(ODD))
+    store, table = SetFiles(f"file://{tmp_path}", None), SourceTable("files", len(ODD))
     files = table.read_files(store, np.arange(len(ODD)))
     assert table.read_columns(store).urls.tolist() == [file.url for file in files]

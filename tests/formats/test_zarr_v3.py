@@ -38,8 +38,8 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.formats import ReadOptions, zarr_manifests
 from virtualds.formats.zarr_manifests import (
     manifest_files,
-    manifests,
     parquet_table,
+    set_files,
     source_table,
 )
 from virtualds.formats.zarr_manifests import read as zarr_v3
@@ -393,7 +393,7 @@ def test_a_selection_reads_the_records_that_it_needs(
 def test_the_cache_of_records_is_bounded(
     asked: Counter[str], small_records: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(manifests, "KEPT_RECORDS", 4)
+    monkeypatch.setattr(set_files, "KEPT_RECORDS", 4)
     ds, values = grid_of_chunks(tmp_path)
     ds.virtual.to_manifest(tmp_path / "refs.zarr", manifest="parquet")
     found = read(tmp_path / "refs.zarr").variables["v"].data

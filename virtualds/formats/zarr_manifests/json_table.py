@@ -7,29 +7,31 @@ unless all references stand in the metadata.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
 
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.chunks.table import Table
-from virtualds.errors import FormatError, VirtualdsError
+from virtualds.chunks.tables import PlacedReferences
+from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
-from virtualds.formats.zarr.chunk_keys import ChunkKeys
-from virtualds.formats.zarr_manifests.json_rows import (
-    FragmentEntries,
-    RowBuilder,
-    SetFiles,
-    demand_text,
-)
+from virtualds.formats.zarr.chunk_keys import ChunkKeys, SeparatedKeys
+from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.reading.threads import fetch_many
-from virtualds.source_file import SourceFile
+from virtualds.source_file import PRESENT, SourceFile
 from virtualds.stores.access_rules import resolve_url
 
+HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
+KEYS = SeparatedKeys("v2", ".")
+"""How manifests name chunks."""
 SPARSE = 16
 """Chunks of a grid for each listed one, from which on a manifest in the metadata stays lazy."""
 
@@ -72,22 +74,18 @@ class JsonTable(Table):
     @property
     def entries(self) -> Mapping[str, Any]:
         """The entries of the manifest, by key."""
-        found = self.manifest
-        if isinstance(found, str):
-            found = self.store.read_document(found)
-        if not isinstance(found, Mapping):
-            raise FormatError(f"{self._where}: a manifest is an object, found {found!r:.40}")
-        return found
+        return self._read_object(self.manifest, "a manifest is")
 
     @property
     def fingerprints(self) -> Mapping[str, Any]:
         """The fingerprints of files by their paths."""
-        known = self.sources or {}
-        if isinstance(known, str):
-            known = self.store.read_document(known)
-        if not isinstance(known, Mapping):
-            raise FormatError(f"{self._where}: its sources are an object, found {known!r:.40}")
-        return known
+        return self._read_object(self.sources or {}, "its sources are")
+
+    def _read_object(self, said: Any, what: str) -> Mapping[str, Any]:
+        found = self.store.read_document(said) if isinstance(said, str) else said
+        if not isinstance(found, Mapping):
+            raise FormatError(f"{self._where}: {what} an object, found {found!r:.40}")
+        return found
 
     @property
     def has_prefixes(self) -> bool:
@@ -122,8 +120,7 @@ class JsonTable(Table):
         """Return all files that entries name, without those below prefixes."""
         parsed = self._parsed()
         paths = dict.fromkeys(entry["path"] for entry in parsed.measured.values())
-        measured = (self.store.get_file(path, parsed.sources.get(path, UNKNOWN)) for path in paths)
-        return tuple(dict.fromkeys([*parsed.rows.files, *measured]))
+        return tuple(dict.fromkeys([*parsed.rows.files, *map(parsed.get_file, paths)]))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> JsonTable | None:
         """Return the entries with what ``change`` makes of files; None if chunks can be listed."""
@@ -148,13 +145,13 @@ class JsonTable(Table):
         name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
         return f"{self.store.root}/{name}"
 
-    def _parsed(self) -> FragmentEntries:
+    def _parsed(self) -> _Entries:
         if isinstance(self.manifest, str):
-            found: FragmentEntries = self.store.get_cached((self.manifest, self.prefix), self._read)
+            found: _Entries = self.store.get_cached((self.manifest, self.prefix), self._read)
             return found
         return self._read()
 
-    def _read(self) -> FragmentEntries:
+    def _read(self) -> _Entries:
         """Return the entries of the fragment.
 
         Raises
@@ -162,21 +159,21 @@ class JsonTable(Table):
         FormatError
             They do not follow the specification.
         """
-        rows = RowBuilder(self.store, self.fingerprints, self.pipelines)
+        rows = _Entries(self.store, self.fingerprints, self.pipelines)
         for name, entry in self.entries.items():
             self._read_entry(name, entry, rows)
         try:
-            return rows.build()
+            return rows.settled()
         except VirtualdsError as error:
             error.add_note(f"manifest {self._where}")
             raise
 
-    def _read_entry(self, name: str, entry: Any, rows: RowBuilder) -> None:
+    def _read_entry(self, name: str, entry: Any, rows: _Entries) -> None:
         try:
             if name.endswith("/"):
                 if self.prefix:
                     raise FormatError("an array of fragments has no keys that could begin so")
-                rows.prefixes.append((name.removeprefix("./"), demand_text(entry["path"])))
+                rows.prefixes.append((name.removeprefix("./"), _demand_text(entry["path"])))
             elif name.startswith(self.prefix):
                 rows.add(self._parse_key(name[len(self.prefix) :]), entry)
         except VirtualdsError as error:
@@ -190,26 +187,20 @@ class JsonTable(Table):
 
     def _parse_key(self, key: str) -> int:
         """Return the number of a chunk in its grid."""
-        parts = key.split(".") if self.grid else []
-        if not all(p.isascii() and p.isdecimal() for p in parts) or not (self.grid or key == "0"):
+        place = KEYS.parse_key(key, len(self.grid))
+        if place is None:
             raise FormatError(f"{key!r} is not the key of a chunk")
-        place = tuple(map(int, parts))
-        if len(place) != len(self.grid) or any(
-            i >= n for i, n in zip(place, self.grid, strict=True)
-        ):
+        if any(i >= n for i, n in zip(place, self.grid, strict=True)):
             raise FormatError(f"chunk {key!r} lies outside the grid {self.grid}")
-        number = 0
-        for i, n in zip(place, self.grid, strict=True):
-            number = number * n + i
-        return number
+        return sum(map(mul, place, compute_strides(self.grid)))
 
     # ------------------------------------------------------------------ chunks to be measured
 
     def _add_measured(
-        self, found: ChunkManifest, ids: Ints, known: Any, parsed: FragmentEntries
+        self, found: ChunkManifest, ids: Ints, known: Any, parsed: _Entries
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
-        rows = RowBuilder(self.store, parsed.sources, self.pipelines)
+        rows = _Entries(self.store, parsed.sources, self.pipelines)
         entries: list[tuple[int, Mapping[str, Any]]] = []
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
@@ -230,7 +221,7 @@ class JsonTable(Table):
         for (row, entry), length in zip(entries, lengths, strict=True):
             if length is not None:
                 rows.add(row, {**entry, "length": length})
-        added = rows.build()
+        added = rows.settled()
         places = np.arange(ids.size)
         places[added.rows.numbers] = ids.size + np.arange(added.rows.numbers.size)
         return ChunkManifest.concatenate([found, added.rows.rows], 0).at(places)
@@ -244,3 +235,126 @@ class JsonTable(Table):
             return None
         prefix, path = max(fitting, key=lambda pair: len(pair[0]))
         return {"path": path + key[len(prefix) :], "may_be_absent": True}
+
+
+# ---------------------------------------------------------------------- entries
+
+
+class _Entries:
+    """The entries of one fragment.
+
+    ``rows`` are the chunks with entries, once all are added and `settled`. ``measured`` are entries
+    without a length, by number of chunk; ``prefixes`` are pairs of the beginning of a key and the
+    path that replaces it; ``sources`` are fingerprints by path.
+    """
+
+    rows: PlacedReferences
+
+    def __init__(self, store: SetFiles, sources: Mapping[str, Any], pipelines: int) -> None:
+        self._store = store
+        self._pipelines = pipelines
+        self.sources = sources
+        self.measured: dict[int, Mapping[str, Any]] = {}
+        self.prefixes: list[tuple[str, str]] = []
+        self._numbers: dict[str, int] = {}
+        self._files: list[SourceFile] = []
+        self._inline: list[bytes] = []
+        self._rows: list[tuple[int, ...]] = []
+
+    def add(self, number: int, entry: Any) -> None:
+        """Add the entry of a chunk."""
+        if not isinstance(entry, Mapping):
+            raise TypeError("it is not an object")
+        pipeline, checksum = _demand_natural(entry.get("pipeline", 0)), 0
+        if pipeline >= self._pipelines:
+            raise ValueError(f"there are {self._pipelines} pipelines")
+        if "data" in entry or "path" in entry:
+            checksum = _parse_checksum(entry.get("checksum"))
+        offset = _demand_natural(entry.get("offset", 0))
+        if "data" in entry:
+            self._inline.append(base64.b64decode(entry["data"], validate=True))
+            place = (INLINE, len(self._inline) - 1, len(self._inline[-1]))
+        elif "path" not in entry:
+            place = (MISSING, 0, 0)
+        elif entry.get("length") is None:
+            _demand_text(entry["path"])
+            self.measured[number] = entry
+            return
+        else:
+            place = (self._number_file(entry["path"]), offset, _demand_natural(entry["length"]))
+        self._rows.append((number, *place, pipeline, checksum))
+
+    def get_file(self, path: str) -> SourceFile:
+        """Return the file of a path, with its fingerprint if one is known."""
+        return self._store.get_file(path, self.sources.get(path, UNKNOWN))
+
+    def get_length(self, entry: Mapping[str, Any]) -> int | None:
+        """Return the length of the rest of a file, None if the file may be missing and is.
+
+        Raises
+        ------
+        FormatError
+            The entry begins past the end of the file.
+        """
+        try:
+            size = self._store.get_size(self.get_file(entry["path"]))
+        except ReadError as error:
+            if "may_be_absent" in entry and isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        length: int = size - entry.get("offset", 0)
+        if length <= 0:
+            raise FormatError(
+                f"{entry['path']}: it has {size} bytes, and a chunk is said to begin at "
+                f"{size - length}; scan it anew"
+            )
+        return length
+
+    def _number_file(self, path: Any) -> int:
+        if _demand_text(path) not in self._numbers:
+            self._files.append(self.get_file(path))
+            self._numbers[path] = len(self._files) - 1
+        return self._numbers[path]
+
+    def settled(self) -> _Entries:
+        """Return the entries with their rows.
+
+        Raises
+        ------
+        FormatError
+            Two entries are of one chunk, or an entry is invalid.
+        """
+        rows = np.array(sorted(self._rows), np.int64).reshape(-1, 1 + len(COLUMNS))
+        numbers, columns = rows[:, 0], dict(zip(COLUMNS, rows[:, 1:].T, strict=True))
+        if (numbers[1:] == numbers[:-1]).any():
+            raise FormatError("two entries are of one chunk; the set is damaged")
+        manifest = ChunkManifest.build(
+            numbers.shape, files=self._files, inline=self._inline, **columns
+        )
+        self.rows = PlacedReferences(numbers, manifest)
+        return self
+
+
+def _demand_natural(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is not a number of bytes, or of a pipeline")
+    return value
+
+
+def _demand_text(value: Any) -> str:
+    """Return a path; raise an error if it is none."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not a path")
+    return value
+
+
+def _parse_checksum(text: Any) -> int:
+    """Return a checksum as a number, 0 for algorithms that are not verified."""
+    if text is None:
+        return 0
+    algorithm, _, digits = text.partition(":")
+    if algorithm != "crc32":
+        return 0
+    if len(digits) != 8 or not set(digits) <= HEXADECIMAL:
+        raise ValueError(f"{text!r} is not a checksum")
+    return PRESENT + int(digits, 16)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os.path
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any
@@ -16,7 +15,7 @@ from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_
 from virtualds.chunks.projection import Ints
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr_manifests.counts import (
+from virtualds.formats.zarr_manifests.parquet_table import (
     COUNTS,
     MOST_RUNS,
     Counts,
@@ -24,30 +23,12 @@ from virtualds.formats.zarr_manifests.counts import (
     count_numbers,
     find_equal_runs,
 )
-from virtualds.formats.zarr_manifests.json_rows import Fingerprint
+from virtualds.formats.zarr_manifests.set_files import Fingerprint
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 from virtualds.source_file import PRESENT, SourceFile
 
 MOST_ENTRIES = 2**16
 """Chunks of a grid of which the missing ones get an entry too."""
-
-
-def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
-    """Return the written form of a url: a path inside the set, a relative path, or the url.
-
-    Parameters
-    ----------
-    root : str
-        Url of the folder of the set.
-    url : str
-    relative : bool
-        Whether paths outside of the set are written relative to it, where possible.
-    """
-    if url.startswith(f"{root}/"):
-        return f".{url[len(root) :]}"
-    if not relative or url.split("/")[:3] != root.split("/")[:3]:
-        return url
-    return os.path.relpath(url, root).replace(os.sep, "/")
 
 
 class SourceNumbering:

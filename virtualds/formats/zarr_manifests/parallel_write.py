@@ -17,26 +17,16 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.table import Table
 from virtualds.errors import ReadError
 from virtualds.formats.zarr.document import FOLDER, Document
-from virtualds.formats.zarr_manifests.counts import Counts, read_counts
 from virtualds.formats.zarr_manifests.manifest_files import (
     SourceNumbering,
     TableRecords,
     encode_source_rows,
     list_source_rows,
-    to_written_path,
 )
-from virtualds.formats.zarr_manifests.manifests import (
-    PARQUET_MANIFEST,
-    StoredManifests,
-    read_source_table,
-    to_set_path,
-)
-from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
-from virtualds.formats.zarr_manifests.source_table import (
-    RECORD_SIZE,
-    SourceTable,
-    list_path_ranges,
-)
+from virtualds.formats.zarr_manifests.manifests import PARQUET_MANIFEST, read_source_table
+from virtualds.formats.zarr_manifests.parquet_table import Counts, ParquetTable, read_counts
+from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path, to_written_path
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SourceTable, list_path_ranges
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.urls import scheme_of
@@ -84,7 +74,7 @@ def write_parts(
     folders = {name: writer.write_tables(array) for name, array in pruned.items()}
     # written last, since all tables add files
     sources = writer.write_sources()
-    store = StoredManifests(place.root, place.options)
+    store = SetFiles(place.root, place.options)
     return {
         name: _move_array(array, folders[name], store, sources) for name, array in pruned.items()
     }
@@ -98,7 +88,7 @@ def is_table_inside(table: Table, place: PartsFolder) -> bool:
 def _move_array(
     array: ManifestArray,
     folders: Mapping[int, tuple[str, Counts]],
-    store: StoredManifests,
+    store: SetFiles,
     sources: SourceTable,
 ) -> ManifestArray:
     """Return an array whose fragments refer to the written tables, given with their counts."""

@@ -7,36 +7,111 @@ say which chunk they are, and rise by its number, so that one record is read for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.chunks.columns import INLINE, find_distinct
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.record_cache import read_parquet, read_rows
+from virtualds.chunks.record_cache import read_rows
 from virtualds.chunks.table import CountedSources, SourceSummary, Table
 from virtualds.chunks.tables import spread_rows
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS
-from virtualds.formats.zarr_manifests.counts import (
-    NO_COUNTS,
-    Counts,
-    add_counts,
-    count_numbers,
-    describe_counts,
-)
+from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.formats.zarr_manifests.source_table import (
     RECORD_SIZE,
     MovedSources,
-    SetRecords,
     SourceTable,
     move_sources,
 )
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
+
+COUNTS = "counts.parquet"
+"""The file of the counts in the folder of a table, where they do not stand in the metadata."""
+MOST_RUNS = 8
+"""Runs that stand in the metadata."""
+
+
+class Counts(NamedTuple):
+    """Runs, each a number of files and the chunks in each; or the path of the file that has them.
+
+    A table without either has no counts.
+    """
+
+    runs: tuple[tuple[int, int], ...] = ()
+    path: str = ""
+
+
+NO_COUNTS = Counts()
+
+
+def count_numbers(numbers: npt.NDArray[np.signedinteger[Any]]) -> tuple[int, Ints]:
+    """Return how often each number occurs, from the lowest one on; negative ones do not count."""
+    numbers = numbers[numbers >= 0]
+    low = int(numbers.min()) if numbers.size else 0
+    return low, np.bincount(numbers - low)
+
+
+def add_counts(parts: Iterable[tuple[int, Ints]], length: int) -> Ints:
+    """Return the sum of counts, each from a lowest number on."""
+    found = np.zeros(length, np.int64)
+    for low, counts in parts:
+        found[low : low + counts.size] += counts
+    return found
+
+
+def find_equal_runs(counts: Ints) -> Ints:
+    """Return pairs of a number of neighbours and their common count.
+
+    Examples
+    --------
+    >>> find_equal_runs(np.array([3, 3, 1])).tolist()
+    [[2, 3], [1, 1]]
+    """
+    cuts = np.flatnonzero(np.diff(counts, prepend=counts[:1] - 1))
+    lengths = np.diff(cuts, append=counts.size)
+    return np.stack([lengths, counts[cuts]], axis=1)
+
+
+def describe_counts(counts: Counts) -> dict[str, Any]:
+    """Return what the metadata of a table say of its counts."""
+    if counts.path:
+        return {"counts": {"must_understand": False, "path": counts.path}}
+    if not counts.runs:
+        return {}
+    # as JSON gives it back: documents are also used before they are written
+    return {"counts": {"must_understand": False, "runs": [list(run) for run in counts.runs]}}
+
+
+def read_counts(said: Any) -> Counts:
+    """Return the counts that the metadata of a table describe.
+
+    Raises
+    ------
+    FormatError
+        They are of another form.
+    """
+    match said:
+        case None:
+            return NO_COUNTS
+        case {"path": str() as name} if name == COUNTS:
+            return Counts(path=name)
+        case {"runs": [*runs]} if all(map(_is_run, runs)):
+            return Counts(tuple((files, chunks) for files, chunks in runs))
+    raise FormatError(f"{said!r:.80} are not the counts of a table; the set is damaged")
+
+
+def _is_run(run: Any) -> bool:
+    return isinstance(run, list) and len(run) == 2 and all(type(n) is int for n in run)
+
+
+# ---------------------------------------------------------------------- tables
 
 
 @dataclass(frozen=True)
@@ -45,7 +120,7 @@ class ParquetTable(Table):
 
     Parameters
     ----------
-    store : SetRecords
+    store : SetFiles
     folder : str
         Path of the records in the set.
     rows : int
@@ -67,7 +142,7 @@ class ParquetTable(Table):
         There are more or fewer records than numbers.
     """
 
-    store: SetRecords
+    store: SetFiles
     folder: str
     rows: int
     sources: SourceTable | MovedSources
@@ -231,21 +306,3 @@ class ParquetTable(Table):
             pipeline=pipeline,
             checksum=columns["checksum"][rows] if "checksum" in columns else 0,
         )
-
-
-def read_column(data: bytes, name: str, url: str) -> Any:
-    """Return one column of a record as an array."""
-    return read_parquet(data, url, columns=[name])[name].to_numpy()
-
-
-def read_columns(data: bytes, url: str) -> dict[str, Any]:
-    """Return the columns of a record: integers as arrays, nullable columns as Arrow arrays."""
-    import pyarrow as pa
-
-    table = read_parquet(data, url)
-    found = {}
-    for name in table.column_names:
-        column = table[name]
-        plain = pa.types.is_integer(column.type) and name not in ("size", "mtime")
-        found[name] = column.to_numpy() if plain else column
-    return found

@@ -26,7 +26,8 @@ from virtualds.formats.zarr.chunk_keys import ChunkKeys, SeparatedKeys, parse_ch
 from virtualds.formats.zarr.document import MARKER, STORE_MARKERS, ZARRAY, ZGROUP, ZMETADATA
 from virtualds.formats.zarr.groups import V2, GroupReader, find_whole, merge_zarr_v2
 from virtualds.formats.zarr.v3_arrays import Manifests
-from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
+from virtualds.formats.zarr_manifests.manifests import build_json_manifest, read_parts
+from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.json_values import parse_json
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
@@ -158,8 +159,8 @@ class _Store:
         """Return the manifest of an array: whole files; chunks without a file are missing."""
         if not self.is_listed:
             everything = build_json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
-            unlisted = StoredManifests(self.root, self.options)
-            [part] = unlisted.read_parts(folder, everything, [grid], 0, keys)
+            unlisted = SetFiles(self.root, self.options)
+            [part] = read_parts(unlisted, folder, everything, [grid], 0, keys)
             return part.manifest
         prefix = f"{folder}/" if folder else ""
         first = bisect_left(self.paths, prefix)

@@ -22,7 +22,8 @@ from virtualds.formats.zarr.document import (
 )
 from virtualds.formats.zarr.groups import GroupReader
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
-from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
+from virtualds.formats.zarr_manifests.manifests import build_json_manifest, read_parts
+from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.formats.zarr_manifests.snapshots import read_all_nodes, read_snapshot
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -88,7 +89,7 @@ class SetReader:
         self._values = document.notes.get("values", {})
         self._copies = document.notes.get(COPIES, {})
         ranges = document.notes.get("sources")
-        self._manifests = StoredManifests(root, options, how.allow, ranges)
+        self._files = SetFiles(root, options, how.allow, ranges)
         nodes = read_all_nodes(root, options, document)
         self._reader = GroupReader(root, nodes, document.notes, self._find_parts, how.skip)
 
@@ -109,7 +110,7 @@ class SetReader:
         key = parse_chunk_keys(drop_manifest_keys(node))
 
         def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
-            return self._manifests.read_parts(path, transformer, grids, numbered, key)
+            return read_parts(self._files, path, transformer, grids, numbered, key)
 
         return parts
 

@@ -28,12 +28,8 @@ from virtualds.formats.zarr.document import (
     list_value_chunks,
     name_snapshot,
 )
-from virtualds.formats.zarr_manifests.manifests import (
-    JSON_MANIFEST,
-    StoredManifests,
-    read_source_table,
-    to_set_path,
-)
+from virtualds.formats.zarr_manifests.manifests import JSON_MANIFEST, read_source_table
+from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path
 from virtualds.formats.zarr_manifests.source_table import SourceTable
 from virtualds.json_values import parse_json
 from virtualds.source_file import StorageOptions
@@ -297,7 +293,7 @@ def collect_needed_files(
     Snapshots share most of their tables: each is looked at once.
     """
     found, tables = set[str](), set[SourceTable]()
-    manifests = StoredManifests(root, options)
+    manifests = SetFiles(root, options)
     for document in documents:
         if document.snapshot is not None:
             path = join_snapshot_path(document.snapshot)
@@ -317,7 +313,7 @@ def collect_needed_files(
 def _add_needed(
     folder: str,
     part: Mapping[str, Any],
-    manifests: StoredManifests,
+    manifests: SetFiles,
     found: set[str],
     tables: set[SourceTable],
 ) -> None:

@@ -7,17 +7,17 @@ first and last path, so that a few files are found without the whole table.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.table import SourceColumns, SourceSummary
 from virtualds.errors import FormatError
-from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
-from virtualds.formats.zarr_manifests.json_rows import Fingerprint
+from virtualds.formats.referenced_files import MALFORMED_ERRORS
+from virtualds.formats.zarr_manifests.set_files import Fingerprint, SetFiles
 from virtualds.source_file import NO_NUMBER, SourceFile
 
 RECORD_SIZE = 100_000
@@ -34,27 +34,6 @@ PLAIN = (
 """Paths in a set that are urls in normal form already, as most are (see `resolve_url`)."""
 
 
-class SetRecords(Protocol):
-    """The set that a table lies in."""
-
-    root: str
-
-    def get_file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
-        """Return the file of a path in the set."""
-
-    def read_record(self, path: str) -> dict[str, Any]:
-        """Return the columns of a record, as `read_columns` makes them."""
-
-    def read_column(self, path: str, name: str) -> Any:
-        """Return one column of a record as an array, and keep nothing."""
-
-    def spell_paths(self, url: str) -> Collection[str]:
-        """Return the paths that a writer of the set may have written for a url."""
-
-    def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
-        """Return what ``read`` makes, and keep it for a while."""
-
-
 PathRanges = tuple[tuple[str, str], ...]
 """The first and last path, in the order of text, of every record of a table."""
 
@@ -69,7 +48,7 @@ class SourceTable(NamedTuple):
     rows: int
     ranges: PathRanges = ()
 
-    def read_fingerprints(self, store: SetRecords, numbers: Ints) -> list[tuple[str, Fingerprint]]:
+    def read_fingerprints(self, store: SetFiles, numbers: Ints) -> list[tuple[str, Fingerprint]]:
         """Return paths and fingerprints of files by their numbers."""
         found: list[tuple[str, Fingerprint]] = []
         for record, some in groupby(numbers.tolist(), key=lambda number: number // RECORD_SIZE):
@@ -84,14 +63,14 @@ class SourceTable(NamedTuple):
             found += _read_source_rows(store.read_record(path), rows, f"{store.root}/{path}")
         return found
 
-    def read_columns(self, store: SetRecords) -> SourceColumns:
+    def read_columns(self, store: SetFiles) -> SourceColumns:
         """Return all files as columns: no object is made for each of a million files."""
         parts = [self._read_record_columns(store, n) for n in range(-(-self.rows // RECORD_SIZE))]
         if not parts:
             return SourceColumns.of(())
         return SourceColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def _read_record_columns(self, store: SetRecords, number: int) -> SourceColumns:
+    def _read_record_columns(self, store: SetFiles, number: int) -> SourceColumns:
         path, count = f"{self.folder}/{number}.parquet", self.rows - number * RECORD_SIZE
         rows = store.read_record(path)
         try:
@@ -104,7 +83,7 @@ class SourceTable(NamedTuple):
                 f"{store.root}/{path}: it is not a record of sources ({error}); the set is damaged"
             ) from error
 
-    def find_files(self, store: SetRecords, urls: Collection[str]) -> tuple[SourceFile, ...]:
+    def find_files(self, store: SetFiles, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return the files of some urls; of a large table, only records that may have one are read.
 
         Arrays that share the table share the answer.
@@ -113,7 +92,7 @@ class SourceTable(NamedTuple):
         found: tuple[SourceFile, ...] = store.get_cached(name, lambda: self._search(store, urls))
         return found
 
-    def _search(self, store: SetRecords, urls: Collection[str]) -> tuple[SourceFile, ...]:
+    def _search(self, store: SetFiles, urls: Collection[str]) -> tuple[SourceFile, ...]:
         numbers = [np.zeros(0, np.int64)]
         for record in self._find_records(store, urls):
             known = self._read_record_columns(store, record).urls
@@ -121,7 +100,7 @@ class SourceTable(NamedTuple):
             numbers.append(np.flatnonzero(met) + record * RECORD_SIZE)
         return self.read_files(store, np.concatenate(numbers))
 
-    def _find_records(self, store: SetRecords, urls: Collection[str]) -> list[int]:
+    def _find_records(self, store: SetFiles, urls: Collection[str]) -> list[int]:
         """Return the numbers of the records that may have one of the urls."""
         everything = list(range(-(-self.rows // RECORD_SIZE)))
         if len(self.ranges) != len(everything):
@@ -135,7 +114,7 @@ class SourceTable(NamedTuple):
             or (place < len(paths) and paths[place] <= self.ranges[record][1])
         ]
 
-    def summarize(self, store: SetRecords) -> SourceSummary:
+    def summarize(self, store: SetFiles) -> SourceSummary:
         """Return a summary of all files, made once for all arrays."""
         name = (store.root, self.folder, self.rows)
         found: SourceSummary = store.get_cached(
@@ -143,7 +122,7 @@ class SourceTable(NamedTuple):
         )
         return found
 
-    def _sum_files(self, store: SetRecords) -> tuple[int, int | None, str | None]:
+    def _sum_files(self, store: SetFiles) -> tuple[int, int | None, str | None]:
         """Return how many files there are, their bytes if all are known, and the first."""
         import pyarrow.compute as pc
 
@@ -163,7 +142,7 @@ class SourceTable(NamedTuple):
         first = self.read_fingerprints(store, np.arange(min(self.rows, 1)))
         return self.rows, nbytes, first[0][0] if first else None
 
-    def read_files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
+    def read_files(self, store: SetFiles, numbers: Ints) -> tuple[SourceFile, ...]:
         """Return files by their numbers; arrays share large tuples of the same numbers."""
 
         def made() -> tuple[SourceFile, ...]:
@@ -191,25 +170,25 @@ class MovedSources(NamedTuple):
         """Number of files."""
         return len(self.files)
 
-    def read_files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
+    def read_files(self, store: SetFiles, numbers: Ints) -> tuple[SourceFile, ...]:
         """Return files by their numbers."""
         return tuple(self.files[number] for number in numbers.tolist())
 
-    def read_columns(self, store: SetRecords) -> SourceColumns:
+    def read_columns(self, store: SetFiles) -> SourceColumns:
         """Return all files as columns."""
         return SourceColumns.of(self.files)
 
-    def find_files(self, store: SetRecords, urls: Collection[str]) -> tuple[SourceFile, ...]:
+    def find_files(self, store: SetFiles, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return the files of some urls."""
         return tuple(file for file in self.files if file.url in urls)
 
-    def summarize(self, store: SetRecords) -> None:
+    def summarize(self, store: SetFiles) -> None:
         """Return None: the files have to be listed."""
 
 
 def move_sources(
     sources: SourceTable | MovedSources,
-    store: SetRecords,
+    store: SetFiles,
     change: Callable[[SourceFile], SourceFile],
 ) -> SourceTable | MovedSources:
     """Return what ``change`` makes of the files of a table, which arrays share."""
@@ -246,7 +225,7 @@ def _to_objects(column: Any) -> Any:
     return np.asarray(column.to_numpy(), object)
 
 
-def _resolve_paths(store: SetRecords, paths: Any) -> Any:
+def _resolve_paths(store: SetFiles, paths: Any) -> Any:
     """Return the urls of paths in a set."""
     import pyarrow.compute as pc
 

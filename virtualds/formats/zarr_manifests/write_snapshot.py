@@ -20,20 +20,18 @@ from virtualds.formats.zarr.document import (
     Document,
     ValueChunk,
     build_value_entries,
+    copy_chunk,
     list_value_chunks,
     note_value_chunks,
 )
 from virtualds.formats.zarr.v3_arrays import ManifestPart, NativeArray, axes_from_v3, is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
-from virtualds.formats.zarr_manifests.chunk_copies import ChunkCopies
-from virtualds.formats.zarr_manifests.counts import describe_counts
 from virtualds.formats.zarr_manifests.join_parts import (
     MOST_INLINE,
     MOST_JSON,
     join_all_parts,
     join_small_parts,
 )
-from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.layers import arrange_layers, flatten_layers
 from virtualds.formats.zarr_manifests.manifest_files import (
@@ -44,7 +42,6 @@ from virtualds.formats.zarr_manifests.manifest_files import (
     encode_source_rows,
     list_fingerprints,
     list_source_rows,
-    to_written_path,
 )
 from virtualds.formats.zarr_manifests.manifests import (
     JSON_MANIFEST,
@@ -52,17 +49,21 @@ from virtualds.formats.zarr_manifests.manifests import (
     build_json_manifest,
 )
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
-from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
-from virtualds.formats.zarr_manifests.source_table import (
-    RECORD_SIZE,
-    SourceTable,
-    list_path_ranges,
-)
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, describe_counts
+from virtualds.formats.zarr_manifests.set_files import Fingerprint, to_written_path
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SourceTable, list_path_ranges
 from virtualds.progress import Advance, count_array
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
+
+MOST_OF_COORDINATE = 2**16
+"""Bytes of a chunk of a coordinate or scalar that is repeated: every commit writes it again."""
+MOST_OF_OTHER = 2**14
+"""Bytes of a chunk of any other array that is repeated."""
+MOST_IN_ALL = 2**20
+"""Bytes of all chunks that a root repeats; the shortest come first."""
 
 
 @dataclass
@@ -472,3 +473,62 @@ def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) 
 def find_way_up(path: str) -> str:
     """Return the way from the folder of an array to that of the set."""
     return "../" * (path.count("/") + 1)
+
+
+# ---------------------------------------------------------------------- copies
+# Opening a set loads its small coordinates. Far away each of them would cost a request, so the root
+# of a set repeats some chunks of native arrays.
+
+
+class ChunkCopies:
+    """The chunks of the native arrays of one snapshot, as far as they are small.
+
+    Parameters
+    ----------
+    before : Document or None
+        The snapshot that it follows, whose copies are kept.
+    """
+
+    def __init__(self, before: Document | None) -> None:
+        self._known: Mapping[str, str] = before.notes.get(COPIES, {}) if before else {}
+        self._found: dict[str, dict[str, str]] = {}
+
+    def add(self, path: str, digest: str, data: bytes) -> None:
+        """Add a chunk of an array."""
+        if len(data) <= MOST_OF_COORDINATE:
+            self._found.setdefault(path, {})[digest] = copy_chunk(data)
+
+    def keep(self, path: str, noted: Mapping[str, Any]) -> None:
+        """Keep the copies of an array whose chunks are those of the snapshot before."""
+        digests = (chunk.digest for chunk in list_value_chunks(noted))
+        self._found[path] = {d: self._known[d] for d in digests if d in self._known}
+
+    def choose(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """Return the copies that the root gets, by hash; equal chunks of many groups once."""
+        wanted = {
+            digest: text
+            for path, copies in self._found.items()
+            for digest, text in copies.items()
+            if is_loaded_first(path, nodes[path]) or _count_bytes(text) <= MOST_OF_OTHER
+        }
+        chosen, left = dict[str, str](), MOST_IN_ALL
+        for digest, text in sorted(wanted.items(), key=lambda item: len(item[1])):
+            left -= _count_bytes(text)
+            if left < 0:
+                break
+            chosen[digest] = text
+        return chosen
+
+
+def _count_bytes(text: str) -> int:
+    """Return how many bytes a text of base64 stands for.
+
+    >>> _count_bytes("AAAA"), _count_bytes("AAA="), _count_bytes("AA==")
+    (3, 2, 1)
+    """
+    return len(text) // 4 * 3 - text[-2:].count("=")
+
+
+def is_loaded_first(path: str, node: Mapping[str, Any]) -> bool:
+    """Say whether an array is a coordinate that bears the name of its dimension, or a scalar."""
+    return node.get("dimension_names", []) in ([], [path.rpartition("/")[2]])

@@ -1,0 +1,201 @@
+"""The files of a set of the format zarr-v3: metadata, records of tables, and what it refers to."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from virtualds.chunks.record_cache import RecordCache, name_opening, read_parquet, share_opening
+from virtualds.errors import FormatError, ReadError
+from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable_error
+from virtualds.json_values import parse_json
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+
+Fingerprint = tuple[int | None, int | None, str | None]
+"""Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
+KEPT_RECORDS = 24
+"""Records, of references and of sources, that one set keeps in memory."""
+
+
+class SetFiles:
+    """The files of one set, and those that it refers to; the records used last are kept.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder of the set.
+    options : StorageOptions, optional
+    allow : AccessPolicy
+        Where the files that the set refers to may lie.
+    ranges : mapping of str to lists
+        The first and last paths of the records of tables of files, by folder, as the set notes.
+    """
+
+    ranges: Mapping[str, Any] = {}
+
+    def __init__(
+        self,
+        root: str,
+        options: StorageOptions | None,
+        allow: AccessPolicy = ANYWHERE,
+        ranges: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.root = root
+        self.options = options
+        self.allow = allow
+        self.ranges = ranges or {}
+        self._opening = name_opening()
+        self._open()
+
+    def _open(self) -> None:
+        # relative paths start from the folder of the set
+        beginning = SourceFile(f"{self.root}/zarr.json", options=self.options)
+        self._files = ReferencedFiles(beginning, {}, self.allow)
+        # files of the set itself need no permission, as long as they lie in its folder
+        within = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
+        self._own = ReferencedFiles(beginning, {}, AccessPolicy(within))
+        self._kept: RecordCache[Any] = RecordCache(KEPT_RECORDS)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle where the manifests lie, not the cache of records."""
+        return {"root": self.root, "options": self.options, "allow": self.allow}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.__getstate__() | {"_opening": self._opening}
+        return share_opening, (SetFiles, self._opening, state)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        from dask.base import normalize_token
+
+        return ("virtualds-set", *map(normalize_token, self.__getstate__().values()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SetFiles) and self.__getstate__() == other.__getstate__()
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def get_file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
+        """Return the file of a path in the set."""
+        files = self._own if _is_inside(path) else self._files
+        return files.make_file(path, fingerprint)
+
+    def get_size(self, file: SourceFile) -> int:
+        """Return the length of a file that is a whole chunk."""
+        return self._files.get_size(file) or 0
+
+    def read(self, path: str) -> bytes:
+        """Return a file of the set.
+
+        Raises
+        ------
+        ReadError
+            It cannot be read.
+        """
+        url = f"{self.root}/{path}"
+        try:
+            return find_store(url).read_all(url, self.options)
+        except FileNotFoundError as error:
+            raise ReadError(
+                f"{url}: it is gone; its snapshot has expired, or the set is damaged: open it again"
+            ) from error
+        except OSError as error:
+            raise unreachable_error(url, error) from error
+
+    def read_record(self, path: str) -> dict[str, Any]:
+        """Return the columns of a record, as `read_columns` makes them."""
+        found: dict[str, Any] = self._kept.get(
+            path, lambda: read_columns(self.read(path), f"{self.root}/{path}")
+        )
+        return found
+
+    def read_column(self, path: str, name: str) -> Any:
+        """Return one column of a record as an array, and keep nothing."""
+        return read_column(self.read(path), name, f"{self.root}/{path}")
+
+    def spell_paths(self, url: str) -> set[str]:
+        """Return the paths that a writer may have written for a url, also before the set moved."""
+        return {url, to_written_path(self.root, url)}
+
+    def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` makes, and keep it for a while."""
+        return self._kept.get(name, read)
+
+    def read_document(self, path: str) -> Any:
+        """Return a JSON file of the set."""
+        return self._kept.get(path, lambda: parse_json(self.read(path), f"{self.root}/{path}"))
+
+
+def read_column(data: bytes, name: str, url: str) -> Any:
+    """Return one column of a record as an array."""
+    return read_parquet(data, url, columns=[name])[name].to_numpy()
+
+
+def read_columns(data: bytes, url: str) -> dict[str, Any]:
+    """Return the columns of a record: integers as arrays, nullable columns as Arrow arrays."""
+    import pyarrow as pa
+
+    table = read_parquet(data, url)
+    found = {}
+    for name in table.column_names:
+        column = table[name]
+        plain = pa.types.is_integer(column.type) and name not in ("size", "mtime")
+        found[name] = column.to_numpy() if plain else column
+    return found
+
+
+# ---------------------------------------------------------------------- paths
+
+
+def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
+    """Return the written form of a url: a path inside the set, a relative path, or the url.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder of the set.
+    url : str
+    relative : bool
+        Whether paths outside of the set are written relative to it, where possible.
+    """
+    if url.startswith(f"{root}/"):
+        return f".{url[len(root) :]}"
+    if not relative or url.split("/")[:3] != root.split("/")[:3]:
+        return url
+    return os.path.relpath(url, root).replace(os.sep, "/")
+
+
+def to_set_path(folder: str, path: str) -> str:
+    """Return a path, relative to the folder of an array, as one relative to the set.
+
+    Raises
+    ------
+    FormatError
+        It leads out of the set.
+    """
+    parts: list[str] = [p for p in folder.split("/") if p]
+    for part in path.split("/"):
+        if part == "..":
+            if not parts:
+                raise FormatError(f"{path!r}, seen from {folder!r}, leads out of the set")
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    if "\\" in path or path.startswith("/"):
+        raise FormatError(f"{path!r} is not a path inside the set")
+    return "/".join(parts)
+
+
+def _is_inside(path: str) -> bool:
+    """Say whether a path leads to a file in the folder of the set."""
+    try:
+        return path.startswith("./") and bool(to_set_path("", path))
+    except FormatError:
+        return False
