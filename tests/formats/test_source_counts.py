@@ -24,7 +24,7 @@ from virtualds.formats.zarr_manifests import (
     parquet_table,
     source_table,
 )
-from virtualds.formats.zarr_manifests.manifest_files import encode_source_rows
+from virtualds.formats.zarr_manifests.manifest_files import write_source_rows
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.formats.zarr_manifests.source_table import SourceTable
 
@@ -329,7 +329,9 @@ ODD = [
 
 def test_urls_of_columns_are_those_of_single_files(tmp_path: Path) -> None:
     rows = [(path, (number, None, None)) for number, path in enumerate(ODD)]
-    [data] = encode_source_rows(rows)
+    written: dict[str, bytes] = {}
+    write_source_rows("sources", rows, written.__setitem__)
+    [data] = written.values()
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "0.parquet").write_bytes(data)
     store, table = SetFiles(f"file://{tmp_path}", None), SourceTable("files", len(ODD))

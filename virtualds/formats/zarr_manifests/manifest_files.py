@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any
 
@@ -24,7 +24,8 @@ from virtualds.formats.zarr_manifests.parquet_table import (
     find_equal_runs,
 )
 from virtualds.formats.zarr_manifests.set_files import Fingerprint
-from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SourceTable, list_path_ranges
+from virtualds.progress import Advance
 from virtualds.source_file import PRESENT, SourceFile
 
 MOST_ENTRIES = 2**16
@@ -148,39 +149,60 @@ def _to_entry(
     return found | ({"checksum": f"crc32:{checksum - PRESENT:08x}"} if checksum else {})
 
 
-class TableRecords:
-    """The records of a table of all chunks of a manifest, in C order, and what they count.
+class TableWriter:
+    """Writes tables of references, and the table of the files that they number.
 
     Parameters
     ----------
-    manifest : ChunkManifest
-    sources : SourceNumbering
-    pipelines : bool
-        Whether rows have a pipeline.
+    put : callable
+        Writes a file of the set, of a path that no other writer uses.
+    name : callable
+        Takes a url, and returns the path to write.
     """
 
-    def __init__(self, manifest: ChunkManifest, sources: SourceNumbering, pipelines: bool) -> None:
-        self._manifest = manifest
-        self._sources = sources
-        self._pipelines = pipelines
-        self._counted: list[tuple[int, Ints]] = []
+    def __init__(self, put: Callable[[str, bytes], None], name: Callable[[str], str]) -> None:
+        self._put = put
+        self._sources = SourceNumbering(name)
 
-    def encode(self) -> Iterator[bytes]:
-        """Yield the records."""
-        for _, rows in iterate_blocks(self._manifest, most=RECORD_SIZE):
+    def write_table(
+        self, folder: str, manifest: ChunkManifest, pipelines: bool, advance: Advance
+    ) -> Counts:
+        """Write the rows of all chunks, in C order; return how many lie in each file.
+
+        ``pipelines`` says whether rows have a pipeline.
+        """
+        counted: list[tuple[int, Ints]] = []
+        for record, (_, rows) in enumerate(iterate_blocks(manifest, most=RECORD_SIZE)):
             some = rows.pruned()
             numbers = _number_sources(some, self._sources)
-            self._counted.append(count_numbers(numbers))
-            yield _encode_record(some, numbers, self._pipelines)
-
-    def encode_counts(self) -> tuple[Counts, bytes | None]:
-        """Return the counts of the encoded records, and the file that holds them, if one does."""
-        length = max((low + counts.size for low, counts in self._counted), default=0)
-        counted = add_counts(self._counted, length)
-        runs = find_equal_runs(counted)
+            counted.append(count_numbers(numbers))
+            self._put(f"{folder}/{record}.parquet", _encode_record(some, numbers, pipelines))
+            advance(rows.size)
+        length = max((low + counts.size for low, counts in counted), default=0)
+        runs = find_equal_runs(add_counts(counted, length))
         if len(runs) <= MOST_RUNS:
-            return Counts(tuple((files, chunks) for files, chunks in runs.tolist())), None
-        return Counts(path=COUNTS), _encode_runs(runs)
+            return Counts(tuple((files, chunks) for files, chunks in runs.tolist()))
+        self._put(f"{folder}/{COUNTS}", _encode_runs(runs))
+        return Counts(path=COUNTS)
+
+    def write_placed(
+        self, folder: str, numbers: Ints, rows: ChunkManifest, advance: Advance
+    ) -> None:
+        """Write the rows of some chunks, with their numbers, which rise."""
+        for record, begin in enumerate(range(0, rows.size, RECORD_SIZE)):
+            some = slice(begin, begin + RECORD_SIZE)
+            part = rows.take(0, some).pruned()
+            data = _encode_record(part, _number_sources(part, self._sources), False, numbers[some])
+            self._put(f"{folder}/{record}.parquet", data)
+            advance(part.size)
+
+    def write_sources(self, folder: str) -> SourceTable:
+        """Write the table of files, when all tables are written."""
+        name, files = self._sources.name, self._sources.files.values()
+        rows = [(name(file.url), file.fingerprint) for file in files]
+        write_source_rows(folder, rows, self._put)
+        ranges = list_path_ranges([path for path, _ in rows])
+        return SourceTable(folder, len(rows), tuple((first, last) for first, last in ranges))
 
 
 def _encode_runs(runs: Ints) -> bytes:
@@ -189,25 +211,6 @@ def _encode_runs(runs: Ints) -> bytes:
     files, chunks = runs.T
     arrays = {"files": pa.array(files), "chunks": pa.array(chunks)}
     return _encode_parquet(arrays, tuple(arrays))
-
-
-def encode_placed_records(
-    numbers: Ints, rows: ChunkManifest, sources: SourceNumbering
-) -> Iterator[bytes]:
-    """Yield the records of a table of some chunks, with the number of each.
-
-    Parameters
-    ----------
-    numbers : int64 array, shape (n,)
-        Of the chunks, rising.
-    rows : ChunkManifest, shape (n,)
-    sources : SourceNumbering
-        As in `encode_records`.
-    """
-    for begin in range(0, rows.size, RECORD_SIZE):
-        some = slice(begin, begin + RECORD_SIZE)
-        part = rows.take(0, some).pruned()
-        yield _encode_record(part, _number_sources(part, sources), False, numbers[some])
 
 
 def _number_sources(rows: ChunkManifest, sources: SourceNumbering) -> npt.NDArray[np.int32]:
@@ -247,22 +250,18 @@ def _encode_record(
     return _encode_parquet(arrays, ("source", "offset", "length", "chunk"))
 
 
-def list_source_rows(sources: SourceNumbering) -> list[tuple[str, Fingerprint]]:
-    """Return the written paths and the fingerprints of the files of a table."""
-    return [(sources.name(file.url), file.fingerprint) for file in sources.files.values()]
-
-
-def encode_source_rows(rows: Sequence[tuple[str, Fingerprint]]) -> Iterator[bytes]:
-    """Yield the records of a table of files, given by written path and fingerprint."""
+def write_source_rows(
+    folder: str, rows: Sequence[tuple[str, Fingerprint]], put: Callable[[str, bytes], None]
+) -> None:
+    """Write the records of a table of files, given by written path and fingerprint."""
     import pyarrow as pa
 
     kinds = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
-    for first in range(0, len(rows), RECORD_SIZE):
+    for record, first in enumerate(range(0, len(rows), RECORD_SIZE)):
         some = rows[first : first + RECORD_SIZE]
         columns = zip(*((path, *known) for path, known in some), strict=True)
-        yield _encode_parquet(
-            {n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}, ()
-        )
+        arrays = {n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}
+        put(f"{folder}/{record}.parquet", _encode_parquet(arrays, ()))
 
 
 def _encode_parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:

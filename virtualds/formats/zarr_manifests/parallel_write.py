@@ -17,16 +17,11 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.table import Table
 from virtualds.errors import ReadError
 from virtualds.formats.zarr.document import FOLDER, Document
-from virtualds.formats.zarr_manifests.manifest_files import (
-    SourceNumbering,
-    TableRecords,
-    encode_source_rows,
-    list_source_rows,
-)
+from virtualds.formats.zarr_manifests.manifest_files import TableWriter
 from virtualds.formats.zarr_manifests.manifests import PARQUET_MANIFEST, read_source_table
 from virtualds.formats.zarr_manifests.parquet_table import Counts, ParquetTable, read_counts
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path, to_written_path
-from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SourceTable, list_path_ranges
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.urls import scheme_of
@@ -69,86 +64,42 @@ def write_parts(
     UnsupportedError
         A file was scanned twice, and had changed in between.
     """
+    folder, store = f"{place.folder}/{secrets.token_hex(8)}", SetFiles(place.root, place.options)
+
+    def put(path: str, data: bytes) -> None:
+        find_store(place.root).write_file(f"{place.root}/{path}", data, place.options)
+
+    writer = TableWriter(
+        put, lambda url: to_written_path(place.root, url, relative=place.relative_paths)
+    )
     pruned = {name: array.pruned() for name, array in arrays.items()}
-    writer = _PartWriter(place)
-    folders = {name: writer.write_tables(array) for name, array in pruned.items()}
+    written: dict[tuple[Any, int], tuple[str, Counts]] = {}
+    for name, array in pruned.items():
+        for number, fragment in enumerate(array.fragments):
+            if not fragment.manifest.is_in_set:
+                table, loaded = f"{folder}/{len(written)}", fragment.manifest.loaded()
+                counts = writer.write_table(table, loaded, len(array.pipelines) > 1, lambda _: None)
+                written[name, number] = table, counts
     # written last, since all tables add files
-    sources = writer.write_sources()
-    store = SetFiles(place.root, place.options)
-    return {
-        name: _move_array(array, folders[name], store, sources) for name, array in pruned.items()
-    }
+    sources = writer.write_sources(f"{folder}/sources")
+
+    def moved(name: Any, array: ManifestArray) -> ManifestArray:
+        fragments, count = list(array.fragments), len(array.pipelines)
+        for number, fragment in enumerate(array.fragments):
+            if (name, number) in written:
+                folder, counts = written[name, number]
+                rows, shape = fragment.manifest.size, fragment.manifest.shape
+                table = ParquetTable(store, folder, rows, sources, count > 1, max(count, 1), counts)
+                manifest = ChunkManifest.of_table(table, shape)
+                fragments[number] = replace(fragment, manifest=manifest)
+        return replace(array, fragments=tuple(fragments))
+
+    return {name: moved(name, array) for name, array in pruned.items()}
 
 
 def is_table_inside(table: Table, place: PartsFolder) -> bool:
     """Say whether a table of references lies in the set of the parts."""
     return table.owner == place.root
-
-
-def _move_array(
-    array: ManifestArray,
-    folders: Mapping[int, tuple[str, Counts]],
-    store: SetFiles,
-    sources: SourceTable,
-) -> ManifestArray:
-    """Return an array whose fragments refer to the written tables, given with their counts."""
-    fragments = list(array.fragments)
-    count = len(array.pipelines)
-    for number, (folder, counts) in folders.items():
-        manifest = fragments[number].manifest
-        table = ParquetTable(
-            store, folder, manifest.size, sources, count > 1, max(count, 1), counts
-        )
-        moved = ChunkManifest.of_table(table, manifest.shape)
-        fragments[number] = replace(fragments[number], manifest=moved)
-    return replace(array, fragments=tuple(fragments))
-
-
-class _PartWriter:
-    """Writes tables with one table of files, into a folder of its own."""
-
-    def __init__(self, place: PartsFolder) -> None:
-        self._place = place
-        self._folder = f"{place.folder}/{secrets.token_hex(8)}"
-        self._sources = SourceNumbering(
-            lambda url: to_written_path(place.root, url, relative=place.relative_paths)
-        )
-        self._tables = 0
-
-    def write_tables(self, array: ManifestArray) -> dict[int, tuple[str, Counts]]:
-        """Write the manifests of an array that lie in no set; return folders and counts."""
-        return {
-            number: self._write_table(fragment.manifest.loaded(), len(array.pipelines) > 1)
-            for number, fragment in enumerate(array.fragments)
-            if not fragment.manifest.is_in_set
-        }
-
-    def _write_table(self, manifest: ChunkManifest, pipelines: bool) -> tuple[str, Counts]:
-        """Write the records of a manifest; return the folder that they lie in, and the counts."""
-        folder = f"{self._folder}/{self._tables}"
-        self._tables += 1
-        table = TableRecords(manifest, self._sources, pipelines)
-        self._put_records(folder, table.encode())
-        counts, data = table.encode_counts()
-        if data is not None:
-            self._put(f"{folder}/{counts.path}", data)
-        return folder, counts
-
-    def write_sources(self) -> SourceTable:
-        """Write the table of files."""
-        folder = f"{self._folder}/sources"
-        rows = list_source_rows(self._sources)
-        self._put_records(folder, encode_source_rows(rows))
-        ranges = list_path_ranges([path for path, _ in rows])
-        return SourceTable(folder, len(rows), tuple((first, last) for first, last in ranges))
-
-    def _put_records(self, folder: str, records: Iterator[bytes]) -> None:
-        for number, data in enumerate(records):
-            self._put(f"{folder}/{number}.parquet", data)
-
-    def _put(self, path: str, data: bytes) -> None:
-        url = f"{self._place.root}/{path}"
-        find_store(url).write_file(url, data, self._place.options)
 
 
 # ---------------------------------------------------------------------- written parts

@@ -35,13 +35,10 @@ from virtualds.formats.zarr_manifests.join_parts import (
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.layers import arrange_layers, flatten_layers
 from virtualds.formats.zarr_manifests.manifest_files import (
-    SourceNumbering,
-    TableRecords,
+    TableWriter,
     encode_entries,
-    encode_placed_records,
-    encode_source_rows,
     list_fingerprints,
-    list_source_rows,
+    write_source_rows,
 )
 from virtualds.formats.zarr_manifests.manifests import (
     JSON_MANIFEST,
@@ -51,7 +48,7 @@ from virtualds.formats.zarr_manifests.manifests import (
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, describe_counts
 from virtualds.formats.zarr_manifests.set_files import Fingerprint, to_written_path
-from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SourceTable, list_path_ranges
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SourceTable
 from virtualds.progress import Advance, count_array
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
@@ -100,7 +97,7 @@ class SnapshotWriter:
     def __post_init__(self) -> None:
         self._values: dict[str, Any] = {}
         self._copies = ChunkCopies(self.before)
-        self._sources = SourceNumbering(self.make_path)
+        self._writer = TableWriter(self.put, self.make_path)
         self._tables: list[tuple[str, list[Any]]] = []
         self._ranges: dict[str, Any] = {}
         self._moved: dict[SourceTable, str] = {}
@@ -125,7 +122,11 @@ class SnapshotWriter:
             path: add_manifest_keys(self._write_node(path, node))
             for path, node in planned.nodes.items()
         }
-        self._write_sources()
+        sources = self._writer.write_sources(f"{FOLDER}/{self.name}/sources")
+        if sources.ranges:
+            self._ranges[sources.folder] = sources.ranges
+        for _, said in self._tables:
+            said[1] = sources.rows
         noted = planned.notes | {"values": self._values, "sources": self._ranges}
         noted |= {COPIES: self._copies.choose(nodes)}
         notes = {kind: part for kind, part in noted.items() if part}
@@ -318,13 +319,10 @@ class SnapshotWriter:
         folder = f"manifest.{self.name}.{number}"
         placed = gather_references(manifest) if manifest.rest is not None else None
         if placed is None:
-            table = TableRecords(manifest, self._sources, numbered)
-            self._put_records(f"{path}/{folder}", table.encode(), manifest.size, advance)
-            said: dict[str, Any] = {"rows": manifest.size}
-            said |= self._put_counts(f"{path}/{folder}", table)
+            counts = self._writer.write_table(f"{path}/{folder}", manifest, numbered, advance)
+            said: dict[str, Any] = {"rows": manifest.size} | describe_counts(counts)
         else:
-            records = encode_placed_records(*placed, self._sources)
-            self._put_records(f"{path}/{folder}", records, placed[0].size, advance)
+            self._writer.write_placed(f"{path}/{folder}", *placed, advance)
             said = {"chunks": placed[0].size, "begins": placed[0][::RECORD_SIZE].tolist()}
         # the number of files is known when everything is written
         sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
@@ -337,29 +335,6 @@ class SnapshotWriter:
         elif numbered:
             named["pipelines"] = True
         return found
-
-    def _put_records(
-        self, folder: str, records: Iterator[bytes], rows: int, advance: Advance
-    ) -> None:
-        for record, data in enumerate(records):
-            self.put(f"{folder}/{record}.parquet", data)
-            advance(min(RECORD_SIZE, rows))
-            rows = max(rows - RECORD_SIZE, 0)
-
-    def _put_counts(self, folder: str, table: TableRecords) -> dict[str, Any]:
-        counts, data = table.encode_counts()
-        if data is not None:
-            self.put(f"{folder}/{counts.path}", data)
-        return describe_counts(counts)
-
-    def _write_sources(self) -> None:
-        rows, folder = list_source_rows(self._sources), f"{FOLDER}/{self.name}/sources"
-        for number, data in enumerate(encode_source_rows(rows)):
-            self.put(f"{folder}/{number}.parquet", data)
-        if ranges := list_path_ranges([path for path, _ in rows]):
-            self._ranges[folder] = ranges
-        for _, said in self._tables:
-            said[1] = len(self._sources)
 
     # ------------------------------------------------------------------ what is there already
 
@@ -435,8 +410,7 @@ class SnapshotWriter:
         if sources.before not in self._moved:
             folder = f"{FOLDER}/{self.name}/sources.{len(self._moved)}"
             rows = [(self.make_path(file.url), file.fingerprint) for file in sources.files]
-            for record, data in enumerate(encode_source_rows(rows)):
-                self.put(f"{folder}/{record}.parquet", data)
+            write_source_rows(folder, rows, self.put)
             self._moved[sources.before] = folder
         return self._moved[sources.before]
 
