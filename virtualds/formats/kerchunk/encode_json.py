@@ -544,7 +544,7 @@ def _find_moves(before: Description, after: Description) -> dict[str, str]:
     found: dict[str, set[str]] = {}
     for path in before.arrays.keys() | after.arrays.keys():
         tables = [
-            [(m.shape, m.files) for _, m in one.arrays[path].parts] if path in one.arrays else []
+            [(m.shape, m.listed) for _, m in one.arrays[path].parts] if path in one.arrays else []
             for one in (before, after)
         ]
         sizes = [[(shape, len(files)) for shape, files in one] for one in tables]
