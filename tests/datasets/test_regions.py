@@ -536,6 +536,39 @@ def test_a_fill_writes_what_is_new_and_reads_little_of_the_rest(tmp_path: Path) 
     assert numbers_there is not None and numbers_there.size == 39 * 10**4
 
 
+def test_many_small_fills_leave_few_tables_and_write_each_reference_a_few_times(
+    tmp_path: Path,
+) -> None:
+    refs, one = tmp_path / "refs.zarr", numbers(tmp_path, slice(0, 1))
+    whole = virtualds.template(one, {"init": np.arange(60)})
+    whole.virtual.to_manifest(refs)
+    places = random.Random(0).sample(range(60), 24)
+    for number, init in enumerate(places):
+        few = numbers(tmp_path, slice(init, init + 1)).isel(lead=[0], member=slice(0, 5))
+        region = {"init": "auto", "lead": slice(0, 1), "member": slice(0, 5)}
+        few.virtual.to_manifest(refs, region=region)
+        if number in (1, 3):
+            # in the metadata, over the first table
+            assert len([*refs.glob("v/manifest.*")]) == 1
+    parts = virtual(refs, "v").manifest.table.parts  # type: ignore[attr-defined]
+    assert len(parts) <= 4
+    # 24 fills of 5: the first one, and of the others four are a table
+    assert len([*refs.glob("v/manifest.*")]) <= 9
+    found = xr.open_dataset(refs, engine="virtual")["v"]
+    for init in range(60):
+        there = found[init, 0, :6].values
+        expected = [init * 10**4 + n for n in range(5)] if init in places else [np.nan] * 5
+        np.testing.assert_array_equal(there, [*expected, np.nan])
+    again = numbers(tmp_path, slice(places[-1], places[-1] + 1)).isel(lead=[1], member=[0])
+    again = again.assign_coords(init=[places[-1]])
+    region = {"init": "auto", "lead": slice(0, 1), "member": slice(0, 1)}
+    again.virtual.to_manifest(refs, region=region, on_duplicate="replace")
+    found = xr.open_dataset(refs, engine="virtual")["v"]
+    assert found[places[-1], 0, :2].values.tolist() == [
+        places[-1] * 10**4 + 100, places[-1] * 10**4 + 1
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("form", NAMES)
 def test_a_template_of_a_thousand_million_chunks_costs_what_its_references_cost(
     form: str, tmp_path: Path

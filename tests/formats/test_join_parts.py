@@ -18,6 +18,9 @@ from virtualds.formats.zarr_manifests.join_parts import (
     TIER,
     join_small_parts,
 )
+from virtualds.source_file import SourceFile
+
+FILES = [SourceFile("file:///a.nc")]
 
 
 class Tables:
@@ -36,7 +39,7 @@ class Tables:
     def put(self, sizes: list[int], names: list[int | None]) -> None:
         begins = accumulate(sizes, initial=0)
         parts = [
-            ManifestPart(0, (begin,), ChunkManifest.missing((size,)))
+            ManifestPart(0, (begin,), ChunkManifest.build((size,), files=FILES, length=1))
             for begin, size in zip(begins, sizes, strict=False)
         ]
         known = {id(part.manifest): name for part, name in zip(parts, names, strict=True)}

@@ -326,7 +326,7 @@ class TiledReferences(Table):
     @property
     def has_overlaps(self) -> bool:
         """Whether two of the manifests share a chunk."""
-        return any(_overlap(one, other) for one, other in combinations(self.parts, 2))
+        return any(have_overlap(one, other) for one, other in combinations(self.parts, 2))
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
@@ -403,7 +403,7 @@ def _find_ends(
     return first, first + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
 
 
-def _overlap(
+def have_overlap(
     one: tuple[tuple[int, ...], ChunkManifest], other: tuple[tuple[int, ...], ChunkManifest]
 ) -> bool:
     """Say whether two manifests, each with its origin, share a chunk."""

@@ -17,8 +17,11 @@ from virtualds.formats import Expiry, ReadOptions, Removal
 from virtualds.formats.zarr.document import join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
-from virtualds.formats.zarr_manifests.join_parts import demand_same_parts, join_all_parts
-from virtualds.formats.zarr_manifests.layers import count_layers
+from virtualds.formats.zarr_manifests.join_parts import (
+    count_layers,
+    demand_same_parts,
+    join_all_parts,
+)
 from virtualds.formats.zarr_manifests.parallel_write import PartsFolder, check_parts, remove_parts
 from virtualds.formats.zarr_manifests.read import FoundSet, SetReader, find_replaceable, find_set
 from virtualds.formats.zarr_manifests.snapshots import (

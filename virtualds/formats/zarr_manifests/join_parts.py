@@ -1,18 +1,22 @@
-"""Join the parts of the manifest of an array, which many additions have left."""
+"""In which tables the references of an array are written: small ones are joined, the others stay.
+
+Parts follow each other along an axis, as after appends, or lie over each other, as after fills of
+regions. Those list the chunks that they have, by number, and the last one that has a chunk counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
-from math import prod
 
 import numpy as np
 
-from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
-from virtualds.chunks.tables import TiledReferences
+from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
+from virtualds.chunks.tables import PlacedReferences, TiledReferences, is_sparse, split_layers
 from virtualds.errors import FormatError
 from virtualds.formats.kerchunk.changed_rows import find_same_rows
 from virtualds.formats.zarr.v3_arrays import ManifestPart
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 
 MOST_INLINE = 16
@@ -30,13 +34,18 @@ MOST_SMALL = 16
 
 COMPARED = 100_000
 """References that are compared at a time."""
+OVER = -1
+"""In place of an axis: parts lie over each other."""
 
 TableOf = Callable[[ManifestPart], Hashable | None]
 """Takes a part, and returns what names the table of the set that it lies in, None for none."""
 
 
 def join_small_parts(
-    parts: list[ManifestPart], is_new: Callable[[ManifestPart], bool], table_of: TableOf
+    parts: list[ManifestPart],
+    is_new: Callable[[ManifestPart], bool],
+    table_of: TableOf,
+    pipelines: bool = False,
 ) -> list[ManifestPart]:
     """Join neighbours that are small, so that small additions do not leave many small tables.
 
@@ -44,12 +53,28 @@ def join_small_parts(
     merge tree (O'Neil et al. 1996, with tiers): `TIER` of one size make one of the next size, so
     that each reference is written a few times in the life of a set, not with every addition. What
     workers have just written is left to them: to join it, all of it would be read again here.
+
+    Parameters
+    ----------
+    parts : list of ManifestPart
+        None lie over each other.
+    is_new : callable
+        Says whether another process has just written a part, so that it stays alone.
+    table_of : callable
+    pipelines : bool
+        Whether the array has pipelines, of which missing chunks have one too.
+
+    Returns
+    -------
+    list of ManifestPart
+        Each is one table. Of manifests that say what chunks are missing (``rest``), only the
+        references are written, with the numbers of their chunks.
     """
     runs: list[_Run] = []
-    for part in parts:
-        run = _Run(part, is_new(part), table_of(part))
-        if runs and runs[-1].is_unwritten and run.is_unwritten and runs[-1].fits(run):
-            runs[-1].append(run)
+    for run in (run for part in parts for run in _cut_layers(part, is_new, table_of, pipelines)):
+        last = runs[-1] if runs else None
+        if last is not None and last.is_unwritten and run.is_unwritten and last.takes(run):
+            last.append(run)
         else:
             runs.append(run)
     while tier := _find_tier(runs):
@@ -74,21 +99,27 @@ class _Run:
     ----------
     part : ManifestPart
         The first of them.
-    is_new : bool
-        Whether another process has just written it, so that it stays alone.
     table : hashable or None
         The table of the set that it lies in already.
+    is_new : bool
+    rest : int, optional
+        Of parts that lie over others: the pipeline of missing chunks.
+    size : int, optional
+        References of such a part.
     """
 
-    def __init__(self, part: ManifestPart, is_new: bool, table: Hashable | None) -> None:
+    def __init__(
+        self,
+        part: ManifestPart,
+        table: Hashable | None = None,
+        is_new: bool = False,
+        rest: int | None = None,
+        size: int | None = None,
+    ) -> None:
         self.parts, self.shape = [part], part.manifest.shape
-        self.is_new, self.table = is_new, table
+        self.table, self.is_new, self.rest = table, is_new, rest
+        self.size = part.manifest.size if size is None else size
         self._axis: int | None = None
-
-    @property
-    def size(self) -> int:
-        """Number of chunks."""
-        return prod(self.shape)
 
     @property
     def is_unwritten(self) -> bool:
@@ -103,8 +134,10 @@ class _Run:
     def find_axis(self, right: _Run) -> int | None:
         """Return the axis along which another run lies behind this one, None if it does not."""
         one, other = self.parts[0], right.parts[0]
-        if one.fragment != other.fragment:
+        if one.fragment != other.fragment or (self.rest is None) != (right.rest is None):
             return None
+        if self.rest is not None:
+            return OVER
         sides = zip(one.origin, self.shape, other.origin, right.shape, strict=True)
         axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]
         return axes[0][0] if len(axes) == 1 and axes[0][1] else None
@@ -116,6 +149,10 @@ class _Run:
             return False
         return self.find_axis(right) is not None
 
+    def takes(self, right: _Run) -> bool:
+        """Say whether a neighbour is written with this one, where both are written anyway."""
+        return self.find_axis(right) == OVER or self.fits(right)
+
     def append(self, right: _Run) -> None:
         """Take in the neighbour behind it."""
         axis = self.find_axis(right)
@@ -125,18 +162,91 @@ class _Run:
             self.parts += right.parts
         else:
             self.parts = [self.merge(), right.merge()]
-        length = self.shape[axis] + right.shape[axis]
-        self.shape = (*self.shape[:axis], length, *self.shape[axis + 1 :])
+        if axis != OVER:
+            length = self.shape[axis] + right.shape[axis]
+            self.shape = (*self.shape[:axis], length, *self.shape[axis + 1 :])
+        self.size += right.size
         self.table, self._axis = None, axis
 
     def merge(self) -> ManifestPart:
         """Return the parts as one."""
         if len(self.parts) == 1:
             return self.parts[0]
+        if self.rest is not None:
+            return _place(self.parts, self.rest)
         manifests = [part.manifest for part in self.parts]
         return self.parts[0]._replace(
             manifest=ChunkManifest.concatenate(manifests, self._axis or 0)
         )
+
+
+# ---------------------------------------------------------------------- layers
+
+
+def _cut_layers(
+    part: ManifestPart, is_new: Callable[[ManifestPart], bool], table_of: TableOf, pipelines: bool
+) -> Iterator[_Run]:
+    """Yield a part, or the layers that it consists of, the uppermost last."""
+    table, used = table_of(part), part.manifest.used_pipelines(2)
+    if table is not None or used.size != 1 or not _has_layers(part.manifest):
+        yield _Run(part, table, is_new(part))
+        return
+    [rest], is_empty = used.tolist(), True
+    for origin, manifest in split_layers(part.manifest):
+        begin = tuple(a + b for a, b in zip(part.origin, origin, strict=True))
+        layer = ManifestPart(part.fragment, begin, manifest)
+        table = table_of(layer)
+        if isinstance(table, ParquetTable) and table.begins is not None:
+            yield _Run(layer, table, is_new(layer), rest, table.rows)
+        elif table is not None or _is_full(manifest):
+            yield _Run(layer, table, is_new(layer))
+        elif (placed := _place([layer], rest)).manifest.size:
+            yield _Run(placed, rest=rest, size=gather_references(placed.manifest)[0].size)
+        else:
+            continue
+        is_empty = False
+    if is_empty and pipelines:
+        # a table without rows says how missing chunks are decoded
+        yield _Run(_place([part], rest), rest=rest)
+
+
+def _has_layers(manifest: ChunkManifest) -> bool:
+    """Say whether a manifest consists of layers, or of few references on a huge grid."""
+    if manifest.table_of(TiledReferences) is not None:
+        return True
+    known = manifest.find_existing()
+    return known is not None and is_sparse(manifest.size, known.size)
+
+
+def _is_full(manifest: ChunkManifest) -> bool:
+    """Say whether all rows of a manifest are to be written, since few chunks may be missing."""
+    known = manifest.find_existing()
+    return manifest.size > RECORD_SIZE and (
+        known is None or not is_sparse(manifest.size, known.size)
+    )
+
+
+def _place(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
+    """Return the references of parts, the last one uppermost, in the smallest box of them all."""
+    low = np.min([part.origin for part in parts], axis=0)
+    places, rows = [], []
+    for part in reversed(parts):
+        ids, found = gather_references(part.manifest)
+        inner = np.stack(np.unravel_index(ids, part.manifest.shape))
+        places.append(inner + np.reshape(np.subtract(part.origin, low), (-1, 1)))
+        rows.append(found)
+    joined, every = ChunkManifest.concatenate(rows, 0), np.concatenate(places, axis=1)
+    first = every.min(1, initial=0 if not every.size else int(every.max()))
+    box = tuple((every.max(1, initial=-1) - first + 1).tolist())
+    numbers, kept = np.unique(
+        np.ravel_multi_index(tuple(every - first[:, None]), box), return_index=True
+    )
+    table = PlacedReferences(numbers.astype(np.int64), joined.at(kept), rest)
+    origin = tuple((low + first).tolist())
+    return ManifestPart(parts[0].fragment, origin, ChunkManifest.of_table(table, box))
+
+
+# ---------------------------------------------------------------------- tiers
 
 
 def _join_runs(runs: Sequence[_Run]) -> _Run:
@@ -236,6 +346,21 @@ def _has_pipelines(manifest: ChunkManifest) -> bool:
     if manifest.rows is not None:
         return manifest.rows.table.has_pipelines or bool(manifest.rows.only)
     return bool(manifest.pipeline.any())
+
+
+def flatten_layers(parts: list[ManifestPart], pipelines: bool) -> Iterator[ManifestPart]:
+    """Yield each part as one table, whatever lies in the set already."""
+    for part in parts:
+        known, used = part.manifest.find_existing(), part.manifest.used_pipelines(2)
+        if known is None or not is_sparse(part.manifest.size, known.size) or used.size != 1:
+            yield part
+        elif known.size or pipelines:
+            yield _place([part], int(used[0]))
+
+
+def count_layers(part: ManifestPart) -> int:
+    """Count the tables that a part is written in."""
+    return max(len(split_layers(part.manifest)), 1)
 
 
 # ---------------------------------------------------------------------- nothing is lost

@@ -109,7 +109,7 @@ def encode_entries(
     """
     found: dict[str, dict[str, Any]] = {}
     for part in parts:
-        ids, manifest = _list_entries(part.manifest)
+        ids, manifest = _list_entries(part.manifest, numbered)
         paths = [name(file.url) for file in manifest.files]
         columns = ("file", "offset", "length", "pipeline", "checksum")
         rows = zip(*(getattr(manifest, c).ravel().tolist() for c in columns), strict=True)
@@ -119,9 +119,12 @@ def encode_entries(
     return found
 
 
-def _list_entries(manifest: ChunkManifest) -> tuple[Ints, ChunkManifest]:
-    """Return the chunks that get an entry: all of them, or, of a large grid, those that exist."""
-    if manifest.size > MOST_ENTRIES:
+def _list_entries(manifest: ChunkManifest, numbered: bool) -> tuple[Ints, ChunkManifest]:
+    """Return the chunks that get an entry: all of them, or, of a large grid, those that exist.
+
+    Where most are missing an entry would only say so, or which pipeline a missing chunk has.
+    """
+    if manifest.size > MOST_ENTRIES or (manifest.rest is not None and not numbered):
         return gather_references(manifest)
     return np.arange(manifest.size), manifest.loaded().reshape((manifest.size,))
 

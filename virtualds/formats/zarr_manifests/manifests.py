@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.tables import TiledReferences, have_overlap
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.chunk_keys import ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart, check_extras
 from virtualds.formats.zarr_manifests.json_table import JsonTable
-from virtualds.formats.zarr_manifests.layers import lay_parts
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, read_counts
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path
 from virtualds.formats.zarr_manifests.source_table import SourceTable
@@ -62,7 +62,7 @@ def read_parts(
     if name == PARQUET_MANIFEST:
         check_extras(said, {"parts"})
         found = [_read_part(files, folder, part, grids, numbered, key) for part in said["parts"]]
-        return lay_parts(found, grids, max(numbered, 1))
+        return _lay_parts(found, grids, max(numbered, 1))
     if name != JSON_MANIFEST:
         raise UnsupportedError(
             f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
@@ -142,6 +142,49 @@ def _read_part(
     return ManifestPart(
         fragment, origin, ChunkManifest.of_table(table, shape, strides, first, numbers)
     )
+
+
+def _lay_parts(
+    parts: list[ManifestPart], grids: list[tuple[int, ...]], pipelines: int
+) -> list[ManifestPart]:
+    """Return parts of which none lie over each other: one for each fragment where some do.
+
+    Parameters
+    ----------
+    parts : list of ManifestPart
+        The last one that has a chunk counts.
+    grids : list of tuple of int
+        Chunks per axis of every fragment.
+    pipelines : int
+        Number of pipelines of the array.
+    """
+    layered = {part.fragment for part in parts if _lies_over(part, parts)}
+    found = [part for part in parts if part.fragment not in layered]
+    for fragment in sorted(layered):
+        own = [part for part in parts if part.fragment == fragment]
+        found.append(_lay_fragment(own, grids[fragment], pipelines))
+    return found
+
+
+def _lies_over(part: ManifestPart, parts: list[ManifestPart]) -> bool:
+    """Say whether a part has numbered chunks, or chunks of others among its entries."""
+    table = part.manifest.table
+    if isinstance(table, ParquetTable):
+        return table.begins is not None
+    others = [one for one in parts if one is not part and one.fragment == part.fragment]
+    return any(have_overlap(part[1:], one[1:]) for one in others)
+
+
+def _lay_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) -> ManifestPart:
+    used = {n for part in parts for n in part.manifest.used_pipelines(count).tolist()}
+    if len(used) != 1:
+        raise FormatError(
+            f"chunks of fragment {parts[0].fragment} lie over each other and are decoded in "
+            f"{len(used)} ways; the set is damaged"
+        )
+    layers = tuple((p.origin, p.manifest.with_pipelines([0] * count)) for p in parts)
+    whole = ChunkManifest.of_table(TiledReferences(grid, layers), grid)
+    return ManifestPart(parts[0].fragment, (0,) * len(grid), whole.with_pipelines([used.pop()]))
 
 
 def read_source_table(

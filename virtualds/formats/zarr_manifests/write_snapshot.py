@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.projection import compute_strides
-from virtualds.chunks.tables import split_layers
+from virtualds.chunks.tables import PlacedReferences, split_layers
 from virtualds.formats.zarr.chunk_keys import add_manifest_keys, parse_chunk_keys
 from virtualds.formats.zarr.document import (
     COPIES,
@@ -29,11 +29,11 @@ from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import (
     MOST_INLINE,
     MOST_JSON,
+    flatten_layers,
     join_all_parts,
     join_small_parts,
 )
 from virtualds.formats.zarr_manifests.json_table import JsonTable
-from virtualds.formats.zarr_manifests.layers import arrange_layers, flatten_layers
 from virtualds.formats.zarr_manifests.manifest_files import (
     TableWriter,
     encode_entries,
@@ -218,13 +218,12 @@ class SnapshotWriter:
     def _write_manifest(self, path: str, node: PlannedArray, advance: Advance) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
         form = self._choose_form(node.parts)
-        parts = self._join_parts(node.parts)
         forms: dict[str, Callable[..., dict[str, Any]]] = {
             "inline": self._encode_inline,
             "json": self._encode_json,
             "parquet": partial(self._write_parquet, advance),
         }
-        return forms[form](path, parts, numbered)
+        return forms[form](path, node.parts, numbered)
 
     def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
         """Write the entries of a manifest as they are: chunks behind a prefix are not listed."""
@@ -284,11 +283,11 @@ class SnapshotWriter:
         self, advance: Advance, path: str, parts: list[ManifestPart], numbered: bool
     ) -> dict[str, Any]:
         said = []
-        arranged = list(self._arrange_layers(parts, numbered))
+        arranged = self._arrange(parts, numbered)
         grows = self.manifest is None and len(arranged) > 1
         for number, part in enumerate(arranged):
             table = self._find_stored(path, part.manifest)
-            if table is None and grows and _is_small(part.manifest):
+            if table is None and grows and self._is_small(part, numbered):
                 table = self._encode_part(part)
             elif table is None:
                 table = self._write_table(path, number, part.manifest, numbered, advance)
@@ -296,15 +295,21 @@ class SnapshotWriter:
             said.append(({"fragment": part.fragment} if numbered else {}) | place | table)
         return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
 
-    def _join_parts(self, parts: list[ManifestPart]) -> list[ManifestPart]:
+    def _arrange(self, parts: list[ManifestPart], numbered: bool) -> list[ManifestPart]:
+        """Return parts of which each is written as one table."""
         if self.joins_all:
-            return join_all_parts(parts)
-        return join_small_parts(parts, self._is_new, lambda p: self._find_own_table(p.manifest))
+            return [*flatten_layers(join_all_parts(parts), numbered)]
+        return join_small_parts(
+            parts, self._is_new, lambda part: self._find_own_table(part.manifest), numbered
+        )
 
-    def _arrange_layers(self, parts: list[ManifestPart], numbered: bool) -> Iterator[ManifestPart]:
-        if self.joins_all:
-            return flatten_layers(parts, numbered)
-        return arrange_layers(parts, lambda m: self._find_own_table(m) is not None, numbered)
+    def _is_small(self, part: ManifestPart, numbered: bool) -> bool:
+        """Say whether the references of a part may stand in the metadata."""
+        table = part.manifest.table_of(PlacedReferences)
+        if table is None:
+            return part.manifest.size <= MOST_INLINE
+        # entries do not say which pipeline missing chunks have
+        return table.numbers.size <= MOST_INLINE and not numbered
 
     def _encode_part(self, part: ManifestPart) -> dict[str, Any]:
         """Return the references of a small part as entries; later ones become a table."""
@@ -432,11 +437,6 @@ def _find_prefix_table(node: PlannedArray) -> JsonTable | None:
     same = tuple(axis.nchunks for axis in axes) == table.grid
     same = same and part.manifest.shape == table.grid and part.manifest.counts(table)
     return table if same and table.has_prefixes and not table.prefix else None
-
-
-def _is_small(manifest: ChunkManifest) -> bool:
-    """Say whether the references of a part may stand in the metadata."""
-    return manifest.size <= MOST_INLINE and manifest.rest is None
 
 
 def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:
