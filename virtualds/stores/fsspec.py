@@ -63,14 +63,24 @@ from virtualds.urls import host_of
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-def get_range(filesystem: Any, path: str, offset: int, length: int) -> Answer:
-    """Ask for a range of a file, by one request."""
+def fetch(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Answer:
+    """Ask for a range of a file, or without one for all of it, by one request.
+
+    The size is None where it is not known, or where the beginning is wanted of a file of which the
+    server sends no parts.
+    """
     if hasattr(filesystem, "fetch_range"):
-        found: Answer = filesystem.fetch_range(path, offset, length)
-        return found
+        answer: Answer = filesystem.fetch_range(path, *wanted)
+        return answer
     if hasattr(filesystem, "encode_url"):
-        return _fetch_http(filesystem, path, offset, length)
-    [data] = filesystem.cat_ranges([path], [offset], [offset + length], on_error="return")
+        from fsspec.asyn import sync
+
+        asked: Answer = sync(filesystem.loop, _ask_server, filesystem, path, wanted, begins)
+        return asked
+    if not wanted:
+        return Answer(bytes(call_in_time(filesystem, "cat_file", path)))
+    begin, stop = wanted[0], sum(wanted)
+    [data] = filesystem.cat_ranges([path], [begin], [stop], on_error="return")
     if isinstance(data, list_store_errors()):
         raise data
     if isinstance(data, BaseException):
@@ -79,22 +89,9 @@ def get_range(filesystem: Any, path: str, offset: int, length: int) -> Answer:
 
 
 def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
-    """Ask for the first bytes of a file and its size by one request, None where that is impossible.
-
-    The size is None where the server sends no parts of the file.
-    """
-    if hasattr(filesystem, "fetch_range"):
-        return get_range(filesystem, path, 0, length)
-    if hasattr(filesystem, "encode_url"):
-        return _fetch_http(filesystem, path, 0, length, begins=True)
-    return None
-
-
-def get_whole(filesystem: Any, path: str) -> bytes:
-    """Ask for a whole file, by one request."""
-    if hasattr(filesystem, "encode_url"):
-        return _fetch_http(filesystem, path).data
-    return bytes(call_in_time(filesystem, "cat_file", path))
+    """Ask for the first bytes of a file and its size; None where that takes two requests."""
+    at_once = hasattr(filesystem, "fetch_range") or hasattr(filesystem, "encode_url")
+    return fetch(filesystem, path, 0, length, begins=True) if at_once else None
 
 
 def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
@@ -112,14 +109,6 @@ def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
 
 
 # ---------------------------------------------------------------------- HTTP, Google
-
-
-def _fetch_http(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Answer:
-    """Return a range of a file, its beginning, or without a range all of it, by one request."""
-    from fsspec.asyn import sync
-
-    found: Answer = sync(filesystem.loop, _ask_server, filesystem, path, wanted, begins)
-    return found
 
 
 async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begins: bool) -> Answer:
@@ -264,8 +253,8 @@ class FsspecStore(Store):
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         with describe_errors(url):
             return retry_request(
-                partial(use_filesystem, url, options, get_whole), Request("GET", url)
-            )
+                partial(use_filesystem, url, options, fetch), Request("GET", url)
+            ).data
 
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
@@ -392,8 +381,9 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
 
     def ask() -> bytes:
         with _get_turns(host_of(file.url), get_options().max_requests):
-            get = partial(get_range, offset=offset, length=length)
-            answer = use_filesystem(file.url, file.options, get)
+            answer = use_filesystem(
+                file.url, file.options, lambda fs, path: fetch(fs, path, offset, length)
+            )
         return demand_whole_answer(answer, file, length)
 
     try:

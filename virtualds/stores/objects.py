@@ -340,12 +340,10 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ reading
 
-    def fetch_range(self, path: str, offset: int, length: int) -> Answer:
-        """Return a range of an object, with the etag and size that it has now."""
-        return self._fetch(path, length, {"range": (offset, offset + length)}, offset)
-
-    def _fetch(self, path: str, nbytes: int, how: dict[str, Any], offset: int) -> Answer:
+    def fetch_range(self, path: str, offset: int = 0, length: int | None = None) -> Answer:
+        """Return a range of an object, or all of it, with the etag and size that it has now."""
         key, version = self._find_object(path)
+        how = {} if length is None else {"range": (offset, offset + length)}
 
         def get(library: Any, store: Any) -> Answer:
             begun = time.monotonic()
@@ -360,17 +358,17 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             data = join_parts((bytes(part) for part in found.stream(1)), begun)
             if first > offset or len(data) != end - first:
                 raise BrokenAnswer("the body is not the range that was announced")
-            data = data[offset - first : offset - first + nbytes] if how else data
+            data = data if length is None else data[offset - first :][:length]
             writer = found.attributes.get(WRITER)
             return Answer(data, self._etag(found.meta), found.meta["size"], writer)
 
-        return self._ask(get, nbytes)
+        return self._ask(get, length or 0)
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **how: Any
     ) -> bytes:
         if start is None and end is None:
-            return self._fetch(path, 0, {}, 0).data
+            return self.fetch_range(path).data
         data: bytes = super().cat_file(path, start, end, **how)
         return data
 
@@ -493,7 +491,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     # ------------------------------------------------------------------ versions
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        found = self._fetch(path, 0, {}, 0)
+        found = self.fetch_range(path)
         return found.data, Version.of(str(found.etag), found.writer)
 
     def find_version(self, path: str) -> str:
