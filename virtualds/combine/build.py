@@ -64,7 +64,7 @@ class Build:
                 # some variables are known of the first files only
                 found, report = self._open(None)
             found, report = _list_datasets(found, report)
-            built = self._combine(found)
+            built = self.combine(found)
         if tells(INFO):
             seconds = time.monotonic() - begun - report.seconds
             tell(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
@@ -136,7 +136,7 @@ class Build:
             _warn_of_losses(report)
         return sorted(found, key=lambda outcome: outcome.number), report
 
-    def _combine(self, opened: Sequence[Outcome[Any]]) -> Any:
+    def combine(self, opened: Sequence[Outcome[Any]]) -> Any:
         """Arrange the datasets or trees of files, and combine them."""
         names, combination = self.files.flat, self.combination
         # in the order of the files, not of the workers: so errors name files in this order

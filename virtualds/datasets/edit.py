@@ -191,24 +191,18 @@ def _change_words(
 
 def _change_naming(given: Attributes, change: Words, names: Collection[str]) -> dict[str, Any]:
     found = dict(given)
-    for name in names:
-        text = found.get(name)
-        if not isinstance(text, str):
-            continue
-        words = [_change_word(word, change, name) for word in text.split()]
-        if words == text.split():
-            continue
-        found[name] = " ".join(word for word in words if word is not None)
-        if not found[name]:
-            del found[name]
+    for name in (name for name in names if isinstance(found.get(name), str)):
+        words: list[str | None] = []
+        for word in found[name].split():
+            # a word with a colon is a key, and of mappings a name
+            is_key, is_name = word.endswith(":"), name == "grid_mapping"
+            changed = word if is_key and not is_name else change(word.removesuffix(":"))
+            words.append(f"{changed}:" if is_key and is_name else changed)
+        if words != found[name].split():
+            found[name] = " ".join(word for word in words if word is not None)
+            if not found[name]:
+                del found[name]
     return found
-
-
-def _change_word(word: str, change: Words, attribute: str) -> str | None:
-    """Return a word of an attribute; a word with a colon is a key, and of mappings a name."""
-    if not word.endswith(":"):
-        return change(word)
-    return f"{change(word[:-1])}:" if attribute == "grid_mapping" else word
 
 
 # ---------------------------------------------------------------------- the calls
