@@ -277,7 +277,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
         [0]
         """
         with importing:
-            from virtualds.datasets.rewrite.fit import estimate_cost
+            from virtualds.datasets.rewrite.run import estimate_cost
             from virtualds.datasets.tree import group_from_tree
 
         return estimate_cost(group_from_tree(self._tree), format, **choices)

@@ -24,6 +24,7 @@ from virtualds.codecs.codec import Codec
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.data_types import pack_members
+from virtualds.reading.stored_chunks import replace_chunks
 
 Array = npt.NDArray[Any]
 
@@ -292,57 +293,92 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of the grid of a main encoding.
+    """The cells of the grid of a main encoding, and whether each of them stays a reference.
 
     Parameters
     ----------
-    kept : ChunkManifest
-        The references that stay, over the grid; missing elsewhere.
-    rewritten : array of bool
-        Cells whose values are to be encoded.
-    gaps : array of bool
-        Cells that no file covers, with another value than missing chunks have.
+    array : ManifestArray
+    main : MainEncoding
     """
 
-    kept: ChunkManifest
-    rewritten: Mask
-    gaps: Mask
+    array: ManifestArray
+    main: MainEncoding
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The number of chunks per axis."""
+        return grid_of(self.array.shape, self.main.chunks)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cells that are not references, before codecs, found without a table."""
+        count = prod(self.grid) if self._fills_gaps else int(np.count_nonzero(self._covered))
+        kept = sum(int(np.count_nonzero(mask)) for _, mask in self._known)
+        return (count - kept) * self.main.nbytes
+
+    @cached_property
+    def rewritten(self) -> Mask:
+        """Cells whose values are to be encoded."""
+        references = sum(f.manifest.size for f in self.array.fragments)
+        demand_table(self.grid, references, f"{self.array.name!r}")
+        found = np.array(self._covered)
+        for fragment, mask in self._known:
+            found.reshape(-1)[self._find_cells(fragment, np.flatnonzero(mask))] = False
+        return found
+
+    @property
+    def gaps(self) -> Mask:
+        """Cells that no file covers, with another value than missing chunks have."""
+        return ~self._covered if self._fills_gaps else np.zeros(self.grid, bool)
 
     @property
     def missing(self) -> Mask:
         """Cells that are missing chunks in the set."""
         return np.asarray((self.kept.file == MISSING) & ~self.rewritten & ~self.gaps)
 
+    @cached_property
+    def kept(self) -> ChunkManifest:
+        """The references that stay, over the grid; missing elsewhere."""
+        flat = [f.manifest.loaded().reshape((f.manifest.size,)) for f, _ in self._known]
+        rows = [np.flatnonzero(mask) for _, mask in self._known]
+        joined = ChunkManifest.concatenate(
+            [ChunkManifest.missing((0,)), *(m.at(one) for m, one in zip(flat, rows, strict=True))],
+            0,
+        )
+        cells = [self._find_cells(f, one) for (f, _), one in zip(self._known, rows, strict=True)]
+        where = np.concatenate([np.zeros(0, np.int64), *cells])
+        columns = {name: getattr(joined, name) for name in COLUMNS if name != "pipeline"}
+        empty = ChunkManifest.missing(self.grid)
+        return replace_chunks(empty, where, joined.files, joined.inline, **columns).pruned()
 
-def count_rewritten(array: ManifestArray, main: MainEncoding) -> int:
-    """Return how many cells are not references, without building the grid."""
-    grid = grid_of(array.shape, main.chunks)
-    kept = sum(int(np.count_nonzero(mask)) for _, mask in _mark_kept(array, main))
-    return int(np.prod(grid, dtype=np.int64)) - kept - _count_gaps(array, main, grid)
+    @property
+    def _fills_gaps(self) -> bool:
+        """Whether gaps need chunks, since missing ones have another value."""
+        return self.array.has_gaps and not fills_with(self.main.pipeline, self.array.fill_value)
 
+    @cached_property
+    def _covered(self) -> Mask:
+        """Cells that fragments touch."""
+        if not self.array.has_gaps:
+            return np.broadcast_to(True, self.grid)
+        found = np.zeros(self.grid, bool)
+        for fragment in self.array.fragments:
+            found[_find_box(fragment, self.main.chunks)] = True
+        return found
 
-def divide_cells(array: ManifestArray, main: MainEncoding) -> Cells:
-    """Say of every cell of the grid whether it stays a reference."""
-    grid = grid_of(array.shape, main.chunks)
-    demand_table(grid, sum(f.manifest.size for f in array.fragments), f"{array.name!r}")
-    known, covered = np.zeros(grid, bool), np.zeros(grid, bool)
-    flat = [f.manifest.loaded().reshape((f.manifest.size,)) for f in array.fragments]
-    joined = ChunkManifest.concatenate(flat, 0) if flat else ChunkManifest.missing((0,))
-    columns = {n: np.full(grid, MISSING if n == "file" else 0, kind) for n, kind in COLUMNS.items()}
-    begin = 0
-    for fragment, mask in _mark_kept(array, main):
-        covered[_find_box(fragment, main.chunks)] = True
-        rows = np.flatnonzero(mask)
-        where = _find_cells(fragment, main.chunks, grid, rows)
-        known.reshape(-1)[where] = True
-        for name, column in columns.items():
-            if name != "pipeline":
-                column.reshape(-1)[where] = getattr(joined, name)[rows + begin]
-        begin += fragment.manifest.size
-    kept = ChunkManifest(files=joined.files, inline=joined.inline, **columns).pruned()
-    alike = fills_with(main.pipeline, array.fill_value)
-    gaps = np.zeros(grid, bool) if alike else ~covered
-    return Cells(kept, covered & ~known, gaps)
+    @cached_property
+    def _known(self) -> list[tuple[Fragment, Mask]]:
+        """Fragments, and which of their chunks stay references."""
+        return list(_mark_kept(self.array, self.main))
+
+    def _find_cells(self, fragment: Fragment, rows: Ints) -> Ints:
+        """Return the cells, as numbers in C order, in which chunks begin."""
+        cells, grid = np.zeros(rows.size, np.int64), self.grid
+        places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
+        for axis, place in enumerate(places):
+            begin = fragment.axes[axis].slabs().edges[:-1] + fragment.start[axis]
+            cells = cells * grid[axis] + (begin // self.main.chunks[axis])[place]
+        return cells
 
 
 def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[int, ...]:
@@ -381,31 +417,9 @@ def _mark_whole(fragment: Fragment, axis: int, size: int, length: int) -> Mask:
     return np.asarray((inset == 0) & (begin % length == 0) & (encoded == length) & whole)
 
 
-def _find_cells(
-    fragment: Fragment, chunks: tuple[int, ...], grid: tuple[int, ...], rows: Ints
-) -> Ints:
-    """Return the cells, as numbers in C order, in which chunks begin."""
-    cells = np.zeros(rows.size, np.int64)
-    places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
-    for axis, place in enumerate(places):
-        begin = fragment.axes[axis].slabs().edges[:-1] + fragment.start[axis]
-        cells = cells * grid[axis] + (begin // chunks[axis])[place]
-    return cells
-
-
 def _find_box(fragment: Fragment, chunks: tuple[int, ...]) -> tuple[slice, ...]:
     """Return the cells that a fragment touches."""
     if 0 in fragment.shape:
         return (slice(0, 0),) * len(chunks)
     pairs = zip(fragment.start, fragment.stop, chunks, strict=True)
     return tuple(slice(begin // c, -(-end // c)) for begin, end, c in pairs)
-
-
-def _count_gaps(array: ManifestArray, main: MainEncoding, grid: tuple[int, ...]) -> int:
-    """Return how many cells no fragment touches, and read as missing chunks do."""
-    if not array.has_gaps or not fills_with(main.pipeline, array.fill_value):
-        return 0
-    covered = np.zeros(grid, bool)
-    for fragment in array.fragments:
-        covered[_find_box(fragment, main.chunks)] = True
-    return int(np.count_nonzero(~covered))

@@ -29,9 +29,6 @@ from virtualds.datasets.rewrite.encodings import (
     MainEncoding,
     Mask,
     can_hold,
-    count_rewritten,
-    divide_cells,
-    grid_of,
     is_lossless,
     name_of,
     pack,
@@ -43,6 +40,7 @@ from virtualds.formats.zarr.data_types import to_packed
 from virtualds.formats.zarr.v2_arrays import build_fill_pipeline
 from virtualds.pictures.html import cell, element, table
 from virtualds.quantities import format_bytes, format_count
+from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- what is rewritten
@@ -89,21 +87,15 @@ class Wanted:
             raise ValueError(f"main_encoding of {name!r}: {given!r}; give a dict of {known}")
         return cls(**given)
 
-    def allows(self, main: MainEncoding, dims: tuple[str, ...]) -> bool:
-        """Say whether an encoding is as the user wants."""
-        if self.chunks is not None and self._chunks(main.chunks, dims) != main.chunks:
-            return False
-        if self.dtype is not None and np.dtype(self.dtype) != main.pipeline.dtype:
-            return False
-        return self.codecs is None or self._codecs() == main.pipeline.codecs
-
-    def apply(self, main: MainEncoding, dims: tuple[str, ...]) -> MainEncoding:
-        """Return an encoding with the codecs and chunks that the user wants."""
+    def apply(self, main: MainEncoding, dims: tuple[str, ...]) -> Iterator[MainEncoding]:
+        """Yield an encoding with the codecs and chunks that the user wants, if its dtype is too."""
         pipeline = main.pipeline
+        if self.dtype is not None and np.dtype(self.dtype) != pipeline.dtype:
+            return
         if self.codecs is not None:
             layout = tuple(range(len(main.chunks)))
             pipeline = replace(pipeline, codecs=self._codecs(), layout=layout)
-        return MainEncoding(pipeline, self._chunks(main.chunks, dims))
+        yield MainEncoding(pipeline, self._chunks(main.chunks, dims))
 
     def _chunks(self, chunks: tuple[int, ...], dims: tuple[str, ...]) -> tuple[int, ...]:
         if isinstance(self.chunks, Mapping):
@@ -125,8 +117,8 @@ FREE = Wanted()
 
 def choose_encoding(
     variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted = FREE
-) -> MainEncoding:
-    """Return the main encoding of a variable.
+) -> Cells:
+    """Return the cells of the main encoding of a variable.
 
     Raises
     ------
@@ -134,13 +126,12 @@ def choose_encoding(
         The format can hold none, or none of those that are wanted.
     """
     array: ManifestArray = variable.data  # type: ignore[assignment]
-    found = dict.fromkeys(_list_candidates(variable, wanted))
-    costs = {main: count_rewritten(array, main) * main.nbytes for main in found}
+    costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, wanted)}
     why = "there is no encoding that it could hold"
-    for main in sorted(found, key=lambda one: costs[one]):
+    for main in sorted(costs, key=lambda one: costs[one]):
         reason = _find_objection(variable, main, costs[main], obstacles)
         if reason is None:
-            return main
+            return Cells(array, main)
         why = reason
     raise UnsupportedError(f"its chunks cannot be rewritten: {why}")
 
@@ -153,13 +144,8 @@ def _list_candidates(variable: ManifestVariable, wanted: Wanted) -> Iterator[Mai
     if not found:
         # nothing but gaps
         found = [MainEncoding(build_fill_pipeline(array), _cut_rows(array.shape))]
-    for main in found:
-        if wanted.allows(applied := wanted.apply(main, dims), dims):
-            yield applied
-    for main in found:
-        made = wanted.apply(_make_plain(variable, main), dims)
-        if wanted.allows(made, dims):
-            yield made
+    for main in (*found, *(_make_plain(variable, main) for main in found)):
+        yield from wanted.apply(main, dims)
 
 
 def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
@@ -350,8 +336,8 @@ class VariablePlan:
         Of the variable.
     variable : ManifestVariable
         As the format cannot hold it.
-    main : MainEncoding
     cells : Cells
+        Of its main encoding.
     filled : array of bool
         Missing chunks that must be written, since the format has no place for their value.
     reasons : tuple of str
@@ -360,7 +346,6 @@ class VariablePlan:
 
     path: str
     variable: ManifestVariable
-    main: MainEncoding
     cells: Cells
     filled: Mask
     reasons: tuple[str, ...]
@@ -375,19 +360,26 @@ class VariablePlan:
         reasons = obstacles(variable)
         if not reasons and wanted is FREE:
             return None
-        main = choose_encoding(variable, obstacles, wanted)
-        cells = divide_cells(variable.data, main)
-        none = np.zeros_like(cells.gaps)
-        plan = cls(path, variable, main, cells, none, tuple(reasons))
-        if cells.missing.any() and obstacles(plan.finish(plan._assume_written())):
-            plan = replace(plan, filled=cells.missing)
+        cells = choose_encoding(variable, obstacles, wanted)
+        plan = cls(path, variable, cells, np.zeros(cells.grid, bool), tuple(reasons))
+        if cells.missing.any():
+            kept, written = cells.kept, np.flatnonzero(plan.to_write)
+            files = (*kept.files, PLACEHOLDER)
+            row = {"file": len(kept.files), "offset": 0, "length": 1}
+            assumed = replace_chunks(kept, written, files, kept.inline, **row)
+            if obstacles(plan.finish(assumed)):
+                plan = replace(plan, filled=cells.missing)
         return plan
 
     @property
     def array(self) -> ManifestArray:
         """The array as it is."""
-        found: ManifestArray = self.variable.data  # type: ignore[assignment]
-        return found
+        return self.cells.array
+
+    @property
+    def main(self) -> MainEncoding:
+        """The main encoding."""
+        return self.cells.main
 
     @property
     def to_write(self) -> Mask:
@@ -407,18 +399,6 @@ class VariablePlan:
     def finish(self, manifest: ChunkManifest) -> ManifestVariable:
         """Return the variable with its chunks in the main encoding."""
         return as_stored(self.variable, self.main, manifest, self.array.shape)
-
-    def _assume_written(self) -> ChunkManifest:
-        """Return the references as if all chunks were written."""
-        kept, written = self.cells.kept, self.to_write
-        return ChunkManifest.build(
-            kept.shape,
-            files=(*kept.files, PLACEHOLDER),
-            file=np.where(written, len(kept.files), kept.file),
-            offset=np.where(written, 0, kept.offset),
-            length=np.where(written, 1, kept.length),
-            inline=kept.inline,
-        )
 
 
 def plan_rewriting(
@@ -463,6 +443,6 @@ def _describe(path: str, variable: ManifestVariable, plan: VariablePlan | None) 
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if plan is None:
         return path, array.nchunks, 0, 0, "", ""
-    chunks = int(np.prod(grid_of(array.shape, plan.main.chunks)))
+    chunks = prod(plan.cells.grid)
     reason = "; ".join(plan.reasons) or "main_encoding says so"
     return path, chunks, plan.nchunks, plan.nbytes, plan.main.describe(), reason
