@@ -33,7 +33,6 @@ from virtualds.datasets.decoding import (
     VariableDecoding,
     build_index,
     decode_together,
-    name_variable_in_errors,
 )
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
@@ -45,7 +44,7 @@ from virtualds.datasets.open import (
 )
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.to_dataset import find_decoding_plan
-from virtualds.errors import VirtualdsError, without_secrets
+from virtualds.errors import VirtualdsError, locating, without_secrets
 
 Array = npt.NDArray[Any]
 
@@ -375,7 +374,7 @@ def iterate_rows(
         rows = replace(
             stored, dims=("", *stored.dims), data=stacked[start : min(start + step, count)]
         )
-        with name_variable_in_errors(part):
+        with locating(f"variable {part.name!r}"):
             values = part.load_values(rows)
         yield from (values[place, ...] for place in range(len(values)))
 

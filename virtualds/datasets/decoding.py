@@ -13,12 +13,11 @@ import pickle
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +30,10 @@ from virtualds.chunks.alignment import to_preferred_chunks
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.lazy import to_lazy
-from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
-from virtualds.errors import VirtualdsError
+from virtualds.errors import locating
 
+TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
+"""Attributes that dates and durations, or packed numbers, decode by."""
 CHARACTER = np.dtype("S1")
 """The type of characters, which xarray joins along their last axis (NUG, "Strings")."""
 CHARACTER_AXIS = "char_dim_name"
@@ -55,15 +55,7 @@ SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
 
 
 class MisfitError(Exception):
-    """The values decode to something other than in the plan."""
-
-
-class _LoadedVariable(NamedTuple):
-    """A variable with stored values in memory."""
-
-    dims: tuple[str, ...]
-    data: npt.NDArray[Any]
-    attributes: Mapping[str, Any]
+    """Values decode to something other than in the plan; all that decodes by a plan raises it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +128,7 @@ class VariableDecoding:
         )
 
     def with_units(self, units: Any) -> VariableDecoding:
-        """Return how the variable decodes in a file in which dates count from another one.
-
-        Raises
-        ------
-        MisfitError
-            They are no units of dates.
-        """
+        """Return how the variable decodes in a file in which dates count from another one."""
         if not is_dated(units):
             raise MisfitError
         own, packing = {"units": units}, self.packing
@@ -172,15 +158,10 @@ class VariableDecoding:
         return self.decoded[1].kind in "mMO" and self.decoded[1] != self.stored[1]
 
     def decode_variable(self, stored: ManifestVariable) -> xr.Variable:
-        """Return a decoded variable.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan.
-        """
+        """Return a decoded variable."""
         if self.is_loaded:
-            return self._unshare(self._decode_by_xarray(self._read(stored)).compute(), stored)
+            read = replace(stored, data=self._read(stored))
+            return self._unshare(self._decode_by_xarray(read).compute(), stored)
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
         array = self.decode_array(stored)
@@ -188,14 +169,7 @@ class VariableDecoding:
         return self._unshare(xr.Variable(self.decoded[0], array, fastpath=True), stored)
 
     def decode_array(self, stored: ManifestVariable) -> ManifestArray:
-        """Return the decoded array of a variable that stays virtual.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan, or the variable cannot stay
-            virtual.
-        """
+        """Return the decoded array of a variable that stays virtual."""
         if self.is_loaded or not isinstance(stored.data, ManifestArray):
             raise MisfitError
         if self.depends_on_values:
@@ -208,28 +182,16 @@ class VariableDecoding:
         return append_unpacking(array, self.packing, self.decoded[1], str(self.name))
 
     def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
-        """Return a decoded dimension coordinate, and its index, which files may share.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan.
-        """
-        read = self._read(stored)
-        if read.data.dtype.hasobject or read.data.nbytes > SHARED_INDEX_BYTES:
-            found, index = build_index(self.name, self._decode_by_xarray(read))
+        """Return a decoded dimension coordinate, and its index, which files may share."""
+        values = self._read(stored)
+        if values.dtype.hasobject or values.nbytes > SHARED_INDEX_BYTES:
+            found, index = build_index(self.name, self.decode_as_variable(values))
         else:
-            found, index = _get_shared_index(self, read.data.tobytes())
+            found, index = _get_shared_index(self, values.tobytes())
         return self._unshare(found.copy(deep=False), stored), index
 
     def load_values(self, stored: ManifestVariable) -> npt.NDArray[Any]:
-        """Return the stored values of a variable.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not decode.
-        """
+        """Return the stored values of a variable."""
         data = stored.data
         if isinstance(data, ManifestArray) and data.name != str(self.name):
             # for errors
@@ -243,12 +205,12 @@ class VariableDecoding:
             return stored
         return replace(stored, data=values, encoding=encoding_of(stored))
 
-    def _read(self, stored: ManifestVariable) -> _LoadedVariable:
+    def _read(self, stored: ManifestVariable) -> npt.NDArray[Any]:
         values = self.load_values(stored)
         if values.dtype != self.stored[1] and values.dtype == self.stored[1].newbyteorder("="):
             # values that were concatenated have the byte order of this machine
             values = values.astype(self.stored[1])
-        return _LoadedVariable(stored.dims, values, stored.attributes)
+        return values
 
     def decodes_like(self, other: VariableDecoding) -> bool:
         """Say whether both decode the same stored values equally."""
@@ -269,13 +231,7 @@ class VariableDecoding:
         return {n: v for n, v in self._declared.items() if n != "units" or self.dated is None}
 
     def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return decoded values.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan.
-        """
+        """Return decoded values."""
         if self.decoded[1] == USUAL_DATES and self.stored[0] == self.decoded[0]:
             # many files have units of their own; xarray takes long
             used = {n: v for n, v in self._declared.items() if n in TIME_ATTRIBUTES}
@@ -288,10 +244,6 @@ class VariableDecoding:
         """Check that a virtual variable decodes as in the plan, by its first and last value.
 
         These are the values that xarray asks.
-
-        Raises
-        ------
-        MisfitError
         """
         one = replace(
             self, stored=(("ends",), self.stored[1]), decoded=(("ends",), self.decoded[1])
@@ -299,14 +251,8 @@ class VariableDecoding:
         one.decode_values(ends)
 
     def decode_as_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
-        """Return values as a variable decoded by xarray.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan.
-        """
-        return self._decode_by_xarray(_LoadedVariable(self.stored[0], values, self.declared))
+        """Return values as a variable decoded by xarray."""
+        return self._decode_by_xarray(ManifestVariable(self.stored[0], values, self.declared))
 
     def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
         """Say whether each value decodes independently of the others.
@@ -330,7 +276,7 @@ class VariableDecoding:
         unit, *_ = str(self._declared.get("units", "")).split() or [""]
         return SECONDS.get(unit.lower(), 1.0)
 
-    def _decode_by_xarray(self, stored: ManifestVariable | _LoadedVariable) -> xr.Variable:
+    def _decode_by_xarray(self, stored: ManifestVariable) -> xr.Variable:
         """Return a variable that xarray decodes alone, and reads on access."""
         attributes = {**stored.attributes, **self.inherited}
         raw = xr.Variable(stored.dims, to_lazy(stored.data, self.name), attributes)
@@ -374,16 +320,6 @@ def _is_whole(values: npt.NDArray[Any]) -> bool:
     return bool((np.rint(values) == values).all())
 
 
-@contextmanager
-def name_variable_in_errors(part: VariableDecoding) -> Iterator[None]:
-    """Add the name of the variable to errors in the block."""
-    try:
-        yield
-    except VirtualdsError as error:
-        error.locate(f"variable {part.name!r}")
-        raise
-
-
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
     """Say whether all groups decode the same stored values equally."""
     # groups share their parts, and most share one
@@ -393,13 +329,7 @@ def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
 def decode_together(
     parts: Sequence[VariableDecoding], values: Sequence[npt.NDArray[Any]], dim: Hashable
 ) -> npt.NDArray[Any]:
-    """Decode the stored values of one variable of several groups, and concatenate them.
-
-    Raises
-    ------
-    MisfitError
-        The values of a group decode to something other than in the plan.
-    """
+    """Decode the stored values of one variable of several groups, and concatenate them."""
     one = parts[0]
     if all_decode_alike(parts):
         whole = np.concatenate(values, axis=one.stored[0].index(str(dim)))
@@ -567,11 +497,6 @@ class DecodingPlan:
             The attributes that differ, with the value in each file.
         count : int
             How many files there are.
-
-        Raises
-        ------
-        MisfitError
-            Dates of a file have no units of dates.
         """
         part = self.parts[name]
         units = None if part.dated is None else attributes.get((part.dated, "units"))
@@ -586,18 +511,12 @@ class DecodingPlan:
     def decode_variables(
         self, group: ManifestGroup
     ) -> tuple[dict[Any, xr.Variable], dict[Any, xr.Index]]:
-        """Return the decoded variables of a group, and the indexes of its dimensions.
-
-        Raises
-        ------
-        MisfitError
-            Values decode to something other than in the plan.
-        """
+        """Return the decoded variables of a group, and the indexes of its dimensions."""
         variables: dict[Any, xr.Variable] = {}
         indexes: dict[Any, xr.Index] = {}
         for name, part in self.parts.items():
             stored = group.variables[name]
-            with name_variable_in_errors(part):
+            with locating(f"variable {part.name!r}"):
                 if part.is_index:
                     variables[part.name], indexes[part.name] = part.build_index(stored)
                 else:
@@ -605,17 +524,11 @@ class DecodingPlan:
         return variables, indexes
 
     def load(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a group with the stored values of its loaded variables in memory.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not decode.
-        """
+        """Return a group with the stored values of its loaded variables in memory."""
         variables = dict(group.variables)
         for name, part in self.parts.items():
             if part.is_loaded:
-                with name_variable_in_errors(part):
+                with locating(f"variable {part.name!r}"):
                     variables[name] = part.load(group.variables[name])
         return replace(group, variables=variables)
 

@@ -61,13 +61,7 @@ def count_bytes_in_files(array: ManifestArray) -> int:
 
 
 def read_ahead(group: ManifestGroup) -> ManifestGroup:
-    """Read variables that are always loaded once: decoding dates would read them again.
-
-    Raises
-    ------
-    UndecodableError
-        A variable is too large to load.
-    """
+    """Read variables that are always loaded once: decoding dates would read them again."""
     read: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
     for name, array in find_loaded_first(group).items():
@@ -117,11 +111,6 @@ def demand_variables(
     """Refuse names of variables to load that are not among those that there are.
 
     Patterns and predicates may match none; ``dropped`` and optional names need no variable either.
-
-    Raises
-    ------
-    ValueError
-        The message names all variables that there are.
     """
     if loadable is None or callable(loadable) or isinstance(loadable, OptionalNames):
         return

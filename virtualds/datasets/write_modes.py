@@ -17,7 +17,7 @@ from virtualds.datasets.keywords import format_suggestion, select_fields
 from virtualds.datasets.reference_systems import Systems, check_systems_of_set, find_systems
 from virtualds.datasets.regions import fill_region
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.datasets.tree import group_from_tree
+from virtualds.datasets.from_dataset import group_from_tree
 from virtualds.datasets.write import (
     CREATING,
     EMPTY,

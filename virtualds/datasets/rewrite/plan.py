@@ -57,67 +57,32 @@ LEVEL = 4
 """Compression level of encodings whose own codecs have no encoder."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a user says about a main encoding; None leaves the choice.
-
-    Parameters
-    ----------
-    chunks : mapping of str to int, or sequence of int, optional
-    codecs : sequence of Zarr v2 configurations, optional
-    dtype : dtype, optional
-        Of the stored numbers.
-    """
-
-    chunks: Any = None
-    codecs: Any = None
-    dtype: Any = None
-
-    @classmethod
-    def of(cls, given: Any, name: str) -> Wanted:
-        """Return what a user gives for a variable.
-
-        Raises
-        ------
-        ValueError
-            It is no mapping, or has an unknown key.
-        """
-        known = ("chunks", "codecs", "dtype")
-        if not isinstance(given, Mapping) or set(given) - set(known):
-            raise ValueError(f"main_encoding of {name!r}: {given!r}; give a dict of {known}")
-        return cls(**given)
-
-    def apply(self, main: MainEncoding, dims: tuple[str, ...]) -> Iterator[MainEncoding]:
-        """Yield an encoding with the codecs and chunks that the user wants, if its dtype is too."""
-        pipeline = main.pipeline
-        if self.dtype is not None and np.dtype(self.dtype) != pipeline.dtype:
-            return
-        if self.codecs is not None:
-            layout = tuple(range(len(main.chunks)))
-            pipeline = replace(pipeline, codecs=self._codecs(), layout=layout)
-        yield MainEncoding(pipeline, self._chunks(main.chunks, dims))
-
-    def _chunks(self, chunks: tuple[int, ...], dims: tuple[str, ...]) -> tuple[int, ...]:
-        if isinstance(self.chunks, Mapping):
-            if unknown := set(self.chunks) - set(dims):
-                raise ValueError(
-                    f"main_encoding: chunks along {unknown}; give dimensions of {dims}"
-                )
-            pairs = zip(dims, chunks, strict=True)
-            return tuple(int(self.chunks.get(dim, length)) for dim, length in pairs)
-        return chunks if self.chunks is None else tuple(map(int, self.chunks))
-
-    def _codecs(self) -> tuple[Codec, ...]:
-        return tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in self.codecs)
+WANTED = ("chunks", "codecs", "dtype")
+"""What a user may say about the main encoding of a variable."""
+Wanted = Mapping[str, Any]
+"""What a user says about it; other things are free."""
 
 
-FREE = Wanted()
-"""Nothing is wanted."""
+def _apply_wanted(
+    wanted: Wanted, main: MainEncoding, dims: tuple[str, ...]
+) -> Iterator[MainEncoding]:
+    """Yield an encoding with the codecs and chunks that the user wants, if its dtype is too."""
+    dtype, codecs, chunks = (wanted.get(name) for name in ("dtype", "codecs", "chunks"))
+    pipeline = main.pipeline
+    if dtype is not None and np.dtype(dtype) != pipeline.dtype:
+        return
+    if codecs is not None:
+        made = tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in codecs)
+        pipeline = replace(pipeline, codecs=made, layout=tuple(range(len(main.chunks))))
+    if isinstance(chunks, Mapping):
+        if unknown := set(chunks) - set(dims):
+            raise ValueError(f"main_encoding: chunks along {unknown}; give dimensions of {dims}")
+        pairs = zip(dims, main.chunks, strict=True)
+        chunks = [chunks.get(dim, length) for dim, length in pairs]
+    yield MainEncoding(pipeline, main.chunks if chunks is None else tuple(map(int, chunks)))
 
 
-def choose_encoding(
-    variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted = FREE
-) -> Cells:
+def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted) -> Cells:
     """Return the cells of the main encoding of a variable.
 
     Raises
@@ -145,7 +110,7 @@ def _list_candidates(variable: ManifestVariable, wanted: Wanted) -> Iterator[Mai
         # nothing but gaps
         found = [MainEncoding(build_fill_pipeline(array), _cut_rows(array.shape))]
     for main in (*found, *(_make_plain(variable, main) for main in found)):
-        yield from wanted.apply(main, dims)
+        yield from _apply_wanted(wanted, main, dims)
 
 
 def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
@@ -352,15 +317,15 @@ class VariablePlan:
 
     @classmethod
     def of(
-        cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted = FREE
+        cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted | None
     ) -> VariablePlan | None:
         """Return the plan of a variable, None if it can be written as it is."""
         if not isinstance(variable.data, ManifestArray) or not variable.data.size:
             return None
         reasons = obstacles(variable)
-        if not reasons and wanted is FREE:
+        if not reasons and wanted is None:
             return None
-        cells = choose_encoding(variable, obstacles, wanted)
+        cells = choose_encoding(variable, obstacles, wanted or {})
         plan = cls(path, variable, cells, np.zeros(cells.grid, bool), tuple(reasons))
         if cells.missing.any():
             kept, written = cells.kept, np.flatnonzero(plan.to_write)
@@ -418,7 +383,11 @@ def plan_rewriting(
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
     plans, problems = {}, []
     for path, variable in variables.items():
-        wanted = Wanted.of(main_encoding[path], path) if path in main_encoding else FREE
+        wanted = main_encoding.get(path)
+        if path in main_encoding and (
+            not isinstance(wanted, Mapping) or not wanted.keys() <= set(WANTED)
+        ):
+            raise ValueError(f"main_encoding of {path!r}: {wanted!r}; give a dict of {WANTED}")
         try:
             plan = VariablePlan.of(path, variable, obstacles, wanted)
         except UnsupportedError as error:
@@ -434,15 +403,12 @@ def plan_rewriting(
 
 def build_cost_table(group: ManifestGroup, plans: Mapping[str, VariablePlan]) -> CostTable:
     """Return a row for each virtual variable: what rewriting it costs, and why."""
-    rows = [_describe(path, v, plans.get(path)) for path, v in group.walk_variables()
-            if isinstance(v.data, ManifestArray)]  # fmt: skip
+    rows: list[tuple[Any, ...]] = []
+    for path, variable in group.walk_variables():
+        if (plan := plans.get(path)) is not None:
+            reason = "; ".join(plan.reasons) or "main_encoding says so"
+            costs = (prod(plan.cells.grid), plan.nchunks, plan.nbytes)
+            rows.append((path, *costs, plan.main.describe(), reason))
+        elif isinstance(variable.data, ManifestArray):
+            rows.append((path, variable.data.nchunks, 0, 0, "", ""))
     return CostTable(rows, columns=COLUMNS)
-
-
-def _describe(path: str, variable: ManifestVariable, plan: VariablePlan | None) -> tuple[Any, ...]:
-    array: ManifestArray = variable.data  # type: ignore[assignment]
-    if plan is None:
-        return path, array.nchunks, 0, 0, "", ""
-    chunks = prod(plan.cells.grid)
-    reason = "; ".join(plan.reasons) or "main_encoding says so"
-    return path, chunks, plan.nchunks, plan.nbytes, plan.main.describe(), reason

@@ -40,7 +40,7 @@ from virtualds.datasets.rewrite.plan import (
     plan_rewriting,
 )
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
-from virtualds.errors import AccessError, UnsupportedError, VirtualdsError, list_details
+from virtualds.errors import AccessError, UnsupportedError, list_details, locating
 from virtualds.formats import Format, ReadOptions, zarr_manifests
 from virtualds.formats.admission import know_nothing
 from virtualds.formats.zarr_manifests import read
@@ -421,20 +421,54 @@ Box = tuple[slice, ...]
 
 
 def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> list[Box]:
-    """Return boxes of whole cells that hold all wanted cells of a grid, in C order."""
-    itemsize = array.dtype.itemsize
-    edges = [
-        np.intersect1d(np.cumsum((0, *lengths)), np.append(np.arange(0, size, chunk), size))
-        for lengths, size, chunk in zip(array.blocks, array.shape, chunks, strict=True)
-    ]
-    edges = _limit_blocks(edges, chunks, itemsize)
-    spans = [list(zip(e[:-1].tolist(), e[1:].tolist(), strict=True)) for e in edges]
-    found = [box for box in product(*spans) if _view(wanted, box, chunks).any()]
-    whole = [box for box in found if _view(wanted, box, chunks).all()]
-    rest = [_crop(box, wanted, chunks) for box in found if not _view(wanted, box, chunks).all()]
-    for axis in reversed(range(array.ndim)):
-        whole = _merge(whole, axis, BLOCK // max(itemsize, 1))
-    return [tuple(slice(a, b) for a, b in box) for box in sorted([*whole, *rest])]
+    """Return boxes of whole cells that hold all wanted cells of a grid, in C order.
+
+    A box is cut, along the first axes first, while it is large or has cells that nobody wants.
+    """
+    pairs = zip(array.shape, chunks, strict=True)
+    cells = [np.append(np.arange(0, size, chunk), size) for size, chunk in pairs]
+    lengths = zip(array.blocks, cells, strict=True)
+    stored = [np.intersect1d(np.cumsum((0, *along)), edges) for along, edges in lengths]
+    boxes: list[Box] = [tuple(slice(0, size) for size in array.shape)]
+    found = []
+    while boxes:
+        box = boxes.pop()
+        places = zip(box, chunks, strict=True)
+        inside = wanted[tuple(slice(s.start // c, -(-s.stop // c)) for s, c in places)]
+        if not inside.any():
+            continue
+        nbytes = prod(s.stop - s.start for s in box) * max(array.dtype.itemsize, 1)
+        parts = _cut_box(box, stored, nbytes, BLOCK) if nbytes > BLOCK or not inside.all() else []
+        if not parts and nbytes > LARGEST_BLOCK:
+            parts = _cut_box(box, cells, nbytes, LARGEST_BLOCK)
+        boxes += reversed(parts)
+        if not parts:
+            found.append(box if inside.all() else _crop(box, inside, chunks))
+    return found
+
+
+def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, most: int) -> list[Box]:
+    """Return two parts of a box, the first of ``most`` bytes, or half of less; none uncut."""
+    for axis, (along, cuts) in enumerate(zip(box, edges, strict=True)):
+        first, last = np.searchsorted(cuts, along.start, "right"), np.searchsorted(cuts, along.stop)
+        inner = cuts[first:last]
+        if inner.size:
+            length = most * (along.stop - along.start) // nbytes
+            fits = int(np.searchsorted(inner, along.start + length, "right")) - 1
+            at = int(inner[max(fits, 0) if nbytes > most else inner.size // 2])
+            halves = slice(along.start, at), slice(at, along.stop)
+            return [(*box[:axis], half, *box[axis + 1 :]) for half in halves]
+    return []
+
+
+def _crop(box: Box, inside: Mask, chunks: Sequence[int]) -> Box:
+    """Return the least box of whole cells that holds the wanted cells of a box."""
+    found = []
+    for along, chunk, cells in zip(box, chunks, np.nonzero(inside), strict=True):
+        first = along.start // chunk
+        low, high = (first + int(cells.min())) * chunk, (first + int(cells.max()) + 1) * chunk
+        found.append(slice(max(low, along.start), min(high, along.stop)))
+    return tuple(found)
 
 
 def list_cells(box: Box, chunks: Sequence[int]) -> Iterable[tuple[tuple[int, ...], Box]]:
@@ -448,57 +482,6 @@ def list_cells(box: Box, chunks: Sequence[int]) -> Iterable[tuple[tuple[int, ...
                 for i, c, s in zip(cell, chunks, box, strict=True)
             ),
         )
-
-
-Span = tuple[tuple[int, int], ...]
-
-
-def _view(wanted: Mask, box: Span, chunks: Sequence[int]) -> Mask:
-    where = tuple(slice(a // c, -(-b // c)) for (a, b), c in zip(box, chunks, strict=True))
-    return np.asarray(wanted[where])
-
-
-def _crop(box: Span, wanted: Mask, chunks: Sequence[int]) -> Span:
-    """Return the least box of whole cells that holds the wanted cells of a box."""
-    found = []
-    inside = np.nonzero(_view(wanted, box, chunks))
-    for (start, stop), chunk, cells in zip(box, chunks, inside, strict=True):
-        first = start // chunk
-        low, high = (first + int(cells.min())) * chunk, (first + int(cells.max()) + 1) * chunk
-        found.append((max(low, start), min(high, stop)))
-    return tuple(found)
-
-
-def _limit_blocks(edges: list[Ints], chunks: Sequence[int], itemsize: int) -> list[Ints]:
-    """Cut axes at edges of cells, the first axes first, until blocks fit in memory."""
-    longest = [int(np.diff(e).max(initial=1)) for e in edges]
-    for axis, chunk in enumerate(chunks):
-        rest = prod(longest) // longest[axis] * itemsize
-        if rest * longest[axis] <= LARGEST_BLOCK:
-            break
-        length = max(chunk, LARGEST_BLOCK // max(rest, 1) // chunk * chunk)
-        size = int(edges[axis][-1])
-        edges[axis] = np.append(np.arange(0, size, length), size)
-        longest[axis] = min(length, size)
-    return edges
-
-
-def _merge(boxes: list[Span], axis: int, most: int) -> list[Span]:
-    """Join neighbours along an axis while they have no more elements than ``most``."""
-    found: list[Span] = []
-    for box in sorted(boxes, key=lambda b: (b[:axis], b[axis + 1 :], b[axis])):
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and (last[:axis], last[axis + 1 :]) == (box[:axis], box[axis + 1 :])
-            and last[axis][1] == box[axis][0]
-        ):
-            joined = (*last[:axis], (last[axis][0], box[axis][1]), *last[axis + 1 :])
-            if prod(b - a for a, b in joined) <= most:
-                found[-1] = joined
-                continue
-        found.append(box)
-    return found
 
 
 # ---------------------------------------------------------------------- runs
@@ -540,14 +523,10 @@ def rewrite_group(
     for path, plan in plans.items():
         folder = f"{root}/{path}/{_identify(plan)}"
         writer = _ChunkWriter(plan, folder, options, tell)
-        try:
-            with explain_interrupt(lambda: said):
-                done[path] = plan.finish(writer.write_all())
-                if keep and writer.has_files:
-                    keep_original(plan, folder, options)
-        except VirtualdsError as error:
-            error.locate(f"variable {path!r}")
-            raise
+        with locating(f"variable {path!r}"), explain_interrupt(lambda: said):
+            done[path] = plan.finish(writer.write_all())
+            if keep and writer.has_files:
+                keep_original(plan, folder, options)
     return group.map_variables(lambda path, variable: done.get(path, variable))
 
 
