@@ -26,9 +26,9 @@ from virtualds.arrays.alike_files import (
 )
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.chunks.record_cache import RecordCache
 from virtualds.datasets.decoding import (
     DecodingPlan,
-    DecodingPlans,
     MisfitError,
     VariableDecoding,
     build_index,
@@ -48,7 +48,7 @@ from virtualds.errors import VirtualdsError, locating, without_secrets
 
 Array = npt.NDArray[Any]
 
-_PLANS = DecodingPlans()
+_PLANS: RecordCache[DecodingPlan] = RecordCache(64)
 """Plans of datasets by structure: alike datasets share one, which is pickled once."""
 COMPARED_BYTES = 2**24
 """Bytes of values that are compared at a time."""
@@ -493,10 +493,10 @@ def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> D
         key = pickle.dumps((described, list(dataset.coords), list(dataset.xindexes)), 5)
     except UNPICKLABLE:
         return None
-    if (known := _PLANS.get(key)) is None:
-        known = DecodingPlan(dict(_parts(variables)), frozenset(dataset.coords), frozenset())
-        _PLANS.put(key, known)
-    return known
+    return _PLANS.get(
+        key,
+        lambda: DecodingPlan(dict(_parts(variables)), frozenset(dataset.coords), frozenset()),
+    )
 
 
 def _parts(variables: dict[str, ManifestVariable]) -> Iterator[tuple[str, VariableDecoding]]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -266,15 +264,11 @@ class VariableDecoding:
             return True
         if not self.declared.keys().isdisjoint(("dtype", *PACKING_ATTRIBUTES)):
             return False
-        return self.decoded[1].kind in "mM" and (
-            values.dtype.kind in "iu" or _is_whole(values * self._unit_seconds)
-        )
-
-    @property
-    def _unit_seconds(self) -> float:
-        """How long the unit of a date or duration is."""
+        if self.decoded[1].kind not in "mM" or values.dtype.kind in "iu":
+            return self.decoded[1].kind in "mM"
         unit, *_ = str(self._declared.get("units", "")).split() or [""]
-        return SECONDS.get(unit.lower(), 1.0)
+        seconds = values * SECONDS.get(unit.lower(), 1.0)
+        return bool((np.rint(seconds) == seconds).all())
 
     def _decode_by_xarray(self, stored: ManifestVariable) -> xr.Variable:
         """Return a variable that xarray decodes alone, and reads on access."""
@@ -314,10 +308,6 @@ def _find_lender(name: str, group: ManifestGroup) -> str | None:
         if attributes.get("bounds") == name and is_dated(attributes.get("units")):
             return lender
     return None
-
-
-def _is_whole(values: npt.NDArray[Any]) -> bool:
-    return bool((np.rint(values) == values).all())
 
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
@@ -539,90 +529,34 @@ def _unpickle_plan(pickled: bytes) -> DecodingPlan:
     return DecodingPlan(*pickle.loads(pickled))
 
 
+ANY_DATES = ("units of dates",)
+"""Stands for the units of dates in a key."""
+
+
 def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes | None:
     """Return everything in a group that a plan depends on; None if that cannot be pickled.
 
     Equal bytes mean equal structures, but for the dates from which dates count: they are a pickle
     of it.
     """
-    if group.problems or any(map(_is_packed, group.variables.values())):
+    if group.problems:
         return None
-    variables = [
-        (
-            name,
-            v.dims,
-            _describe_data(v.data),
-            v.data.dtype,
-            v.data.shape,
-            _select_shared_attributes(v) if decodes else dict(v.attributes),
-            _select_shared_encoding(v),
-        )
-        for name, v in group.variables.items()
-    ]
+    variables = []
+    for name, variable in group.variables.items():
+        data, attributes = variable.data, dict(variable.attributes)
+        is_virtual = isinstance(data, ManifestArray)
+        if isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines):
+            # chunks are unpacked already, by the packing of each file
+            return None
+        if decodes and data.dtype.kind in "iuf" and is_dated(attributes.get("units")):
+            attributes["units"] = ANY_DATES
+        special = data.has_gaps if isinstance(data, ManifestArray) else isinstance(data, np.ndarray)
+        encoding = {n: v for n, v in encoding_of(variable).items() if n != "source"}
+        shape = (variable.dims, is_virtual, special, data.dtype, data.shape)
+        variables.append((name, *shape, attributes, encoding))
     gone = [(n, v.dims, v.data.dtype, dict(v.attributes)) for n, v in group.left_out.items()]
+    coordinates = group.attributes.get("coordinates")
     try:
-        return pickle.dumps(
-            (variables, gone, group.attributes.get("coordinates"), decodes, options), 5
-        )
+        return pickle.dumps((variables, gone, coordinates, decodes, options), 5)
     except (pickle.PicklingError, TypeError, AttributeError):
         return None
-
-
-def _describe_data(data: Any) -> tuple[bool, ...]:
-    """Return what besides its type matters of a variable's data."""
-    if not isinstance(data, ManifestArray):
-        return (isinstance(data, np.ndarray),)
-    return data.has_gaps, False
-
-
-def _is_packed(variable: ManifestVariable) -> bool:
-    """Say whether the chunks are unpacked already, by the packing of each file."""
-    data = variable.data
-    return isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines)
-
-
-def _select_shared_attributes(variable: ManifestVariable) -> dict[str, Any]:
-    """Return the attributes that files of one structure share."""
-    found = dict(variable.attributes)
-    if variable.data.dtype.kind in "iuf" and is_dated(found.get("units")):
-        found["units"] = ANY_DATES
-    return found
-
-
-def _select_shared_encoding(variable: ManifestVariable) -> dict[str, Any]:
-    """Return the encoding that files of one structure share."""
-    return {name: v for name, v in encoding_of(variable).items() if name != "source"}
-
-
-ANY_DATES = ("units of dates",)
-"""Stands for the units of dates in a key."""
-
-
-class DecodingPlans:
-    """The most recently used plans, by the key of `make_plan_key`.
-
-    Parameters
-    ----------
-    most : int
-        Number of plans to keep.
-    """
-
-    def __init__(self, most: int = 64) -> None:
-        self._most = most
-        self._kept: OrderedDict[bytes, DecodingPlan] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: bytes | None) -> DecodingPlan | None:
-        """Return the plan of a key, None if there is none."""
-        with self._lock:
-            if key is None or key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key]
-
-    def put(self, key: bytes, outline: DecodingPlan) -> None:
-        """Add a plan."""
-        with self._lock:
-            self._kept[key] = outline
-            if len(self._kept) > self._most:
-                self._kept.popitem(last=False)

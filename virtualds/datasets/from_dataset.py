@@ -39,11 +39,6 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
 
     Virtual arrays get back the packing that all their chunks share. Loaded variables are encoded as
     their ``encoding`` says, or losslessly if that would change their values.
-
-    Raises
-    ------
-    UnsupportedError
-        A variable cannot be encoded without changing its values.
     """
     dataset = restore_references(dataset)
     coded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
@@ -105,13 +100,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
 
 
 def check_loading(name: str, variable: xr.Variable) -> None:
-    """Warn of many values that have to be read or computed first, and refuse too many.
-
-    Raises
-    ------
-    UnsupportedError
-        They have more bytes than `set_options(load_limit=...)` allows.
-    """
+    """Warn of many values that have to be read or computed first, and refuse too many."""
     if not (is_unread(variable) or variable.chunks is not None):
         return
     limit = get_options().load_limit

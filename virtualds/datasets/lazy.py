@@ -47,7 +47,8 @@ class VirtualBackendArray(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
         if isinstance(self.data, np.ndarray):
-            return _index_values(self.data, key)
+            adapter = indexing.NumpyIndexingAdapter(self.data)  # type: ignore[no-untyped-call]
+            return np.asarray(indexing.apply_indexer(adapter, key))
         with locating(f"variable {self.name!r}"):
             if not isinstance(self.data, ManifestArray):
                 outer = indexing.IndexingSupport.OUTER
@@ -60,13 +61,6 @@ class VirtualBackendArray(BackendArray):
     def async_getitem(self, key: indexing.ExplicitIndexer) -> Coroutine[Any, Any, npt.NDArray[Any]]:
         """Read in a thread; the reader has its own threads."""
         return asyncio.to_thread(self.__getitem__, key)
-
-
-def _index_values(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
-    """Index values in memory as lazy arrays are indexed."""
-    adapter = indexing.NumpyIndexingAdapter(values)  # type: ignore[no-untyped-call]
-    found = indexing.apply_indexer(adapter, key)
-    return np.asarray(found)
 
 
 def get_virtual_array(variable: xr.Variable) -> ManifestArray | None:

@@ -144,13 +144,9 @@ def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -
         for path, node in nodes.items()
     }
     root = below.pop("")
-    for path, node in below.items():
-        put(f"{path}/{MARKER}", _to_json(node))
-    put(MARKER, _to_json(root | consolidate(below)))
-
-
-def _to_json(node: Mapping[str, Any]) -> bytes:
-    return json.dumps(node, allow_nan=False, indent=2).encode()
+    documents = {f"{path}/{MARKER}": node for path, node in below.items()}
+    for path, node in (documents | {MARKER: root | consolidate(below)}).items():
+        put(path, json.dumps(node, allow_nan=False, indent=2).encode())
 
 
 # ---------------------------------------------------------------------- materialize

@@ -21,6 +21,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_backed, demand_values
+from virtualds.chunks.record_cache import RecordCache
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.decoding import (
@@ -29,7 +30,6 @@ from virtualds.datasets.decoding import (
     NO_NAME,
     TIME_ATTRIBUTES,
     DecodingPlan,
-    DecodingPlans,
     MisfitError,
     VariableDecoding,
     append_unpacking,
@@ -38,15 +38,13 @@ from virtualds.datasets.decoding import (
     make_plan_key,
 )
 from virtualds.datasets.far_blocks import prefer_far_blocks
-from virtualds.datasets.lazy import to_lazy
+from virtualds.datasets.lazy import get_virtual_array, to_lazy
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
     OpenOptions,
     count_bytes_in_files,
     decodes_as_a_whole,
-    is_in_memory,
     make_chooser,
-    needs_loading,
     read_ahead,
 )
 from virtualds.errors import CombineError, FormatError, UnsupportedError, locating
@@ -58,7 +56,7 @@ from virtualds.formats.undecodable import (
 )
 from virtualds.options import get_options
 
-DECODING_PLANS = DecodingPlans()
+DECODING_PLANS: RecordCache[DecodingPlan] = RecordCache(64)
 """Plans of decoded groups, for later groups of the same structure."""
 
 
@@ -145,7 +143,9 @@ def to_virtual_dataset(
     key = _make_key(group, opening)
     if (outline := plan or _get_plan(key, group)) is not None:
         try:
-            return _decode_by_plan(outline, group)
+            variables, indexes = outline.decode_variables(group)
+            attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
+            return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
         except (MisfitError, *DECODING_ERRORS):
             # xarray raises an error that explains wrong values
             pass
@@ -161,7 +161,7 @@ def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPl
 
 
 def _get_plan(key: bytes | None, group: ManifestGroup) -> DecodingPlan | None:
-    known = DECODING_PLANS.get(key)
+    known = None if key is None else DECODING_PLANS.find(key)
     with suppress(MisfitError):
         return None if known is None else known.with_units_of(group)
     return None
@@ -172,13 +172,6 @@ def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
     if callable(loadable):
         return None
     return make_plan_key(group, opening.decode_cf, loadable, get_options())
-
-
-def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
-    """Return a group as a dataset, decoded by the plan of a group with the same structure."""
-    variables, indexes = outline.decode_variables(group)
-    attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
-    return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 
 
 def _decode_dataset(
@@ -203,7 +196,10 @@ def _decode_dataset(
         with locating(f"variable {name!r}"):
             is_wanted = wanted(str(name), variable)
             with blame_variable(str(name)):
-                if is_wanted or (loadable is None and needs_loading(stored, variable)):
+                if loadable is None and not is_wanted and isinstance(stored.data, ManifestArray):
+                    is_few = variable.nbytes <= get_options().load_limit
+                    is_wanted = is_few and decodes_as_a_whole(stored, variable)
+                if is_wanted:
                     if loadable is None:
                         _demand_few_deferred(stored, str(name))
                     variables[name] = variable.compute()
@@ -216,7 +212,7 @@ def _decode_dataset(
                 elif isinstance(stored.data, np.ndarray):
                     variables[name] = variable.compute()
                     loaded.add(name)
-    names = [n for n, v in variables.items() if v.dims == (n,) and is_in_memory(v)]
+    names = [n for n, v in variables.items() if v.dims == (n,) and get_virtual_array(v) is None]
     made = {}
     for name in names:
         with blame_variable(str(name)):
@@ -281,14 +277,6 @@ def _decode_group(
     return decode_naming_variables(group, lambda part: _decode_by_xarray(part, decoders))
 
 
-def _mute(variable: xr.Variable) -> xr.Variable:
-    """Return a variable whose attributes are texts."""
-    texts = {name: value for name, value in variable.attrs.items() if isinstance(value, str)}
-    muted = variable.copy(deep=False)
-    muted.attrs = texts
-    return muted
-
-
 def _decode_by_xarray(
     group: ManifestGroup, decoders: Mapping[str, Any]
 ) -> tuple[Any, Any, set[Hashable]]:
@@ -301,8 +289,11 @@ def _decode_by_xarray(
     order = list(variables)
     # the decoded dtype of unreadable values is unknown
     refused = {name: variables[name] for name in order if name in group.problems}
-    # nor do those of their attributes count that may be the problem
-    muted = {n: _mute(v) for n, v in refused.items()}
+    muted = {n: v.copy(deep=False) for n, v in refused.items()}
+    for variable in muted.values():
+        # nor do attributes count that may be the problem, which texts are not
+        texts = {name: value for name, value in variable.attrs.items() if isinstance(value, str)}
+        variable.attrs = texts
     gone = {n: xr.Variable(v.dims, v.data, v.attributes) for n, v in group.left_out.items()}
     found = xr.conventions.decode_cf_variables(
         {**variables, **muted, **gone},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -65,7 +65,8 @@ class MainEncoding:
     def describe(self) -> str:
         """Return the encoding in a few words, for tables."""
         codecs = [name_of(codec) for codec in self.pipeline.codecs] or ["uncompressed"]
-        packed = ", packed" if self.pipeline.packing and not _is_plain(self.pipeline) else ""
+        packing = self.pipeline.packing
+        packed = ", packed" if packing and not packing.is_identity else ""
         return f"{self.pipeline.dtype}{packed}, {' '.join(codecs)}, chunks {self.chunks}"
 
     def encode(self, values: Array) -> bytes:
@@ -95,13 +96,7 @@ class MainEncoding:
         return bytes(data)
 
     def demand_exact(self, data: bytes, values: Array) -> None:
-        """Check that a chunk decodes to its values.
-
-        Raises
-        ------
-        UnsupportedError
-            It does not: the codecs lose bits.
-        """
+        """Check that a chunk decodes to its values."""
         found: Buffer = data
         for codec in reversed(self.pipeline.codecs):
             found = codec.decode(found, None)
@@ -137,10 +132,6 @@ def name_of(codec: Codec) -> str:
     return str(getattr(codec, "id", codec.zarr_v2_id))
 
 
-def _is_plain(pipeline: CodecPipeline) -> bool:
-    return pipeline.packing is None or pipeline.packing.is_identity
-
-
 # ---------------------------------------------------------------------- packing
 
 
@@ -166,13 +157,7 @@ def can_hold(main: CodecPipeline, other: CodecPipeline) -> bool:
 
 
 def pack(values: Array, pipeline: CodecPipeline) -> Array:
-    """Return the stored numbers of values.
-
-    Raises
-    ------
-    UnsupportedError
-        The packing cannot hold them to the last bit.
-    """
+    """Return the stored numbers of values."""
     packing = pipeline.packing
     if packing is None:
         return values.astype(pipeline.dtype, copy=False)
@@ -363,13 +348,38 @@ class Cells:
             return np.broadcast_to(True, self.grid)
         found = np.zeros(self.grid, bool)
         for fragment in self.array.fragments:
-            found[_find_box(fragment, self.main.chunks)] = True
+            if 0 not in fragment.shape:
+                ends = zip(fragment.start, fragment.stop, self.main.chunks, strict=True)
+                found[tuple(slice(begin // c, -(-end // c)) for begin, end, c in ends)] = True
         return found
 
     @cached_property
     def _known(self) -> list[tuple[Fragment, Mask]]:
-        """Fragments, and which of their chunks stay references."""
-        return list(_mark_kept(self.array, self.main))
+        """Fragments, and which of their chunks stay references: cells in the main encoding."""
+        array, chunks = self.array, self.main.chunks
+        wanted = strip_flat_axes(self.main.pipeline, chunks)
+        stripped = [strip_flat_axes(p, chunks) for p in array.pipelines]
+        # chunks that exist need no equal fill
+        same = [replace(p, fill=None) == replace(wanted, fill=None) for p in stripped]
+        alike, fills = (
+            np.array(same, bool),
+            np.array([p.fill == wanted.fill for p in stripped], bool),
+        )
+        found = []
+        for fragment in array.fragments:
+            mask = np.ones((), bool)
+            for axis, length in enumerate(chunks):
+                edges, encoded, inset = fragment.axes[axis].slabs()
+                begin, end = edges[:-1] + fragment.start[axis], edges[1:] + fragment.start[axis]
+                whole = (end - begin == length) | (end == array.shape[axis])
+                along = (inset == 0) & (begin % length == 0) & (encoded == length) & whole
+                mask = mask & along.reshape((-1,) + (1,) * (array.ndim - axis - 1))
+            if mask.any():
+                manifest = fragment.manifest.loaded()
+                there = (manifest.file != MISSING) | fills[manifest.pipeline]
+                mask = mask & alike[manifest.pipeline] & there
+            found.append((fragment, np.broadcast_to(mask, fragment.manifest.shape)))
+        return found
 
     def _find_cells(self, fragment: Fragment, rows: Ints) -> Ints:
         """Return the cells, as numbers in C order, in which chunks begin."""
@@ -384,42 +394,3 @@ class Cells:
 def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[int, ...]:
     """Return the number of chunks per axis."""
     return tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
-
-
-def _mark_kept(array: ManifestArray, main: MainEncoding) -> Iterator[tuple[Fragment, Mask]]:
-    """Yield fragments, and which of their chunks are cells in the main encoding."""
-    wanted = strip_flat_axes(main.pipeline, main.chunks)
-    stripped = [strip_flat_axes(p, main.chunks) for p in array.pipelines]
-    alike = np.array([_is_alike(p, wanted) for p in stripped], bool)
-    fills = np.array([p.fill == wanted.fill for p in stripped], bool)
-    for fragment in array.fragments:
-        mask = np.ones((), bool)
-        for axis, length in enumerate(main.chunks):
-            along = _mark_whole(fragment, axis, array.shape[axis], length)
-            mask = mask & along.reshape((-1,) + (1,) * (array.ndim - axis - 1))
-        if mask.any():
-            manifest = fragment.manifest.loaded()
-            known = alike[manifest.pipeline]
-            mask = mask & known & ((manifest.file != MISSING) | fills[manifest.pipeline])
-        yield fragment, np.broadcast_to(mask, fragment.manifest.shape)
-
-
-def _is_alike(one: CodecPipeline, other: CodecPipeline) -> bool:
-    """Say whether chunks that exist decode alike, and are packed alike."""
-    return replace(one, fill=None) == replace(other, fill=None)
-
-
-def _mark_whole(fragment: Fragment, axis: int, size: int, length: int) -> Mask:
-    """Say which slabs are whole cells of a grid along an axis."""
-    edges, encoded, inset = fragment.axes[axis].slabs()
-    begin, end = edges[:-1] + fragment.start[axis], edges[1:] + fragment.start[axis]
-    whole = ((end - begin) == length) | (end == size)
-    return np.asarray((inset == 0) & (begin % length == 0) & (encoded == length) & whole)
-
-
-def _find_box(fragment: Fragment, chunks: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return the cells that a fragment touches."""
-    if 0 in fragment.shape:
-        return (slice(0, 0),) * len(chunks)
-    pairs = zip(fragment.start, fragment.stop, chunks, strict=True)
-    return tuple(slice(begin // c, -(-end // c)) for begin, end, c in pairs)

@@ -175,8 +175,9 @@ def _find_objection(
         return f"{main.describe()} would change values that are packed in another way"
     if array.has_gaps and not _holds_gaps(array, main.pipeline):
         return f"{main.describe()} has no number for gaps of {array.fill_value}"
+    one = ChunkManifest.build((1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",))
     try:
-        found = obstacles(as_stored(variable, main, make_trial(main)))
+        found = obstacles(as_stored(variable, main, one))
     except VirtualdsError as error:
         return f"{error}"
     return "; ".join(found) or None
@@ -190,11 +191,6 @@ def _holds_gaps(array: ManifestArray, pipeline: CodecPipeline) -> bool:
     except UnsupportedError:
         return False
     return True
-
-
-def make_trial(main: MainEncoding) -> ChunkManifest:
-    """Return a manifest of one chunk, to ask a format whether it could hold such chunks."""
-    return ChunkManifest.build((1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",))
 
 
 def as_stored(
@@ -369,15 +365,7 @@ class VariablePlan:
 def plan_rewriting(
     group: ManifestGroup, obstacles: Obstacles, main_encoding: Mapping[str, Any], target: str
 ) -> dict[str, VariablePlan]:
-    """Return the plans of all variables that have to be rewritten, by path.
-
-    Raises
-    ------
-    UnsupportedError
-        Some cannot be rewritten; all of them are named.
-    ValueError
-        An encoding is wanted of a variable that does not exist.
-    """
+    """Return the plans of all variables that have to be rewritten, by path."""
     variables = dict(group.walk_variables())
     if unknown := set(main_encoding) - variables.keys():
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")

@@ -58,6 +58,9 @@ from virtualds.urls import normalise_url, scheme_of
 
 ON_UNSUPPORTED = ("error", "rewrite")
 
+Tell = Callable[[int], object]
+"""Takes the number of bytes that have just been rewritten, before codecs."""
+
 
 @dataclass(frozen=True)
 class Rewriting:
@@ -105,13 +108,7 @@ class Rewriting:
         return self.on_unsupported == "rewrite"
 
     def demand_within_limit(self, plans: Mapping[str, VariablePlan], target: str) -> None:
-        """Refuse to rewrite more than the user allows.
-
-        Raises
-        ------
-        UnsupportedError
-            There is more to rewrite; the message lists the variables.
-        """
+        """Refuse to rewrite more than the user allows."""
         total = sum(plan.nbytes for plan in plans.values())
         if self.rewrite_limit is None or total <= self.rewrite_limit:
             return
@@ -185,14 +182,32 @@ class RewriteTarget:
         if not self.is_needed:
             return group
         name, rewriting = str(self.location.url), self.rewriting
-        plans = plan_rewriting(group, self._obstacles, rewriting.main_encoding, name)
+        obstacles = _bind_obstacles(self.format, self.choices)
+        plans = plan_rewriting(group, obstacles, rewriting.main_encoding, name)
         if not plans:
             return group
         rewriting.demand_within_limit(plans, name)
         total = sum(plan.nbytes for plan in plans.values())
-        with count_progress(rewriting.progress, "rewriting", total, "B") as tell:
-            keep = not self.format.takes_in
-            return rewrite_group(group, plans, self.root, self.options, tell, keep=keep)
+        done: dict[str, ManifestVariable] = {}
+        said = f"the chunks that are done stay in {self.root}; the same call goes on from there"
+        with (
+            count_progress(rewriting.progress, "rewriting", total, "B") as tell,
+            explain_interrupt(lambda: said),
+        ):
+            for path, plan in plans.items():
+                with locating(f"variable {path!r}"):
+                    done[path] = self._rewrite(plan, tell)
+        return group.map_variables(lambda path, variable: done.get(path, variable))
+
+    def _rewrite(self, plan: VariablePlan, tell: Tell) -> ManifestVariable:
+        """Return a variable with all chunks in its main encoding; those that are there stay."""
+        folder = f"{self.root}/{plan.path}/{_identify(plan)}"
+        writer = _ChunkWriter(plan, folder, self.options, tell)
+        found = plan.finish(writer.write_all())
+        if writer.has_files and not self.format.takes_in:
+            # the chunks stay there, and `verify` is to know what they were made of
+            keep_original(plan, folder, self.options)
+        return found
 
     def clear(self, group: ManifestGroup) -> None:
         """Remove chunks that the format has taken into the set."""
@@ -208,10 +223,6 @@ class RewriteTarget:
             # folders that become empty go too, below the folder that holds all names
             beside = f"{self.root}.{secrets.token_hex(8)}"
             find_store(self.root).remove([*waiting, beside], self.options)
-
-    @property
-    def _obstacles(self) -> Obstacles:
-        return _bind_obstacles(self.format, self.choices)
 
 
 def _bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
@@ -289,11 +300,6 @@ def choose_waiting_room(target: Any) -> str:
     """Return a folder where chunks wait until a format takes them into the set itself.
 
     It lies beside a local set, and else in a folder of temporary files that only this user owns.
-
-    Raises
-    ------
-    AccessError
-        Somebody else owns the folder.
     """
     if isinstance(target, str) and scheme_of(target) == "file":
         return name_folder(target)
@@ -489,45 +495,6 @@ def list_cells(box: Box, chunks: Sequence[int]) -> Iterable[tuple[tuple[int, ...
 
 TINY = 512
 """Bytes up to which chunks are held in the set itself."""
-
-Tell = Callable[[int], object]
-"""Takes the number of bytes that have just been rewritten, before codecs."""
-
-
-def rewrite_group(
-    group: ManifestGroup,
-    plans: Mapping[str, VariablePlan],
-    root: str,
-    options: StorageOptions | None,
-    tell: Tell,
-    *,
-    keep: bool,
-) -> ManifestGroup:
-    """Return a group whose planned variables have all chunks in their main encodings.
-
-    Parameters
-    ----------
-    group : ManifestGroup
-    plans : mapping of str to VariablePlan
-        By path of the variable.
-    root : str
-        Url of the folder of rewritten chunks. Those that it has already are not written again.
-    options : StorageOptions, optional
-        Access options of the folder.
-    tell : callable
-    keep : bool
-        Whether the chunks stay in the folder, and `verify` is to know what they were made of.
-    """
-    said = f"the chunks that are done stay in {root}; the same call goes on from there"
-    done: dict[str, ManifestVariable] = {}
-    for path, plan in plans.items():
-        folder = f"{root}/{path}/{_identify(plan)}"
-        writer = _ChunkWriter(plan, folder, options, tell)
-        with locating(f"variable {path!r}"), explain_interrupt(lambda: said):
-            done[path] = plan.finish(writer.write_all())
-            if keep and writer.has_files:
-                keep_original(plan, folder, options)
-    return group.map_variables(lambda path, variable: done.get(path, variable))
 
 
 @dataclass
