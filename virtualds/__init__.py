@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         open_virtual_dataset as open_virtual_dataset,
         open_virtual_datatree as open_virtual_datatree,
     )
-    from virtualds.datasets.open_flat import open_flat as open_flat
+    from virtualds.datasets.open import open_flat as open_flat
     from virtualds.datasets.upkeep import (
         expire_snapshots as expire_snapshots,
         snapshots as snapshots,
@@ -127,7 +127,7 @@ _HOMES = {
     "drop_sources": "datasets.edit",
     "edit": "datasets.edit",
     "expire_snapshots": "datasets.upkeep",
-    "open_flat": "datasets.open_flat",
+    "open_flat": "datasets.open",
     "open_source": "stores.scan_cache",
     "open_virtual_dataset": "datasets.open",
     "open_virtual_datatree": "datasets.open",

@@ -190,7 +190,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             A group does not share the dimensions of the groups above it.
         """
         with importing:
-            from virtualds.datasets.tree import to_tree
+            from virtualds.datasets.to_dataset import to_tree
 
         datasets = self._datasets(filename_or_obj, **options)
         try:
@@ -223,7 +223,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         with importing:
             from virtualds.datasets.open import open_group
             from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
-            from virtualds.datasets.tree import to_lazy_datasets
+            from virtualds.datasets.to_dataset import to_lazy_datasets
 
         location = _location_of(filename_or_obj, storage_options)
         decoders = {name: options.pop(name) for name in DECODERS if name in options}

@@ -21,7 +21,8 @@ the variable put it before the message with ``locate``, or add it below with ``a
 import re
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from virtualds.public import public
 
@@ -148,6 +149,16 @@ class VirtualdsError(Exception):
     def add_note(self, note: str, /) -> None:
         """Add a line that says where the error happened."""
         super().add_note(without_secrets(note))
+
+
+@contextmanager
+def locating(place: str, url: str = "") -> Iterator[None]:
+    """Put the place of errors in the block, and its file, before messages that do not name it."""
+    try:
+        yield
+    except VirtualdsError as error:
+        error.locate(place, url)
+        raise
 
 
 @public

@@ -16,11 +16,11 @@ from builds import assert_same, assert_same_set
 from days import CASES, FILES, FilesOf, day, timed
 
 import virtualds
+from virtualds.chunks.record_cache import RecordCache
 from virtualds.combine import file_batch
 from virtualds.combine.build import Build
 from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
-from virtualds.datasets.decoding import DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import PARSERS
 from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
@@ -162,7 +162,7 @@ def test_alike_files_are_read_and_joined_without_opening_each(
 
     monkeypatch.setattr(file_batch, "open_group", opened)
     # a plan of other files may not fit the dates of these, which are then opened again
-    monkeypatch.setattr(to_dataset, "DECODING_PLANS", DecodingPlans())
+    monkeypatch.setattr(to_dataset, "DECODING_PLANS", RecordCache(64))
     found = virtualds.open_virtual_mfdataset(files_of(case), **WAYS["nested"], overlap="keep")
     assert each.found == [list(range(FILES))]
     assert found.virtual.report.opened == FILES

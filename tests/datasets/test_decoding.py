@@ -16,8 +16,8 @@ from cases import CASES, Archive
 import virtualds
 from virtualds import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.record_cache import RecordCache
 from virtualds.datasets import to_dataset
-from virtualds.datasets.decoding import DecodingPlans
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.to_dataset import to_virtual_dataset
@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(to_dataset, "DECODING_PLANS", DecodingPlans())
+    monkeypatch.setattr(to_dataset, "DECODING_PLANS", RecordCache(64))
 
 
 def described(ds: xr.Dataset) -> Any:

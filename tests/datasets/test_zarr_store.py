@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -312,6 +313,23 @@ def test_a_huge_chunk_that_is_not_compressed_is_read_in_parts(tmp_path: Path) ->
     with counted_reads() as counted:
         assert served[60, :3].tolist() == [1, 2, 0]
     assert counted.nbytes == 16 * 2**20
+
+
+def test_shuffled_checksums_which_zarr_cannot_read_are_decoded(tmp_path: Path) -> None:
+    """numcodecs shuffles whole elements; HDF5 leaves the bytes behind the last one as they are."""
+    values = np.arange(96.0).reshape(2, 48)
+    filters = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    filters.set_chunk((1, 48))
+    filters.set_fletcher32()
+    filters.set_shuffle()
+    filters.set_deflate(4)
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        space = h5py.h5s.create_simple(values.shape)
+        written = h5py.h5d.create(file.id, b"v", h5py.h5t.NATIVE_DOUBLE, space, filters)
+        h5py.Dataset(written)[...] = values
+    store = virtualds.zarr_store(tmp_path / "a.nc")
+    assert store.decoded == ("v",)
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["v"][...], values)
 
 
 class NotingStore(LocalStore):

@@ -12,7 +12,7 @@ import xarray as xr
 from virtualds.accessors.dataset_writer import DatasetWriter
 from virtualds.chunks.manifest import OF_DATASETS, FamiliarNames
 from virtualds.datasets.keywords import make_strict
-from virtualds.errors import VirtualdsError
+from virtualds.errors import locating
 from virtualds.importing import importing
 
 if TYPE_CHECKING:
@@ -211,11 +211,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         variables = {}
         for name, array in self.arrays.items():
-            try:
+            with locating(f"variable {name!r}"):
                 variables[name] = self._dataset.variables[name].copy(data=change(array))
-            except VirtualdsError as error:
-                error.locate(f"variable {name!r}")
-                raise
         return replace_variables(self._dataset, variables)
 
     @make_strict("ds.virtual.verify()")

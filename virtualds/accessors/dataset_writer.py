@@ -170,7 +170,7 @@ class DatasetWriter:
         """
         with importing:
             from virtualds.datasets.from_dataset import group_from_dataset
-            from virtualds.datasets.rewrite.fit import estimate_cost
+            from virtualds.datasets.rewrite.run import estimate_cost
 
         return estimate_cost(group_from_dataset(self._dataset), format, **choices)
 

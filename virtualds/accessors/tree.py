@@ -13,7 +13,7 @@ import xarray as xr
 from virtualds.accessors.dataset import VirtualDatasetAccessor
 from virtualds.chunks.manifest import OF_DATASETS, FamiliarNames
 from virtualds.datasets.keywords import make_strict, select_fields
-from virtualds.errors import VirtualdsError
+from virtualds.errors import locating
 from virtualds.importing import importing
 
 if TYPE_CHECKING:
@@ -185,11 +185,8 @@ class VirtualDataTreeAccessor(FamiliarNames):
     def _map(self, change: OnDataset) -> xr.DataTree:
         found = {}
         for path, node in self._nodes:
-            try:
+            with locating(f"group {path}"):
                 found[path] = change(node)
-            except VirtualdsError as error:
-                error.locate(f"group {path}")
-                raise
         return xr.DataTree.from_dict(found, name=self._tree.name)
 
     def to_manifest(
@@ -251,8 +248,8 @@ class VirtualDataTreeAccessor(FamiliarNames):
         """
         given = dict(locals())
         with importing:
+            from virtualds.datasets.from_dataset import group_from_tree
             from virtualds.datasets.location import Location
-            from virtualds.datasets.tree import group_from_tree
             from virtualds.datasets.write import Destination, WriteOptions, make_dict
             from virtualds.datasets.write_modes import write_tree
 
@@ -277,8 +274,8 @@ class VirtualDataTreeAccessor(FamiliarNames):
         [0]
         """
         with importing:
-            from virtualds.datasets.rewrite.fit import estimate_cost
-            from virtualds.datasets.tree import group_from_tree
+            from virtualds.datasets.from_dataset import group_from_tree
+            from virtualds.datasets.rewrite.run import estimate_cost
 
         return estimate_cost(group_from_tree(self._tree), format, **choices)
 
@@ -305,10 +302,10 @@ class VirtualDataTreeAccessor(FamiliarNames):
         True
         """
         with importing:
+            from virtualds.datasets.from_dataset import group_from_tree
             from virtualds.datasets.location import Location
             from virtualds.datasets.materialize import materialize
             from virtualds.datasets.open import open_virtual_datatree
-            from virtualds.datasets.tree import group_from_tree
 
         location = Location.of_url(url, storage_options)
         group = group_from_tree(self._tree)

@@ -19,7 +19,7 @@ from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import demand_loadable, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.datasets.references_behind import replace_variables
-from virtualds.datasets.tree import to_virtual_tree
+from virtualds.datasets.to_dataset import to_virtual_tree
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
@@ -106,7 +106,7 @@ def describe(
     with explain_open_errors(location.url), location.hold_scan():
         found = reader, source = reader_of(location, parser)
         whole = open_group(location, opening, found)
-        demand_loadable([part for _, part in whole.walk()], opening, location.url)
+        demand_loadable(whole, opening, location.url)
         tree = to_virtual_tree(whole, opening)
     manifests = list(_list_manifests(whole))
     is_set, snapshots = isinstance(reader, Format), None

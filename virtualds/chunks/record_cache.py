@@ -44,17 +44,25 @@ class RecordCache(Generic[Record]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, name: Hashable, read: Callable[[], Record]) -> Record:
-        """Return a record, reading it if it is not kept."""
+    def find(self, name: Hashable) -> Record | None:
+        """Return a record, None if it is not kept."""
         with self._lock:
             if name in self._kept:
                 self._kept.move_to_end(name)
-                return self._kept[name]
-        found = read()
+            return self._kept.get(name)
+
+    def put(self, name: Hashable, record: Record) -> None:
+        """Keep a record, and drop the least recently used ones."""
         with self._lock:
-            self._kept[name] = found
+            self._kept[name] = record
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
+
+    def get(self, name: Hashable, read: Callable[[], Record]) -> Record:
+        """Return a record, reading it if it is not kept."""
+        if (found := self.find(name)) is None:
+            found = read()
+            self.put(name, found)
         return found
 
 

@@ -28,7 +28,12 @@ from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination
 from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
-from virtualds.datasets.open_options import Loadable, OpenOptions, demand_variables
+from virtualds.datasets.open_options import (
+    Loadable,
+    OpenOptions,
+    demand_variables,
+    make_optional,
+)
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption
@@ -203,7 +208,7 @@ def open_virtual_mfdataset(
                 target.commit(combined)
         if target is not None:
             # names were judged by the variables of the files
-            loading = request.opening.loadable_variables
+            loading = make_optional(request.opening.loadable_variables)
             again = OpenOptions(loadable_variables=loading, decode_cf=decode_cf, allow=allow)
             combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
     combined.virtual.report = report

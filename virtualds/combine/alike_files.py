@@ -31,7 +31,6 @@ from virtualds.datasets.decoding import (
     all_decode_alike,
     encoding_of,
     is_dated,
-    name_variable_in_errors,
 )
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import dataset_of
@@ -39,7 +38,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.registry import PARSERS
 from virtualds.datasets.to_dataset import find_decoding_plan
-from virtualds.errors import VirtualdsError
+from virtualds.errors import VirtualdsError, locating
 from virtualds.formats.undecodable import DECODING_ERRORS
 from virtualds.options import get_options
 from virtualds.reading.fetch import chunk_cache
@@ -289,7 +288,7 @@ class JoinableFiles:
 
     def _read(self, name: str, array: Any) -> Array:
         part = self.plan.parts[name]
-        with name_variable_in_errors(part):
+        with locating(f"variable {part.name!r}"):
             stored = self.alike.group.variables[name]
             dims = stored.dims if array.ndim == len(stored.dims) else ("", *stored.dims)
             return part.load_values(replace(stored, dims=dims, data=array))

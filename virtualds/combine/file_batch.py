@@ -26,14 +26,13 @@ from virtualds.arrays.alike_files import (
 )
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.chunks.record_cache import RecordCache
 from virtualds.datasets.decoding import (
     DecodingPlan,
-    DecodingPlans,
     MisfitError,
     VariableDecoding,
     build_index,
     decode_together,
-    name_variable_in_errors,
 )
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
@@ -45,11 +44,11 @@ from virtualds.datasets.open import (
 )
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.to_dataset import find_decoding_plan
-from virtualds.errors import VirtualdsError, without_secrets
+from virtualds.errors import VirtualdsError, locating, without_secrets
 
 Array = npt.NDArray[Any]
 
-_PLANS = DecodingPlans()
+_PLANS: RecordCache[DecodingPlan] = RecordCache(64)
 """Plans of datasets by structure: alike datasets share one, which is pickled once."""
 COMPARED_BYTES = 2**24
 """Bytes of values that are compared at a time."""
@@ -375,7 +374,7 @@ def iterate_rows(
         rows = replace(
             stored, dims=("", *stored.dims), data=stacked[start : min(start + step, count)]
         )
-        with name_variable_in_errors(part):
+        with locating(f"variable {part.name!r}"):
             values = part.load_values(rows)
         yield from (values[place, ...] for place in range(len(values)))
 
@@ -494,10 +493,10 @@ def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> D
         key = pickle.dumps((described, list(dataset.coords), list(dataset.xindexes)), 5)
     except UNPICKLABLE:
         return None
-    if (known := _PLANS.get(key)) is None:
-        known = DecodingPlan(dict(_parts(variables)), frozenset(dataset.coords), frozenset())
-        _PLANS.put(key, known)
-    return known
+    return _PLANS.get(
+        key,
+        lambda: DecodingPlan(dict(_parts(variables)), frozenset(dataset.coords), frozenset()),
+    )
 
 
 def _parts(variables: dict[str, ManifestVariable]) -> Iterator[tuple[str, VariableDecoding]]:

@@ -15,7 +15,7 @@ from virtualds.datasets.keywords import check_choice, check_types
 from virtualds.datasets.location import Location, name_both_options, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.rewrite.fit import estimate_cost
+from virtualds.datasets.rewrite.run import estimate_cost
 from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.formats import Format, replaces_by
 from virtualds.stores.access_rules import Allow

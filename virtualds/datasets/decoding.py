@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import pickle
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +28,10 @@ from virtualds.chunks.alignment import to_preferred_chunks
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.lazy import to_lazy
-from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
-from virtualds.errors import VirtualdsError
+from virtualds.errors import locating
 
+TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
+"""Attributes that dates and durations, or packed numbers, decode by."""
 CHARACTER = np.dtype("S1")
 """The type of characters, which xarray joins along their last axis (NUG, "Strings")."""
 CHARACTER_AXIS = "char_dim_name"
@@ -55,15 +53,7 @@ SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
 
 
 class MisfitError(Exception):
-    """The values decode to something other than in the plan."""
-
-
-class _LoadedVariable(NamedTuple):
-    """A variable with stored values in memory."""
-
-    dims: tuple[str, ...]
-    data: npt.NDArray[Any]
-    attributes: Mapping[str, Any]
+    """Values decode to something other than in the plan; all that decodes by a plan raises it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,13 +126,7 @@ class VariableDecoding:
         )
 
     def with_units(self, units: Any) -> VariableDecoding:
-        """Return how the variable decodes in a file in which dates count from another one.
-
-        Raises
-        ------
-        MisfitError
-            They are no units of dates.
-        """
+        """Return how the variable decodes in a file in which dates count from another one."""
         if not is_dated(units):
             raise MisfitError
         own, packing = {"units": units}, self.packing
@@ -172,15 +156,10 @@ class VariableDecoding:
         return self.decoded[1].kind in "mMO" and self.decoded[1] != self.stored[1]
 
     def decode_variable(self, stored: ManifestVariable) -> xr.Variable:
-        """Return a decoded variable.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan.
-        """
+        """Return a decoded variable."""
         if self.is_loaded:
-            return self._unshare(self._decode_by_xarray(self._read(stored)).compute(), stored)
+            read = replace(stored, data=self._read(stored))
+            return self._unshare(self._decode_by_xarray(read).compute(), stored)
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
         array = self.decode_array(stored)
@@ -188,14 +167,7 @@ class VariableDecoding:
         return self._unshare(xr.Variable(self.decoded[0], array, fastpath=True), stored)
 
     def decode_array(self, stored: ManifestVariable) -> ManifestArray:
-        """Return the decoded array of a variable that stays virtual.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan, or the variable cannot stay
-            virtual.
-        """
+        """Return the decoded array of a variable that stays virtual."""
         if self.is_loaded or not isinstance(stored.data, ManifestArray):
             raise MisfitError
         if self.depends_on_values:
@@ -208,28 +180,16 @@ class VariableDecoding:
         return append_unpacking(array, self.packing, self.decoded[1], str(self.name))
 
     def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
-        """Return a decoded dimension coordinate, and its index, which files may share.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan.
-        """
-        read = self._read(stored)
-        if read.data.dtype.hasobject or read.data.nbytes > SHARED_INDEX_BYTES:
-            found, index = build_index(self.name, self._decode_by_xarray(read))
+        """Return a decoded dimension coordinate, and its index, which files may share."""
+        values = self._read(stored)
+        if values.dtype.hasobject or values.nbytes > SHARED_INDEX_BYTES:
+            found, index = build_index(self.name, self.decode_as_variable(values))
         else:
-            found, index = _get_shared_index(self, read.data.tobytes())
+            found, index = _get_shared_index(self, values.tobytes())
         return self._unshare(found.copy(deep=False), stored), index
 
     def load_values(self, stored: ManifestVariable) -> npt.NDArray[Any]:
-        """Return the stored values of a variable.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not decode.
-        """
+        """Return the stored values of a variable."""
         data = stored.data
         if isinstance(data, ManifestArray) and data.name != str(self.name):
             # for errors
@@ -243,12 +203,12 @@ class VariableDecoding:
             return stored
         return replace(stored, data=values, encoding=encoding_of(stored))
 
-    def _read(self, stored: ManifestVariable) -> _LoadedVariable:
+    def _read(self, stored: ManifestVariable) -> npt.NDArray[Any]:
         values = self.load_values(stored)
         if values.dtype != self.stored[1] and values.dtype == self.stored[1].newbyteorder("="):
             # values that were concatenated have the byte order of this machine
             values = values.astype(self.stored[1])
-        return _LoadedVariable(stored.dims, values, stored.attributes)
+        return values
 
     def decodes_like(self, other: VariableDecoding) -> bool:
         """Say whether both decode the same stored values equally."""
@@ -269,13 +229,7 @@ class VariableDecoding:
         return {n: v for n, v in self._declared.items() if n != "units" or self.dated is None}
 
     def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return decoded values.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan.
-        """
+        """Return decoded values."""
         if self.decoded[1] == USUAL_DATES and self.stored[0] == self.decoded[0]:
             # many files have units of their own; xarray takes long
             used = {n: v for n, v in self._declared.items() if n in TIME_ATTRIBUTES}
@@ -288,10 +242,6 @@ class VariableDecoding:
         """Check that a virtual variable decodes as in the plan, by its first and last value.
 
         These are the values that xarray asks.
-
-        Raises
-        ------
-        MisfitError
         """
         one = replace(
             self, stored=(("ends",), self.stored[1]), decoded=(("ends",), self.decoded[1])
@@ -299,14 +249,8 @@ class VariableDecoding:
         one.decode_values(ends)
 
     def decode_as_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
-        """Return values as a variable decoded by xarray.
-
-        Raises
-        ------
-        MisfitError
-            The values decode to something other than in the plan.
-        """
-        return self._decode_by_xarray(_LoadedVariable(self.stored[0], values, self.declared))
+        """Return values as a variable decoded by xarray."""
+        return self._decode_by_xarray(ManifestVariable(self.stored[0], values, self.declared))
 
     def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
         """Say whether each value decodes independently of the others.
@@ -320,17 +264,13 @@ class VariableDecoding:
             return True
         if not self.declared.keys().isdisjoint(("dtype", *PACKING_ATTRIBUTES)):
             return False
-        return self.decoded[1].kind in "mM" and (
-            values.dtype.kind in "iu" or _is_whole(values * self._unit_seconds)
-        )
-
-    @property
-    def _unit_seconds(self) -> float:
-        """How long the unit of a date or duration is."""
+        if self.decoded[1].kind not in "mM" or values.dtype.kind in "iu":
+            return self.decoded[1].kind in "mM"
         unit, *_ = str(self._declared.get("units", "")).split() or [""]
-        return SECONDS.get(unit.lower(), 1.0)
+        seconds = values * SECONDS.get(unit.lower(), 1.0)
+        return bool((np.rint(seconds) == seconds).all())
 
-    def _decode_by_xarray(self, stored: ManifestVariable | _LoadedVariable) -> xr.Variable:
+    def _decode_by_xarray(self, stored: ManifestVariable) -> xr.Variable:
         """Return a variable that xarray decodes alone, and reads on access."""
         attributes = {**stored.attributes, **self.inherited}
         raw = xr.Variable(stored.dims, to_lazy(stored.data, self.name), attributes)
@@ -370,20 +310,6 @@ def _find_lender(name: str, group: ManifestGroup) -> str | None:
     return None
 
 
-def _is_whole(values: npt.NDArray[Any]) -> bool:
-    return bool((np.rint(values) == values).all())
-
-
-@contextmanager
-def name_variable_in_errors(part: VariableDecoding) -> Iterator[None]:
-    """Add the name of the variable to errors in the block."""
-    try:
-        yield
-    except VirtualdsError as error:
-        error.locate(f"variable {part.name!r}")
-        raise
-
-
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
     """Say whether all groups decode the same stored values equally."""
     # groups share their parts, and most share one
@@ -393,13 +319,7 @@ def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
 def decode_together(
     parts: Sequence[VariableDecoding], values: Sequence[npt.NDArray[Any]], dim: Hashable
 ) -> npt.NDArray[Any]:
-    """Decode the stored values of one variable of several groups, and concatenate them.
-
-    Raises
-    ------
-    MisfitError
-        The values of a group decode to something other than in the plan.
-    """
+    """Decode the stored values of one variable of several groups, and concatenate them."""
     one = parts[0]
     if all_decode_alike(parts):
         whole = np.concatenate(values, axis=one.stored[0].index(str(dim)))
@@ -567,11 +487,6 @@ class DecodingPlan:
             The attributes that differ, with the value in each file.
         count : int
             How many files there are.
-
-        Raises
-        ------
-        MisfitError
-            Dates of a file have no units of dates.
         """
         part = self.parts[name]
         units = None if part.dated is None else attributes.get((part.dated, "units"))
@@ -586,18 +501,12 @@ class DecodingPlan:
     def decode_variables(
         self, group: ManifestGroup
     ) -> tuple[dict[Any, xr.Variable], dict[Any, xr.Index]]:
-        """Return the decoded variables of a group, and the indexes of its dimensions.
-
-        Raises
-        ------
-        MisfitError
-            Values decode to something other than in the plan.
-        """
+        """Return the decoded variables of a group, and the indexes of its dimensions."""
         variables: dict[Any, xr.Variable] = {}
         indexes: dict[Any, xr.Index] = {}
         for name, part in self.parts.items():
             stored = group.variables[name]
-            with name_variable_in_errors(part):
+            with locating(f"variable {part.name!r}"):
                 if part.is_index:
                     variables[part.name], indexes[part.name] = part.build_index(stored)
                 else:
@@ -605,17 +514,11 @@ class DecodingPlan:
         return variables, indexes
 
     def load(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a group with the stored values of its loaded variables in memory.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not decode.
-        """
+        """Return a group with the stored values of its loaded variables in memory."""
         variables = dict(group.variables)
         for name, part in self.parts.items():
             if part.is_loaded:
-                with name_variable_in_errors(part):
+                with locating(f"variable {part.name!r}"):
                     variables[name] = part.load(group.variables[name])
         return replace(group, variables=variables)
 
@@ -626,90 +529,34 @@ def _unpickle_plan(pickled: bytes) -> DecodingPlan:
     return DecodingPlan(*pickle.loads(pickled))
 
 
+ANY_DATES = ("units of dates",)
+"""Stands for the units of dates in a key."""
+
+
 def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes | None:
     """Return everything in a group that a plan depends on; None if that cannot be pickled.
 
     Equal bytes mean equal structures, but for the dates from which dates count: they are a pickle
     of it.
     """
-    if group.problems or any(map(_is_packed, group.variables.values())):
+    if group.problems:
         return None
-    variables = [
-        (
-            name,
-            v.dims,
-            _describe_data(v.data),
-            v.data.dtype,
-            v.data.shape,
-            _select_shared_attributes(v) if decodes else dict(v.attributes),
-            _select_shared_encoding(v),
-        )
-        for name, v in group.variables.items()
-    ]
+    variables = []
+    for name, variable in group.variables.items():
+        data, attributes = variable.data, dict(variable.attributes)
+        is_virtual = isinstance(data, ManifestArray)
+        if isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines):
+            # chunks are unpacked already, by the packing of each file
+            return None
+        if decodes and data.dtype.kind in "iuf" and is_dated(attributes.get("units")):
+            attributes["units"] = ANY_DATES
+        special = data.has_gaps if isinstance(data, ManifestArray) else isinstance(data, np.ndarray)
+        encoding = {n: v for n, v in encoding_of(variable).items() if n != "source"}
+        shape = (variable.dims, is_virtual, special, data.dtype, data.shape)
+        variables.append((name, *shape, attributes, encoding))
     gone = [(n, v.dims, v.data.dtype, dict(v.attributes)) for n, v in group.left_out.items()]
+    coordinates = group.attributes.get("coordinates")
     try:
-        return pickle.dumps(
-            (variables, gone, group.attributes.get("coordinates"), decodes, options), 5
-        )
+        return pickle.dumps((variables, gone, coordinates, decodes, options), 5)
     except (pickle.PicklingError, TypeError, AttributeError):
         return None
-
-
-def _describe_data(data: Any) -> tuple[bool, ...]:
-    """Return what besides its type matters of a variable's data."""
-    if not isinstance(data, ManifestArray):
-        return (isinstance(data, np.ndarray),)
-    return data.has_gaps, False
-
-
-def _is_packed(variable: ManifestVariable) -> bool:
-    """Say whether the chunks are unpacked already, by the packing of each file."""
-    data = variable.data
-    return isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines)
-
-
-def _select_shared_attributes(variable: ManifestVariable) -> dict[str, Any]:
-    """Return the attributes that files of one structure share."""
-    found = dict(variable.attributes)
-    if variable.data.dtype.kind in "iuf" and is_dated(found.get("units")):
-        found["units"] = ANY_DATES
-    return found
-
-
-def _select_shared_encoding(variable: ManifestVariable) -> dict[str, Any]:
-    """Return the encoding that files of one structure share."""
-    return {name: v for name, v in encoding_of(variable).items() if name != "source"}
-
-
-ANY_DATES = ("units of dates",)
-"""Stands for the units of dates in a key."""
-
-
-class DecodingPlans:
-    """The most recently used plans, by the key of `make_plan_key`.
-
-    Parameters
-    ----------
-    most : int
-        Number of plans to keep.
-    """
-
-    def __init__(self, most: int = 64) -> None:
-        self._most = most
-        self._kept: OrderedDict[bytes, DecodingPlan] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: bytes | None) -> DecodingPlan | None:
-        """Return the plan of a key, None if there is none."""
-        with self._lock:
-            if key is None or key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key]
-
-    def put(self, key: bytes, outline: DecodingPlan) -> None:
-        """Add a plan."""
-        with self._lock:
-            self._kept[key] = outline
-            if len(self._kept) > self._most:
-                self._kept.popitem(last=False)

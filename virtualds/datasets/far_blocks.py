@@ -8,9 +8,8 @@ And a million tasks take dask minutes, wherever the chunks lie, or where most of
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple, overload
 
@@ -71,43 +70,8 @@ class ChunkGrid(NamedTuple):
         return found
 
 
-@dataclass(frozen=True)
-class FarBlocks:
-    """The blocks of the variables of a dataset, whose chunks lie far away or are very many.
-
-    Variables whose chunks have the same lengths along a dimension have the same blocks there.
-
-    Parameters
-    ----------
-    grids : sequence of ChunkGrid
-    """
-
-    grids: Sequence[ChunkGrid]
-
-    def join(self, dim: Hashable, lengths: Lengths) -> Lengths:
-        """Return the lengths of blocks along a dimension."""
-        together = self._together.get((dim, lengths), 1)
-        if isinstance(lengths, int) or together == 1:
-            return lengths * together if isinstance(lengths, int) else lengths
-        sums = np.add.reduceat(np.array(lengths), np.arange(0, len(lengths), together))
-        return to_preferred_chunks(tuple(sums.tolist()))
-
-    @cached_property
-    def _together(self) -> dict[tuple[Hashable, Lengths], int]:
-        """How many chunks make a block, by dimension and lengths; of few near chunks nothing."""
-        found: dict[tuple[Hashable, Lengths], int] = {}
-        if self._are_joined:
-            for grid in self.grids:
-                for dim, count in grid.count_together().items():
-                    key = dim, grid.lengths[dim]
-                    found[key] = min(count, found.get(key, count))
-        return found
-
-    @property
-    def _are_joined(self) -> bool:
-        """Whether the array of most chunks is far: one look at references does for a dataset."""
-        largest = max(self.grids, key=lambda grid: grid.array.nchunks).array
-        return largest.nchunks > MOST_TASKS or is_far(largest)
+Together = Mapping[tuple[Hashable, Lengths], int]
+"""How many chunks make a block, by dimension and lengths."""
 
 
 class PreferredChunks(dict[Hashable, Lengths]):
@@ -120,12 +84,15 @@ class PreferredChunks(dict[Hashable, Lengths]):
     Parameters
     ----------
     lengths : mapping
-    blocks : FarBlocks
+    count_together : callable
+        Returns how many chunks make a block.
     """
 
-    def __init__(self, lengths: Mapping[Hashable, Lengths], blocks: FarBlocks) -> None:
+    def __init__(
+        self, lengths: Mapping[Hashable, Lengths], count_together: Callable[[], Together]
+    ) -> None:
         super().__init__(lengths)
-        self._blocks = blocks
+        self._count_together = count_together
 
     @overload
     def get(self, dim: Hashable, default: None = None, /) -> Lengths | None: ...
@@ -133,11 +100,17 @@ class PreferredChunks(dict[Hashable, Lengths]):
     def get(self, dim: Hashable, default: Any, /) -> Any: ...
     def get(self, dim: Hashable, default: Any = None, /) -> Any:
         """Return the sizes of blocks where a default is given, else those of chunks."""
-        stored = super().get(dim, default)
-        return stored if default is None or dim not in self else self._blocks.join(dim, stored)
+        lengths = super().get(dim, default)
+        if default is None or dim not in self:
+            return lengths
+        together = self._count_together().get((dim, lengths), 1)
+        if isinstance(lengths, int) or together == 1:
+            return lengths * together if isinstance(lengths, int) else lengths
+        sums = np.add.reduceat(np.array(lengths), np.arange(0, len(lengths), together))
+        return to_preferred_chunks(tuple(sums.tolist()))
 
     def __deepcopy__(self, memo: object) -> PreferredChunks:
-        return PreferredChunks(self, self._blocks)
+        return PreferredChunks(self, self._count_together)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the stored chunks: blocks are chosen where a dataset is opened."""
@@ -149,6 +122,7 @@ def prefer_far_blocks(
 ) -> None:
     """Let xarray make blocks of several chunks of those variables whose arrays are far.
 
+    Variables whose chunks have the same lengths along a dimension have the same blocks there.
     Nothing is looked at before xarray asks for the size of a block.
     """
     stored = {name: variables[name].encoding.get("preferred_chunks") for name in arrays}
@@ -157,9 +131,21 @@ def prefer_far_blocks(
         for name, lengths in stored.items()
         if isinstance(lengths, Mapping) and lengths.keys() == set(variables[name].dims)
     }
-    blocks = FarBlocks(tuple(known.values()))
+
+    @cache
+    def count_together() -> Together:
+        found: dict[tuple[Hashable, Lengths], int] = {}
+        # the array of most chunks tells for all: one look at references does for a dataset
+        largest = max(known.values(), key=lambda grid: grid.array.nchunks).array
+        if largest.nchunks > MOST_TASKS or is_far(largest):
+            for grid in known.values():
+                for dim, count in grid.count_together().items():
+                    key = dim, grid.lengths[dim]
+                    found[key] = min(count, found.get(key, count))
+        return found
+
     for name, grid in known.items():
-        variables[name].encoding["preferred_chunks"] = PreferredChunks(grid.lengths, blocks)
+        variables[name].encoding["preferred_chunks"] = PreferredChunks(grid.lengths, count_together)
 
 
 def is_far(array: ManifestArray) -> bool:

@@ -85,10 +85,6 @@ def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> Non
     call : str
         The call as users write it.
     given, known : iterable of str
-
-    Raises
-    ------
-    TypeError
     """
     known = sorted(known)
     for name in given:
@@ -110,10 +106,6 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     >>> check_choice("join", "outr", ["inner", "outer"])
     Traceback (most recent call last):
     ValueError: join='outr': give one of 'inner', 'outer'; did you mean 'outer'?
-
-    Raises
-    ------
-    ValueError
     """
     choices = list(choices)
     if value not in choices:
@@ -127,10 +119,6 @@ def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...
 
     >>> names_of("drop_variables", "t"), names_of("drop_variables", ["t", "u"])
     (('t',), ('t', 'u'))
-
-    Raises
-    ------
-    TypeError
     """
     if names is None or isinstance(names, str):
         return () if names is None else (names,)
@@ -145,10 +133,6 @@ def check_types(given: Mapping[str, Any]) -> None:
     >>> check_types({"decode_cf": "no"})
     Traceback (most recent call last):
     TypeError: decode_cf='no': give True or False
-
-    Raises
-    ------
-    TypeError
     """
     for name in given.keys() & KINDS.keys():
         types, wanted = KINDS[name]

@@ -20,7 +20,7 @@ from xarray.core import indexing
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data
-from virtualds.errors import VirtualdsError
+from virtualds.errors import locating
 
 
 class VirtualBackendArray(BackendArray):
@@ -47,8 +47,9 @@ class VirtualBackendArray(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
         if isinstance(self.data, np.ndarray):
-            return _index_values(self.data, key)
-        try:
+            adapter = indexing.NumpyIndexingAdapter(self.data)  # type: ignore[no-untyped-call]
+            return np.asarray(indexing.apply_indexer(adapter, key))
+        with locating(f"variable {self.name!r}"):
             if not isinstance(self.data, ManifestArray):
                 outer = indexing.IndexingSupport.OUTER
                 found = indexing.explicit_indexing_adapter(key, self.shape, outer, self.data.read)
@@ -56,20 +57,10 @@ class VirtualBackendArray(BackendArray):
             if isinstance(key, indexing.VectorizedIndexer):
                 return self.data.read_points(key.tuple)
             return self.data.read(key.tuple)
-        except VirtualdsError as error:
-            error.locate(f"variable {self.name!r}")
-            raise
 
     def async_getitem(self, key: indexing.ExplicitIndexer) -> Coroutine[Any, Any, npt.NDArray[Any]]:
         """Read in a thread; the reader has its own threads."""
         return asyncio.to_thread(self.__getitem__, key)
-
-
-def _index_values(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
-    """Index values in memory as lazy arrays are indexed."""
-    adapter = indexing.NumpyIndexingAdapter(values)  # type: ignore[no-untyped-call]
-    found = indexing.apply_indexer(adapter, key)
-    return np.asarray(found)
 
 
 def get_virtual_array(variable: xr.Variable) -> ManifestArray | None:

@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,16 +22,13 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.codecs.codec import OURS
-from virtualds.codecs.shuffle import Shuffle
 from virtualds.datasets.location import Location
 from virtualds.errors import cannot_hold
 from virtualds.formats import GRACE, replaces_by, zarr_manifests
 from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
 from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate
-from virtualds.formats.zarr.v2_arrays import unsupported_reasons
-from virtualds.formats.zarr.v3_arrays import is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
+from virtualds.formats.zarr_export import list_reasons_not_plain
 from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot
 from virtualds.progress import Advance, ProgressOption, count_progress, is_shown
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
@@ -40,18 +36,19 @@ from virtualds.source_file import SourceFile, StorageOptions, checksum_of
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError, explain_write_errors
 
+LAYOUTS = ("content", "chunks")
+"""How copies lie in their store."""
+
 # ---------------------------------------------------------------------- plain Zarr
 
 
-def copy_as_plain_zarr(
+def _copy_as_plain_zarr(
     group: ManifestGroup,
     root: str,
     options: StorageOptions | None,
-    checksums: bool,
-    replaces: bool,
     advance: Advance,
 ) -> None:
-    """Make a new plain Zarr v3 store of a group, for any mode."""
+    """Make a new plain Zarr v3 store of a group."""
     store = find_store(root)
     nodes = plan_writing(group, root).nodes
     _check_plain(root, group, nodes)
@@ -97,7 +94,7 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
         f"{path}: {reason}"
         for path, node in nodes.items()
         if isinstance(node, PlannedArray) and node.values is None
-        for reason in _find_reasons_not_plain(node.metadata, variables[path].data)
+        for reason in list_reasons_not_plain(node.metadata, variables[path].data)
     ]
     if problems:
         raise cannot_hold(
@@ -107,29 +104,6 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
             "copy them with layout='content', which holds them as they are; load these variables "
             "before (ds.virtual.load()), or leave them out (ds.drop_vars)",
         )
-
-
-def _find_reasons_not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]:
-    """Return why readers of plain Zarr cannot decode an array; empty if they can."""
-    if is_extended(metadata) or metadata["chunk_grid"]["name"] != "regular":
-        found = unsupported_reasons(data) if isinstance(data, ManifestArray) else []
-        return found or ["plain Zarr v3 has no form for how its chunks are stored"]
-    found = [
-        f"only virtualds decodes its codec {codec['name']!r}"
-        for codec in metadata["codecs"]
-        if codec["name"].startswith(OURS)
-    ]
-    for pipeline in data.pipelines if isinstance(data, ManifestArray) else ():
-        shape = metadata["chunk_grid"]["configuration"]["chunk_shape"]
-        sizes = pipeline.encoded_sizes(prod(shape) * pipeline.dtype.itemsize)
-        found += [
-            f"its codec shuffle takes {size or 'any number of'} bytes, which are not whole "
-            f"elements "
-            f"of {codec.itemsize}; numcodecs shuffles whole ones"
-            for codec, size in zip(pipeline.codecs, sizes, strict=False)
-            if isinstance(codec, Shuffle) and (size is None or size % codec.itemsize)
-        ]
-    return found
 
 
 def _put_chunks(
@@ -170,13 +144,9 @@ def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -
         for path, node in nodes.items()
     }
     root = below.pop("")
-    for path, node in below.items():
-        put(f"{path}/{MARKER}", _to_json(node))
-    put(MARKER, _to_json(root | consolidate(below)))
-
-
-def _to_json(node: Mapping[str, Any]) -> bytes:
-    return json.dumps(node, allow_nan=False, indent=2).encode()
+    documents = {f"{path}/{MARKER}": node for path, node in below.items()}
+    for path, node in (documents | {MARKER: root | consolidate(below)}).items():
+        put(path, json.dumps(node, allow_nan=False, indent=2).encode())
 
 
 # ---------------------------------------------------------------------- materialize
@@ -195,13 +165,18 @@ def materialize(
     replaces = replaces_by(mode)
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r}: give one of {', '.join(map(repr, LAYOUTS))}")
-    root = location.url.rstrip("/")
+    root, options = location.url.rstrip("/"), location.options
     total = _count_bytes(group) if is_shown(progress) else 0
     with (
         explain_write_errors(location.url),
         count_progress(progress, "copying", total, "B") as advance,
     ):
-        LAYOUTS[layout](group, root, location.options, checksums, replaces, advance)
+        if layout == "chunks":
+            _copy_as_plain_zarr(group, root, options, advance)
+            return
+        zarr_manifests.check_writable(group, root, options, replace=replaces)
+        copied = group.map_variables(_ContentCopier(root, options, checksums, advance).copy)
+        zarr_manifests.write(copied, root, options, replace=replaces)
 
 
 def _count_bytes(group: ManifestGroup) -> int:
@@ -302,26 +277,3 @@ def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str,
         for path, one in found.items()
         if path in needed or one.modified is None or one.modified > recent
     }
-
-
-def _copy_by_content(
-    group: ManifestGroup,
-    root: str,
-    options: StorageOptions | None,
-    checksums: bool,
-    replaces: bool,
-    advance: Advance,
-) -> None:
-    """Write a zarr-v3 set of a group that holds all chunks."""
-    zarr_manifests.check_writable(group, root, options, replace=replaces)
-    copied = group.map_variables(_ContentCopier(root, options, checksums, advance).copy)
-    zarr_manifests.write(copied, root, options, replace=replaces)
-
-
-LAYOUTS: dict[
-    str, Callable[[ManifestGroup, str, StorageOptions | None, bool, bool, Advance], None]
-] = {
-    "content": _copy_by_content,
-    "chunks": copy_as_plain_zarr,
-}
-"""The function that copies a group, by layout."""

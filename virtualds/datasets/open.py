@@ -1,15 +1,25 @@
-"""Opening a file or a reference set as a virtual dataset or tree."""
+"""Opening a file or a reference set as a virtual dataset or tree, or a flat binary file."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
+from virtualds.arrays.contiguous import (
+    build_flat_array,
+    build_flat_variable,
+    keep_bytes_apart,
+    number_axes,
+)
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
@@ -23,17 +33,18 @@ from virtualds.datasets.open_options import (
     demand_variables,
     fetch_coordinates,
 )
-from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.datasets.tree import to_virtual_tree
+from virtualds.datasets.to_dataset import to_virtual_dataset, to_virtual_tree
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format, ReadOptions
 from virtualds.formats.undecodable import apply_on_error, decode_group
 from virtualds.log import INFO, tell, tells
 from virtualds.reading.fetch import chunk_cache
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy, Allow
 from virtualds.stores.listing import names_files
 from virtualds.stores.store import explain_open_errors
+from virtualds.urls import normalise_url
 
 
 @make_strict()
@@ -119,11 +130,8 @@ def open_virtual_dataset(
         *(group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf),
         parser_options=parser_options,
     )
-    location = Location.of(url, storage_options)
-    with location.hold_scan():
-        found = open_group(location, opening)
-        demand_loadable([found], opening, location.url)
-        return dataset_of(location, found, opening)
+    dataset: xr.Dataset = open_dataset_or_tree(url, opening, storage_options)
+    return dataset
 
 
 @make_strict()
@@ -180,51 +188,35 @@ def open_virtual_datatree(
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     opening = OpenOptions(
-        group,
-        drop_variables,
-        parser,
-        on_error,
-        allow,
-        snapshot,
-        loadable_variables,
-        decode_cf,
+        *(group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf),
         below=True,
         parser_options=parser_options,
     )
-    location = Location.of(url, storage_options)
-    with location.hold_scan():
-        found = open_group(location, opening)
-        demand_loadable([part for _, part in found.walk()], opening, location.url)
-        return datatree_of(location, found, opening)
-
-
-def demand_loadable(groups: Sequence[ManifestGroup], opening: OpenOptions, url: str) -> None:
-    """Refuse names in ``loadable_variables`` that no group has.
-
-    Raises
-    ------
-    ValueError
-        There is no such variable.
-    """
-    if opening.loadable_variables is None:
-        return
-    known = {name for part in groups for name in part.variables}
-    # ``on_error="skip"`` has left these out, with a warning
-    problems = {name for part in groups for name in part.problems}
-    dropped = problems.union(opening.skip)
-    demand_variables(opening.loadable_variables, known, dropped, without_secrets(url))
+    tree: xr.DataTree = open_dataset_or_tree(url, opening, storage_options)
+    return tree
 
 
 def open_dataset_or_tree(
     file: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> Any:
-    """Open a file as a tree with ``opening.below``, else as a dataset.
-
-    Errors are those of `open_virtual_dataset` and `open_virtual_datatree`.
-    """
+    """Open a file as a tree with ``opening.below``, else as a dataset."""
     location = Location.of(file, storage_options)
     with location.hold_scan():
-        return make_dataset_or_tree(location, open_group(location, opening), opening)
+        found = open_group(location, opening)
+        demand_loadable(found, opening, location.url)
+        return make_dataset_or_tree(location, found, opening)
+
+
+def demand_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> None:
+    """Refuse names in ``loadable_variables`` that no group has."""
+    if opening.loadable_variables is None:
+        return
+    groups = [part for _, part in group.walk()] if opening.below else [group]
+    known = {name for part in groups for name in part.variables}
+    # ``on_error="skip"`` has left these out, with a warning
+    problems = {name for part in groups for name in part.problems}
+    dropped = problems.union(opening.skip)
+    demand_variables(opening.loadable_variables, known, dropped, without_secrets(url))
 
 
 def make_dataset_or_tree(location: Location, group: ManifestGroup, opening: OpenOptions) -> Any:
@@ -238,13 +230,7 @@ def dataset_of(
     opening: OpenOptions,
     plan: DecodingPlan | None = None,
 ) -> xr.Dataset:
-    """Return a group of a file as a dataset that knows its source.
-
-    Raises
-    ------
-    VirtualdsError, ValueError
-        As `to_virtual_dataset`; its notes name the file.
-    """
+    """Return a group of a file as a dataset that knows its source."""
     if plan is None:
         fetch_coordinates(location.url, [group], opening)
     with _naming_file(location):
@@ -274,36 +260,22 @@ def open_group(
 
     With ``opening.below``, groups below are read, too, and their problems reported. ``found`` is
     the reader, if the caller already knows it.
-
-    Raises
-    ------
-    ValueError
-        ``parser`` is unknown, or ``allow`` names no folder.
-    FileNotFoundError, AccessError, FormatError, UnsupportedError
-        As `open_virtual_dataset`.
     """
     prefixes = AccessPolicy.of(opening.allow).prefixes
     allow = replace(location.policy, prefixes=prefixes)
     how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().open()
-    reader: Parser | Format
-    with (
-        _naming_calls_for_patterns(location.url),
-        explain_open_errors(location.url),
-        location.hold_scan(),
-    ):
-        begun = time.perf_counter()
-        if (form := location.format) is not None and form.read_object is not None:
-            reader = form
-            read = form.read_object(location.opened, how, location.options)
-        else:
-            reader, source = found or reader_of(location, opening.parser)
-            with _explaining_no_data(location, reader, bool(opening.parser)):
-                read = _read_source(reader, source, how, opening)
-            read = resolve_archive_members(read) if isinstance(reader, Parser) else read
-        if tells(INFO):
-            way, seconds = read.way or "read", time.perf_counter() - begun
-            tell(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
+    try:
+        with explain_open_errors(location.url), location.hold_scan():
+            read = _read_file(location, how, opening, found)
+    except FileNotFoundError:
+        if not names_files(location.url):
+            raise
+        raise FileNotFoundError(
+            f"{without_secrets(location.url)}: there is no file of this name; to open the files "
+            f"that match a pattern, call virtualds.open_virtual_mfdataset, or "
+            f"open_virtual_mfdatatree"
+        ) from None
     problems = read.all_problems(opening.below)
     if opening.omits_damaged:
         problems = {name: found for name, found in problems.items() if name not in read.damaged}
@@ -312,20 +284,6 @@ def open_group(
     if problems:
         read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
     return read
-
-
-@contextmanager
-def _naming_calls_for_patterns(url: str) -> Iterator[None]:
-    """Name the calls that open many files where a pattern is no file."""
-    try:
-        yield
-    except FileNotFoundError:
-        if not names_files(url):
-            raise
-        raise FileNotFoundError(
-            f"{without_secrets(url)}: there is no file of this name; to open the files that match "
-            f"a pattern, call virtualds.open_virtual_mfdataset, or open_virtual_mfdatatree"
-        ) from None
 
 
 @contextmanager
@@ -343,17 +301,29 @@ def _naming_file(location: Location) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _explaining_no_data(
-    location: Location, reader: Parser | Format, is_named: bool
-) -> Iterator[None]:
-    """Explain a failure of a parser that the user named, if the file holds no data at all."""
-    try:
-        yield
-    except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
-        if is_named:
-            demand_data(location, reader)
-        raise
+def _read_file(
+    location: Location, how: ReadOptions, opening: OpenOptions, found: Found | None
+) -> ManifestGroup:
+    """Find the reader of a file, set or object, unless it is known, and read with it."""
+    begun = time.perf_counter()
+    reader: Parser | Format
+    if (form := location.format) is not None and form.read_object is not None:
+        reader = form
+        read = form.read_object(location.opened, how, location.options)
+    else:
+        reader, source = found or reader_of(location, opening.parser)
+        try:
+            read = _read_source(reader, source, how, opening)
+        except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
+            if opening.parser:
+                # the user has named a parser for a file that may hold no data at all
+                demand_data(location, reader)
+            raise
+        read = resolve_archive_members(read) if isinstance(reader, Parser) else read
+    if tells(INFO):
+        way, seconds = read.way or "read", time.perf_counter() - begun
+        tell(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
+    return read
 
 
 def _read_source(
@@ -374,14 +344,127 @@ def _read_source(
 
 
 def _demand_options(reader: Parser | Format, given: Mapping[str, Any]) -> None:
-    """Refuse options that the format of a file does not have.
-
-    Raises
-    ------
-    TypeError
-    """
+    """Refuse options that the format of a file does not have."""
     known = reader.options if isinstance(reader, Parser) else ()
     if unknown := sorted(map(str, given.keys() - set(known))):
         listed = f"; it has {', '.join(known)}" if known else "; leave it out"
         remedy = format_suggestion(unknown[0], known) or listed
         raise TypeError(f"parser_options: {reader.name} has no option {unknown[0]!r}{remedy}")
+
+
+# ---------------------------------------------------------------------- flat files
+# They do not describe themselves.
+
+
+@make_strict()
+def open_flat(
+    url: str | os.PathLike[str],
+    *,
+    dtype: npt.DTypeLike,
+    shape: int | Sequence[int],
+    offset: int = 0,
+    order: str = "C",
+    dims: str | Sequence[str] | None = None,
+    name: str = "array",
+    storage_options: Mapping[str, Any] | None = None,
+) -> xr.Dataset:
+    """Open a flat binary file as a dataset of one virtual array.
+
+    Only the size of the file is read. Several files are combined like any datasets, with
+    `xarray.concat` or `xarray.merge`.
+
+    Parameters
+    ----------
+    url : str or path
+        A path, or a url with scheme.
+    dtype : dtype
+        Dtype of the stored values, including byte order: ``">f4"``.
+    shape : int or sequence of int
+        Elements per axis. One of them may be -1 and follows from the file size.
+    offset : int, default 0
+        Where the values begin, in bytes. Bytes after the last value are ignored.
+    order : {"C", "F"}
+        Whether the last axis varies fastest, or the first (Fortran).
+    dims : str or sequence of str, optional
+        Names of the axes, ``dim_0`` and so on by default.
+    name : str, default "array"
+        Name of the variable.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    AccessError
+        The file must not be read.
+    FormatError
+        The file is too short, or has no whole number of elements for the -1.
+    UnsupportedError
+        The dtype is of Python objects.
+    ValueError
+        The order is neither ``"C"`` nor ``"F"``, or shape and dims do not fit each other.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.arange(12, dtype=">i2").reshape(3, 4).tofile("levels.bin")
+    >>> ds = open_flat("levels.bin", dtype=">i2", shape=(-1, 4), dims=("y", "x"), name="level")
+    >>> ds.level.sel(y=2).values.tolist()
+    [8, 9, 10, 11]
+    """
+    kind, wanted = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(map(int, shape))
+    axes = (
+        number_axes("", len(wanted)) if dims is None else (dims,) if isinstance(dims, str) else dims
+    )
+    _check_axes(wanted, tuple(axes), offset, order)
+    absolute = normalise_url(url)
+    with explain_open_errors(absolute):
+        options = StorageOptions.of(storage_options)
+        source = find_store(absolute).describe(absolute, options)
+        try:
+            data = build_flat_array(
+                source, offset, kind, _settle_shape(wanted, kind, offset, source), order=order
+            )
+        except FormatError as error:
+            raise FormatError(f"{absolute}: {error}") from error
+        variable = build_flat_variable(data, tuple(axes), source)
+        group = ManifestGroup({name: variable}, left_out=keep_bytes_apart([variable]))
+        group = resolve_archive_members(group)
+        if (problem := group.problems.get(name)) is not None:
+            raise problem
+    opening = OpenOptions(loadable_variables=[])
+    dataset = decode_group(group, "raise", lambda part: to_virtual_dataset(part, opening))
+    dataset.encoding["source"] = os.fspath(url)
+    return dataset
+
+
+def _check_axes(shape: tuple[int, ...], dims: tuple[str, ...], offset: int, order: str) -> None:
+    if order not in ("C", "F"):
+        raise ValueError(f"order={order!r}: give 'C' or 'F'")
+    if len(dims) != len(shape) or len(set(dims)) < len(dims):
+        raise ValueError(f"dims {dims} for the shape {shape}; give every axis a name of its own")
+    if offset < 0 or any(n < -1 for n in shape) or shape.count(-1) > 1:
+        raise ValueError(
+            f"shape {shape} at offset {offset}: lengths are at least 0, one of them may be -1"
+        )
+
+
+def _settle_shape(
+    shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, source: SourceFile
+) -> tuple[int, ...]:
+    """Return a shape in which the file size replaces the -1."""
+    if -1 not in shape:
+        return shape
+    row = dtype.itemsize * prod(n for n in shape if n != -1)
+    left = (source.size or 0) - offset
+    if source.size is None or not row or left < 0 or left % row:
+        raise FormatError(
+            f"the file has {source.size} bytes, {left} behind byte {offset}, which is not a whole "
+            f"number of {row} for the -1 of {shape}; check dtype, shape and offset"
+        )
+    return tuple(left // row if n == -1 else n for n in shape)

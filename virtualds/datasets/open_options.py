@@ -17,10 +17,9 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_values, is_small_enough_to_load
-from virtualds.chunks.manifest import ChunkManifest, gather_references
+from virtualds.chunks.manifest import gather_references
 from virtualds.codecs.cf_time import may_be_finer
 from virtualds.datasets.keywords import check_choice, format_suggestion, names_of
-from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import VirtualdsError
 from virtualds.formats.undecodable import ON_ERROR, UndecodableError, blame_variable
 from virtualds.options import get_options
@@ -61,13 +60,7 @@ def count_bytes_in_files(array: ManifestArray) -> int:
 
 
 def read_ahead(group: ManifestGroup) -> ManifestGroup:
-    """Read variables that are always loaded once: decoding dates would read them again.
-
-    Raises
-    ------
-    UndecodableError
-        A variable is too large to load.
-    """
+    """Read variables that are always loaded once: decoding dates would read them again."""
     read: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
     for name, array in find_loaded_first(group).items():
@@ -117,26 +110,16 @@ def demand_variables(
     """Refuse names of variables to load that are not among those that there are.
 
     Patterns and predicates may match none; ``dropped`` and optional names need no variable either.
-
-    Raises
-    ------
-    ValueError
-        The message names all variables that there are.
     """
     if loadable is None or callable(loadable) or isinstance(loadable, OptionalNames):
         return
     there = sorted(map(str, known))
     for name in names_of("loadable_variables", loadable):
-        if name not in (*there, *dropped) and not is_pattern(name):
+        if name not in (*there, *dropped) and PATTERN.isdisjoint(name):
             raise ValueError(
                 f"loadable_variables {name!r}: there is no such variable in {where}, but "
                 f"{', '.join(there) or 'none'}{format_suggestion(name, there)}"
             )
-
-
-def is_pattern(name: str) -> bool:
-    """Say whether a name stands for all variables that match it."""
-    return not PATTERN.isdisjoint(name)
 
 
 def make_optional(loadable: Loadable) -> Loadable:
@@ -152,13 +135,6 @@ def make_optional(loadable: Loadable) -> Loadable:
     return OptionalNames(names_of("loadable_variables", loadable))
 
 
-def needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:
-    """Say whether a variable cannot stay virtual, and is small enough to load."""
-    if not isinstance(stored.data, ManifestArray):
-        return False
-    return decodes_as_a_whole(stored, decoded) and decoded.nbytes <= get_options().load_limit
-
-
 def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
     """Say whether xarray needs all values of a variable to decode it.
 
@@ -172,11 +148,6 @@ def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
     numeric = {"_FillValue", "missing_value", "scale_factor", "add_offset"}
     used = stored.attributes.keys() - decoded.attrs.keys()
     return decoded.dtype.kind == "b" and not numeric.isdisjoint(used)
-
-
-def is_in_memory(variable: xr.Variable) -> bool:
-    """Say whether the values of a variable are in memory."""
-    return get_virtual_array(variable) is None
 
 
 # ---------------------------------------------------------------------- options
@@ -283,9 +254,13 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
     others: list[Wanted] = []
     for one in wanted:
         manifests = [fragment.manifest for fragment in one.array.fragments]
-        if all(_lies_in(url, manifest) for manifest in manifests):
+        # all chunks may lie in the one file that is opened
+        if all(not m.is_in_set and [file.url for file in m.listed] == [url] for m in manifests):
             for manifest in manifests if one.key is None else ():
-                ranges.setdefault(manifest.listed[0], []).extend(_list_ranges(manifest))
+                _, found = gather_references(manifest)
+                there = found.file >= 0
+                rows = zip(found.offset[there].tolist(), found.length[there].tolist(), strict=True)
+                ranges.setdefault(manifest.listed[0], []).extend(rows)
         elif any(manifest.is_in_set or not are_held(manifest.listed) for manifest in manifests):
             others.append(one)
     with explain_open_errors(url):
@@ -307,18 +282,6 @@ def _list_wanted(group: ManifestGroup, opening: OpenOptions) -> Iterator[Wanted]
         elif array.size and "since" in str(variable.attributes.get("units", "")):
             for end in (slice(0, 1), slice(-1, None)):
                 yield Wanted(array, (end,) * array.ndim)
-
-
-def _lies_in(url: str, manifest: ChunkManifest) -> bool:
-    """Say whether all chunks lie in the one file that is opened."""
-    return not manifest.is_in_set and [file.url for file in manifest.listed] == [url]
-
-
-def _list_ranges(manifest: ChunkManifest) -> list[Range]:
-    _, found = gather_references(manifest)
-    there = found.file >= 0
-    rows = zip(found.offset[there], found.length[there], strict=True)
-    return [(int(offset), int(length)) for offset, length in rows]
 
 
 def _read_together(wanted: list[Wanted]) -> None:

@@ -20,7 +20,7 @@ from virtualds.arrays.subchunks import can_be_cut, cut_chunks
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.keywords import format_suggestion
-from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.errors import UnsupportedError, locating
 from virtualds.formats.admission import IsKnown
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 
@@ -118,11 +118,8 @@ def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
     def changed(path: str, variable: ManifestVariable) -> ManifestVariable:
         if not isinstance(variable.data, ManifestArray):
             return variable
-        try:
+        with locating(f"variable {path!r}"):
             array = change(path, variable, variable.data)
-        except VirtualdsError as error:
-            error.locate(f"variable {path!r}")
-            raise
         return variable if array is variable.data else replace(variable, data=array)
 
     return group.map_variables(changed)

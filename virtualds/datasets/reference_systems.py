@@ -107,12 +107,7 @@ def _list_mappings(text: Any) -> list[str]:
 
 
 def check_one_system(files: Mapping[str, Systems]) -> None:
-    """Refuse files of several reference systems, by the names of the files.
-
-    Raises
-    ------
-    CombineError
-    """
+    """Refuse files of several reference systems, by the names of the files."""
     first: dict[tuple[str, int], tuple[str, System]] = {}
     for file, systems in files.items():
         for key, system in systems.items():
@@ -136,10 +131,6 @@ def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | Non
     new : Dataset
     systems : mapping, optional
         The systems that the set would have with the dataset; by default those of the dataset.
-
-    Raises
-    ------
-    CombineError
     """
     for key, system in (list_systems(new) if systems is None else systems).items():
         difference = describe_difference(known.get(key, {}), system)

@@ -27,7 +27,7 @@ from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
 from virtualds.datasets.references_behind import replace_variables, restore_references
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.errors import CombineError, UnsupportedError, VirtualdsError, list_details
+from virtualds.errors import CombineError, UnsupportedError, list_details, locating
 from virtualds.formats.undecodable import decode_group
 
 CASTABLE = set("biufcmM")
@@ -83,11 +83,8 @@ def template(
         if name in given.variables:
             made[name] = _copy_attributes(given.variables[name], variable)
         elif lengths.keys() & set(variable.dims):
-            try:
+            with locating(f"variable {name!r}"):
                 made[name] = _empty_variable(variable, lengths)
-            except VirtualdsError as error:
-                error.locate(f"variable {name!r}")
-                raise
     made |= {n: v for n, v in given.variables.items() if n not in like.variables}
     rest = {n: v for n, v in like.variables.items() if n not in made}
     whole = xr.Dataset({**rest, **made}, attrs=like.attrs).set_coords([*like.coords, *given.coords])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 from virtualds.arrays.parser import NativeReader, Parser
@@ -70,11 +70,24 @@ def load_plugins() -> tuple[Parser, ...]:
     known = {parser.name for parser in PARSERS} if points else set()
     found: dict[str, Parser] = {}
     for point in points:
-        parser = _load_plugin(point)
-        if parser is not None and parser.name in known | found.keys():
-            _warn(point, f"there is a parser {parser.name!r} already")
-        elif parser is not None:
-            found[parser.name] = parser
+        try:
+            parser = point.load()
+        except PARSER_ERRORS as error:
+            why = f"it cannot be imported ({type(error).__name__}: {error})"
+        else:
+            if isinstance(parser, Parser) and parser.name not in known:
+                found[parser.name] = parser
+                known.add(parser.name)
+                continue
+            why = f"it is {parser!r:.80} and no virtualds.Parser"
+            if isinstance(parser, Parser):
+                why = f"there is a parser {parser.name!r} already"
+        package = point.dist.name if point.dist is not None else "an unknown package"
+        warnings.warn(
+            f"parser {point.name!r} of {package} ({point.value}): {why}; it is left out, update or "
+            f"remove that package",
+            stacklevel=3,
+        )
     return tuple(found.values())
 
 
@@ -92,28 +105,6 @@ def is_recognised(parser: Parser, head: bytes) -> bool:
             stacklevel=2,
         )
         return False
-
-
-def _load_plugin(point: EntryPoint) -> Parser | None:
-    """Return the parser of an entry point, None if it is broken."""
-    try:
-        parser = point.load()
-    except PARSER_ERRORS as error:
-        _warn(point, f"it cannot be imported ({type(error).__name__}: {error})")
-        return None
-    if not isinstance(parser, Parser):
-        _warn(point, f"it is {parser!r:.80} and no virtualds.Parser")
-        return None
-    return parser
-
-
-def _warn(point: EntryPoint, why: str) -> None:
-    package = point.dist.name if point.dist is not None else "an unknown package"
-    warnings.warn(
-        f"parser {point.name!r} of {package} ({point.value}): {why}; it is left out, update or "
-        f"remove that package",
-        stacklevel=4,
-    )
 
 
 SUBCHUNK, INLINE_THRESHOLD = CHANGES = "subchunk", "inline_threshold"

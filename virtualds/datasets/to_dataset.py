@@ -1,4 +1,4 @@
-"""From groups to datasets, lazy or virtual.
+"""From groups to datasets and trees, lazy or virtual.
 
 xarray decodes: dtype, attributes and encoding of every variable are those that xarray gives the
 stored variable. Variables that stay virtual get the same decoding as the last step of their
@@ -7,7 +7,7 @@ pipelines.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -21,14 +21,15 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_backed, demand_values
+from virtualds.chunks.record_cache import RecordCache
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.decoding import (
     CHARACTER,
     CHARACTER_AXIS,
     NO_NAME,
+    TIME_ATTRIBUTES,
     DecodingPlan,
-    DecodingPlans,
     MisfitError,
     VariableDecoding,
     append_unpacking,
@@ -38,22 +39,24 @@ from virtualds.datasets.decoding import (
 )
 from virtualds.datasets.far_blocks import prefer_far_blocks
 from virtualds.datasets.lazy import get_virtual_array, to_lazy
-from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
     OpenOptions,
     count_bytes_in_files,
     decodes_as_a_whole,
-    is_in_memory,
     make_chooser,
-    needs_loading,
     read_ahead,
 )
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.formats.undecodable import DECODING_ERRORS, blame_variable, decode_naming_variables
+from virtualds.errors import CombineError, FormatError, UnsupportedError, locating
+from virtualds.formats.undecodable import (
+    DECODING_ERRORS,
+    blame_variable,
+    decode_group,
+    decode_naming_variables,
+)
 from virtualds.options import get_options
 
-DECODING_PLANS = DecodingPlans()
+DECODING_PLANS: RecordCache[DecodingPlan] = RecordCache(64)
 """Plans of decoded groups, for later groups of the same structure."""
 
 
@@ -91,17 +94,21 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
                     _demand_few_deferred(stored, str(name))
             continue
         with blame_variable(str(name)):
-            unread = str(name) in group.problems
-            if variable.dims == (name,) and not unread:
-                demand_backed(
-                    array.nbytes, partial(count_bytes_in_files, array), f"variable {name!r}"
-                )
-            data = array if unread else _decode_by_chunk(name, stored, array, variable)
-        if data is not None:
-            decoded[name] = data
-            variables[name] = variable.copy(data=to_lazy(data, str(name), is_decoded=True))
+            if str(name) in group.problems:
+                decoded[name] = array
+                continue
+            if variable.dims == (name,):
+                count = partial(count_bytes_in_files, array)
+                demand_backed(array.nbytes, count, f"variable {name!r}")
+            # else xarray decodes the whole selection in one thread, step by step
+            with suppress(UnsupportedError):
+                decoded[name] = _to_virtual_array(str(name), stored, array, variable)
+    for name, data in decoded.items():
+        variables[name] = variables[name].copy(data=to_lazy(data, str(name), is_decoded=True))
     prefer_far_blocks(variables, decoded)
-    return _build_dataset(variables, attributes, coordinates, group)
+    _demand_no_scalar_of_a_dimension(variables)
+    # indexes would read values
+    return _assemble_dataset(variables, {}, attributes, coordinates, group)
 
 
 def _demand_few_deferred(stored: ManifestVariable, name: str) -> None:
@@ -109,22 +116,6 @@ def _demand_few_deferred(stored: ManifestVariable, name: str) -> None:
     data = stored.data
     if not isinstance(data, ManifestArray | np.ndarray):
         demand_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
-
-
-def _decode_by_chunk(
-    name: Hashable, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
-) -> ManifestArray | None:
-    """Return an array that is decoded chunk by chunk, None if that is impossible.
-
-    xarray would decode the whole selection in one thread, step by step.
-    """
-    if decodes_as_a_whole(stored, decoded):
-        return None
-    try:
-        return get_virtual_array(_to_virtual_variable(str(name), stored, array, decoded))
-    except UnsupportedError:
-        # xarray decodes it just as well
-        return None
 
 
 def to_virtual_dataset(
@@ -146,18 +137,15 @@ def to_virtual_dataset(
     dates : mapping of str to ManifestArray, optional
         Parts of variables by which xarray is to see how their dates decode, where their first or
         last value cannot be read.
-
-    Raises
-    ------
-    UnsupportedError
-        A variable that cannot stay virtual is not to be loaded.
     """
     if dates:
         return _decode_dataset(group, opening, dates)[1]
     key = _make_key(group, opening)
     if (outline := plan or _get_plan(key, group)) is not None:
         try:
-            return _decode_by_plan(outline, group)
+            variables, indexes = outline.decode_variables(group)
+            attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
+            return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
         except (MisfitError, *DECODING_ERRORS):
             # xarray raises an error that explains wrong values
             pass
@@ -173,7 +161,7 @@ def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPl
 
 
 def _get_plan(key: bytes | None, group: ManifestGroup) -> DecodingPlan | None:
-    known = DECODING_PLANS.get(key)
+    known = None if key is None else DECODING_PLANS.find(key)
     with suppress(MisfitError):
         return None if known is None else known.with_units_of(group)
     return None
@@ -184,19 +172,6 @@ def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
     if callable(loadable):
         return None
     return make_plan_key(group, opening.decode_cf, loadable, get_options())
-
-
-def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
-    """Return a group as a dataset, decoded by the plan of a group with the same structure.
-
-    Raises
-    ------
-    MisfitError
-        Values decode to something other than in the plan.
-    """
-    variables, indexes = outline.decode_variables(group)
-    attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
-    return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 
 
 def _decode_dataset(
@@ -218,23 +193,26 @@ def _decode_dataset(
         if name in group.problems:
             variables[name] = xr.Variable(variable.dims, stored.data, variable.attrs)
             continue
-        try:
+        with locating(f"variable {name!r}"):
             is_wanted = wanted(str(name), variable)
             with blame_variable(str(name)):
-                if is_wanted or (loadable is None and needs_loading(stored, variable)):
+                if loadable is None and not is_wanted and isinstance(stored.data, ManifestArray):
+                    is_few = variable.nbytes <= get_options().load_limit
+                    is_wanted = is_few and decodes_as_a_whole(stored, variable)
+                if is_wanted:
                     if loadable is None:
                         _demand_few_deferred(stored, str(name))
                     variables[name] = variable.compute()
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
-                    variables[name] = _to_virtual_variable(str(name), stored, stored.data, variable)
+                    array = _to_virtual_array(str(name), stored, stored.data, variable)
+                    # with fastpath, xarray need not import dask.array to ask whether this is one
+                    shown = (variable.dims, array, variable.attrs, variable.encoding)
+                    variables[name] = xr.Variable(*shown, fastpath=True)
                 elif isinstance(stored.data, np.ndarray):
                     variables[name] = variable.compute()
                     loaded.add(name)
-        except VirtualdsError as error:
-            error.locate(f"variable {name!r}")
-            raise
-    names = [n for n, v in variables.items() if v.dims == (n,) and is_in_memory(v)]
+    names = [n for n, v in variables.items() if v.dims == (n,) and get_virtual_array(v) is None]
     made = {}
     for name in names:
         with blame_variable(str(name)):
@@ -295,22 +273,8 @@ def _name_arrays(group: ManifestGroup) -> ManifestGroup:
 def _decode_group(
     group: ManifestGroup, decoders: Mapping[str, Any]
 ) -> tuple[Any, Any, set[Hashable]]:
-    """Return the decoded variables of a group, its attributes, and the names of coordinates.
-
-    Raises
-    ------
-    UndecodableError
-        xarray cannot decode some variables.
-    """
+    """Return the decoded variables of a group, its attributes, and the names of coordinates."""
     return decode_naming_variables(group, lambda part: _decode_by_xarray(part, decoders))
-
-
-def _mute(variable: xr.Variable) -> xr.Variable:
-    """Return a variable whose attributes are texts."""
-    texts = {name: value for name, value in variable.attrs.items() if isinstance(value, str)}
-    muted = variable.copy(deep=False)
-    muted.attrs = texts
-    return muted
 
 
 def _decode_by_xarray(
@@ -325,8 +289,11 @@ def _decode_by_xarray(
     order = list(variables)
     # the decoded dtype of unreadable values is unknown
     refused = {name: variables[name] for name in order if name in group.problems}
-    # nor do those of their attributes count that may be the problem
-    muted = {n: _mute(v) for n, v in refused.items()}
+    muted = {n: v.copy(deep=False) for n, v in refused.items()}
+    for variable in muted.values():
+        # nor do attributes count that may be the problem, which texts are not
+        texts = {name: value for name, value in variable.attrs.items() if isinstance(value, str)}
+        variable.attrs = texts
     gone = {n: xr.Variable(v.dims, v.data, v.attributes) for n, v in group.left_out.items()}
     found = xr.conventions.decode_cf_variables(
         {**variables, **muted, **gone},
@@ -346,21 +313,6 @@ def _decode_by_xarray(
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
 
 
-def _build_dataset(
-    variables: Mapping[Any, xr.Variable],
-    attributes: Mapping[str, Any],
-    coordinates: set[Hashable],
-    group: ManifestGroup,
-) -> xr.Dataset:
-    """Assemble a dataset without indexes, which would read values."""
-    _demand_no_scalar_of_a_dimension(variables)
-    coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
-    data = {n: v for n, v in variables.items() if n not in coords}
-    dataset = xr.Dataset(data, xr.Coordinates(coords, indexes={}), attributes)
-    dataset.encoding = {"unlimited_dims": set(), **group.encoding}
-    return dataset
-
-
 def _demand_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> None:
     """Refuse a scalar with the name of a dimension, which no xarray dataset can hold."""
     dims = {dim for variable in variables.values() for dim in variable.dims}
@@ -371,10 +323,10 @@ def _demand_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> No
         )
 
 
-def _to_virtual_variable(
+def _to_virtual_array(
     name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
-) -> xr.Variable:
-    """Return a decoded variable with virtual data that decode equally."""
+) -> ManifestArray:
+    """Return a virtual array that decodes as xarray has decoded it, chunk by chunk."""
     if decodes_as_a_whole(stored, decoded):
         raise UnsupportedError(
             f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
@@ -384,16 +336,11 @@ def _to_virtual_variable(
     dtype = decoded.dtype
     if any(p.packing is not None for p in array.pipelines) and dtype == array.dtype:
         # each pipeline unpacks its file, because each file has its own packing
-        return _make_variable(decoded, array)
+        return array
     packing = _find_packing(stored, array.dtype, decoded)
     if packing is not None and packing.is_identity and dtype == array.dtype:
         packing = None
-    return _make_variable(decoded, append_unpacking(array, packing, dtype, name))
-
-
-def _make_variable(decoded: xr.Variable, array: ManifestArray) -> xr.Variable:
-    # with fastpath, xarray need not import dask.array to ask whether this is one
-    return xr.Variable(decoded.dims, array, decoded.attrs, decoded.encoding, fastpath=True)
+    return append_unpacking(array, packing, dtype, name)
 
 
 def _find_packing(
@@ -417,3 +364,65 @@ def _find_packing(
             f"with loadable_variables"
         )
     return packing
+
+
+# ---------------------------------------------------------------------- group -> tree
+
+
+MakeDataset = Callable[[ManifestGroup], xr.Dataset]
+"""A function that returns a group as a dataset, without the groups below."""
+
+
+def to_lazy_datasets(
+    group: ManifestGroup, on_error: str = "raise", **decoders: Any
+) -> dict[str, xr.Dataset]:
+    """Return a group and all groups below it as lazy datasets, by path.
+
+    The group itself has the path ``""``. ``decoders`` are those of `to_lazy_dataset`; ``on_error``
+    says what to do with variables that cannot be decoded.
+    """
+    return dict(_make_datasets(group, lambda part: to_lazy_dataset(part, **decoders), on_error))
+
+
+def to_virtual_tree(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) -> xr.DataTree:
+    """Return a group and all below it as a tree of datasets of virtual arrays.
+
+    Parameters and errors are those of `to_virtual_dataset`; of variables that cannot be decoded
+    ``opening.on_error`` decides.
+    """
+
+    def make(part: ManifestGroup) -> xr.Dataset:
+        return to_virtual_dataset(part, opening)
+
+    return to_tree(dict(_make_datasets(group, make, opening.on_error)))
+
+
+def _make_datasets(
+    group: ManifestGroup, make: MakeDataset, on_error: str
+) -> Iterator[tuple[str, xr.Dataset]]:
+    for path, part in group.walk():
+        with locating(f"group /{path}"):
+            yield path, decode_group(part, on_error, make, f"group /{path}")
+
+
+def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
+    """Make a tree of datasets by path; the root has the path ``""``."""
+    for path, dataset in datasets.items():
+        if odd := [name for name in dataset.variables if "/" in str(name)]:
+            raise UnsupportedError(
+                f"group /{path}: the variable {odd[0]!r} has a slash in its name, which xarray "
+                f"takes for a path within a tree; leave the variable out with drop_variables, or "
+                f"open the group alone with virtualds.open_virtual_dataset"
+            )
+    try:
+        return xr.DataTree.from_dict({f"/{path}": dataset for path, dataset in datasets.items()})
+    except ValueError as error:
+        what, _, details = f"{error}".partition(":\n")
+        found = CombineError(
+            f"{what}: a tree of xarray has one coordinate and length of a dimension for a group "
+            f"and all below it; open one group with "
+            f"virtualds.open_virtual_dataset(url, group=...), or all apart with "
+            f"xr.open_groups(url, engine='virtual')"
+        )
+        found.add_note(details)
+        raise found from error

@@ -28,7 +28,7 @@ from virtualds.datasets.keywords import (
 from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.reference_changes import ReferenceChanges
 from virtualds.datasets.registry import CHANGES, FORMATS
-from virtualds.datasets.rewrite.fit import RewriteTarget, Rewriting
+from virtualds.datasets.rewrite.run import RewriteTarget, Rewriting
 from virtualds.errors import (
     CombineError,
     ConflictError,

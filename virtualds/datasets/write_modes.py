@@ -12,12 +12,11 @@ import xarray as xr
 from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.append import Appending, append_along, join_coordinates, replace_sources
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.from_dataset import group_from_dataset, group_from_tree
 from virtualds.datasets.keywords import format_suggestion, select_fields
 from virtualds.datasets.reference_systems import Systems, check_systems_of_set, find_systems
 from virtualds.datasets.regions import fill_region
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write import (
     CREATING,
     EMPTY,

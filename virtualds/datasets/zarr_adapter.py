@@ -178,35 +178,11 @@ class VirtualStore(Store):
         """Whether parts of values can be written: False."""
         return False
 
-    async def set(self, key: str, value: Buffer) -> None:
-        """Refuse."""
-        self._check_writable()
-
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Refuse."""
-        self._check_writable()
-
-    async def set_partial_values(
-        self, key_start_values: Iterable[tuple[str, int, bytes | bytearray | memoryview]]
-    ) -> None:
-        """Refuse."""
-        self._check_writable()
-
-    async def delete(self, key: str) -> None:
-        """Refuse."""
-        self._check_writable()
-
-    async def delete_dir(self, prefix: str) -> None:
-        """Refuse."""
-        self._check_writable()
-
-    async def clear(self) -> None:
-        """Refuse."""
-        self._check_writable()
-
-    def _check_writable(self) -> NoReturn:
-        # the error of zarr-python's own stores
+    async def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+        """Raise the error of zarr-python's own stores."""
         raise ValueError(f"{self}: store was opened in read-only mode and {READ_ONLY}")
+
+    set = set_if_not_exists = set_partial_values = delete = delete_dir = clear = _refuse
 
 
 def find_objection(metadata: Mapping[str, Any]) -> str | None:
@@ -222,14 +198,7 @@ def find_objection(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _to_slice(request: ByteRequest | None) -> slice:
-    """Return the range of bytes that a request asks for.
-
-    Raises
-    ------
-    TypeError
-        The request is not of zarr-python 3. Tuples are refused: their second number is a length in
-        some of its first versions, and a stop in others.
-    """
+    """Return the range of bytes that a request asks for."""
     if request is None:
         return slice(None)
     if isinstance(request, RangeByteRequest):

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from virtualds.datasets.decoding import settle_left_out
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.from_dataset import group_from_dataset, group_from_tree
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.tree import group_from_tree
 from virtualds.errors import UnsupportedError
 from virtualds.stores.access_rules import Allow
 

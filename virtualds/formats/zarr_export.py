@@ -22,6 +22,8 @@ from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
+from virtualds.codecs.codec import OURS
+from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.vlen_text import to_text_objects
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.chunk_keys import SeparatedKeys
@@ -35,6 +37,7 @@ from virtualds.formats.zarr.data_types import (
     to_packed,
 )
 from virtualds.formats.zarr.document import MARKER, consolidate
+from virtualds.formats.zarr.v2_arrays import unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import (
     TEXT,
     ManifestPart,
@@ -319,11 +322,39 @@ def _list_forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[ServedA
     if isinstance(data, ManifestArray):
         with suppress(UnsupportedError):
             stored, parts = array_to_v3(data)
-            if not is_extended(stored) and not _is_unwieldy(data):
+            is_odd = is_extended(stored) or any(_list_uneven_shuffles(stored, data))
+            if not is_odd and not _is_unwieldy(data):
                 yield StoredArray(path, stored | said, tuple(parts))
     metadata = _describe_decoded(data)
     for grid in _list_decoded_grids(data):
         yield DecodedArray(path, metadata | {"chunk_grid": grid} | said, data)
+
+
+def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]:
+    """Return why readers of plain Zarr cannot decode the chunks of an array; empty if they can."""
+    if is_extended(metadata) or metadata["chunk_grid"]["name"] != "regular":
+        found = unsupported_reasons(data) if isinstance(data, ManifestArray) else []
+        return found or ["plain Zarr v3 has no form for how its chunks are stored"]
+    ours = [
+        f"only virtualds decodes its codec {codec['name']!r}"
+        for codec in metadata["codecs"]
+        if codec["name"].startswith(OURS)
+    ]
+    return ours + list(_list_uneven_shuffles(metadata, data))
+
+
+def _list_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterator[str]:
+    """Yield reasons about bytes that numcodecs does not shuffle, as HDF5 does behind a checksum."""
+    # where chunks differ, one element tells what is behind those of each
+    shape = metadata["chunk_grid"]["configuration"].get("chunk_shape", ())
+    for pipeline in data.pipelines if isinstance(data, ManifestArray) else ():
+        sizes = pipeline.encoded_sizes(prod(shape) * pipeline.dtype.itemsize)
+        for codec, size in zip(pipeline.codecs, sizes, strict=False):
+            if isinstance(codec, Shuffle) and (size is None or size % codec.itemsize):
+                yield (
+                    f"its codec shuffle takes {size or 'any number of'} bytes, which are not whole "
+                    f"elements of {codec.itemsize}; numcodecs shuffles whole ones"
+                )
 
 
 def _find_former_form(form: ServedArray) -> ServedArray | None:

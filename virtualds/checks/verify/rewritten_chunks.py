@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.checks.verify.sampled_chunks import SampledChunk, read_stored_numbers
-from virtualds.datasets.rewrite.run import Original, decode_rows, find_original
+from virtualds.datasets.rewrite.run import Original, find_original, read_rows
 from virtualds.source_file import SourceFile
-from virtualds.stores import find_store
 
 Array = npt.NDArray[Any]
 
@@ -50,9 +49,7 @@ class RewrittenFile:
         """Return the chunks of a file, None if it is no such file."""
         if file.size is None or (original := find_original(file)) is None:
             return None
-        store = find_store(file.url)
-        rows = decode_rows(lambda at, count: store.get_ranges(file, [(at, count)])[0], file.size)
-        if rows is None:
+        if (rows := read_rows(file)) is None:
             return None
         cells, lengths = zip(*rows, strict=True)
         begins = np.cumsum(lengths) - np.array(lengths)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -24,6 +24,7 @@ from virtualds.codecs.codec import Codec
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.data_types import pack_members
+from virtualds.reading.stored_chunks import replace_chunks
 
 Array = npt.NDArray[Any]
 
@@ -64,7 +65,8 @@ class MainEncoding:
     def describe(self) -> str:
         """Return the encoding in a few words, for tables."""
         codecs = [name_of(codec) for codec in self.pipeline.codecs] or ["uncompressed"]
-        packed = ", packed" if self.pipeline.packing and not _is_plain(self.pipeline) else ""
+        packing = self.pipeline.packing
+        packed = ", packed" if packing and not packing.is_identity else ""
         return f"{self.pipeline.dtype}{packed}, {' '.join(codecs)}, chunks {self.chunks}"
 
     def encode(self, values: Array) -> bytes:
@@ -94,13 +96,7 @@ class MainEncoding:
         return bytes(data)
 
     def demand_exact(self, data: bytes, values: Array) -> None:
-        """Check that a chunk decodes to its values.
-
-        Raises
-        ------
-        UnsupportedError
-            It does not: the codecs lose bits.
-        """
+        """Check that a chunk decodes to its values."""
         found: Buffer = data
         for codec in reversed(self.pipeline.codecs):
             found = codec.decode(found, None)
@@ -136,10 +132,6 @@ def name_of(codec: Codec) -> str:
     return str(getattr(codec, "id", codec.zarr_v2_id))
 
 
-def _is_plain(pipeline: CodecPipeline) -> bool:
-    return pipeline.packing is None or pipeline.packing.is_identity
-
-
 # ---------------------------------------------------------------------- packing
 
 
@@ -165,13 +157,7 @@ def can_hold(main: CodecPipeline, other: CodecPipeline) -> bool:
 
 
 def pack(values: Array, pipeline: CodecPipeline) -> Array:
-    """Return the stored numbers of values.
-
-    Raises
-    ------
-    UnsupportedError
-        The packing cannot hold them to the last bit.
-    """
+    """Return the stored numbers of values."""
     packing = pipeline.packing
     if packing is None:
         return values.astype(pipeline.dtype, copy=False)
@@ -292,120 +278,119 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of the grid of a main encoding.
+    """The cells of the grid of a main encoding, and whether each of them stays a reference.
 
     Parameters
     ----------
-    kept : ChunkManifest
-        The references that stay, over the grid; missing elsewhere.
-    rewritten : array of bool
-        Cells whose values are to be encoded.
-    gaps : array of bool
-        Cells that no file covers, with another value than missing chunks have.
+    array : ManifestArray
+    main : MainEncoding
     """
 
-    kept: ChunkManifest
-    rewritten: Mask
-    gaps: Mask
+    array: ManifestArray
+    main: MainEncoding
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The number of chunks per axis."""
+        return grid_of(self.array.shape, self.main.chunks)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cells that are not references, before codecs, found without a table."""
+        count = prod(self.grid) if self._fills_gaps else int(np.count_nonzero(self._covered))
+        kept = sum(int(np.count_nonzero(mask)) for _, mask in self._known)
+        return (count - kept) * self.main.nbytes
+
+    @cached_property
+    def rewritten(self) -> Mask:
+        """Cells whose values are to be encoded."""
+        references = sum(f.manifest.size for f in self.array.fragments)
+        demand_table(self.grid, references, f"{self.array.name!r}")
+        found = np.array(self._covered)
+        for fragment, mask in self._known:
+            found.reshape(-1)[self._find_cells(fragment, np.flatnonzero(mask))] = False
+        return found
+
+    @property
+    def gaps(self) -> Mask:
+        """Cells that no file covers, with another value than missing chunks have."""
+        return ~self._covered if self._fills_gaps else np.zeros(self.grid, bool)
 
     @property
     def missing(self) -> Mask:
         """Cells that are missing chunks in the set."""
         return np.asarray((self.kept.file == MISSING) & ~self.rewritten & ~self.gaps)
 
+    @cached_property
+    def kept(self) -> ChunkManifest:
+        """The references that stay, over the grid; missing elsewhere."""
+        flat = [f.manifest.loaded().reshape((f.manifest.size,)) for f, _ in self._known]
+        rows = [np.flatnonzero(mask) for _, mask in self._known]
+        joined = ChunkManifest.concatenate(
+            [ChunkManifest.missing((0,)), *(m.at(one) for m, one in zip(flat, rows, strict=True))],
+            0,
+        )
+        cells = [self._find_cells(f, one) for (f, _), one in zip(self._known, rows, strict=True)]
+        where = np.concatenate([np.zeros(0, np.int64), *cells])
+        columns = {name: getattr(joined, name) for name in COLUMNS if name != "pipeline"}
+        empty = ChunkManifest.missing(self.grid)
+        return replace_chunks(empty, where, joined.files, joined.inline, **columns).pruned()
 
-def count_rewritten(array: ManifestArray, main: MainEncoding) -> int:
-    """Return how many cells are not references, without building the grid."""
-    grid = grid_of(array.shape, main.chunks)
-    kept = sum(int(np.count_nonzero(mask)) for _, mask in _mark_kept(array, main))
-    return int(np.prod(grid, dtype=np.int64)) - kept - _count_gaps(array, main, grid)
+    @property
+    def _fills_gaps(self) -> bool:
+        """Whether gaps need chunks, since missing ones have another value."""
+        return self.array.has_gaps and not fills_with(self.main.pipeline, self.array.fill_value)
 
+    @cached_property
+    def _covered(self) -> Mask:
+        """Cells that fragments touch."""
+        if not self.array.has_gaps:
+            return np.broadcast_to(True, self.grid)
+        found = np.zeros(self.grid, bool)
+        for fragment in self.array.fragments:
+            if 0 not in fragment.shape:
+                ends = zip(fragment.start, fragment.stop, self.main.chunks, strict=True)
+                found[tuple(slice(begin // c, -(-end // c)) for begin, end, c in ends)] = True
+        return found
 
-def divide_cells(array: ManifestArray, main: MainEncoding) -> Cells:
-    """Say of every cell of the grid whether it stays a reference."""
-    grid = grid_of(array.shape, main.chunks)
-    demand_table(grid, sum(f.manifest.size for f in array.fragments), f"{array.name!r}")
-    known, covered = np.zeros(grid, bool), np.zeros(grid, bool)
-    flat = [f.manifest.loaded().reshape((f.manifest.size,)) for f in array.fragments]
-    joined = ChunkManifest.concatenate(flat, 0) if flat else ChunkManifest.missing((0,))
-    columns = {n: np.full(grid, MISSING if n == "file" else 0, kind) for n, kind in COLUMNS.items()}
-    begin = 0
-    for fragment, mask in _mark_kept(array, main):
-        covered[_find_box(fragment, main.chunks)] = True
-        rows = np.flatnonzero(mask)
-        where = _find_cells(fragment, main.chunks, grid, rows)
-        known.reshape(-1)[where] = True
-        for name, column in columns.items():
-            if name != "pipeline":
-                column.reshape(-1)[where] = getattr(joined, name)[rows + begin]
-        begin += fragment.manifest.size
-    kept = ChunkManifest(files=joined.files, inline=joined.inline, **columns).pruned()
-    alike = fills_with(main.pipeline, array.fill_value)
-    gaps = np.zeros(grid, bool) if alike else ~covered
-    return Cells(kept, covered & ~known, gaps)
+    @cached_property
+    def _known(self) -> list[tuple[Fragment, Mask]]:
+        """Fragments, and which of their chunks stay references: cells in the main encoding."""
+        array, chunks = self.array, self.main.chunks
+        wanted = strip_flat_axes(self.main.pipeline, chunks)
+        stripped = [strip_flat_axes(p, chunks) for p in array.pipelines]
+        # chunks that exist need no equal fill
+        same = [replace(p, fill=None) == replace(wanted, fill=None) for p in stripped]
+        alike, fills = (
+            np.array(same, bool),
+            np.array([p.fill == wanted.fill for p in stripped], bool),
+        )
+        found = []
+        for fragment in array.fragments:
+            mask = np.ones((), bool)
+            for axis, length in enumerate(chunks):
+                edges, encoded, inset = fragment.axes[axis].slabs()
+                begin, end = edges[:-1] + fragment.start[axis], edges[1:] + fragment.start[axis]
+                whole = (end - begin == length) | (end == array.shape[axis])
+                along = (inset == 0) & (begin % length == 0) & (encoded == length) & whole
+                mask = mask & along.reshape((-1,) + (1,) * (array.ndim - axis - 1))
+            if mask.any():
+                manifest = fragment.manifest.loaded()
+                there = (manifest.file != MISSING) | fills[manifest.pipeline]
+                mask = mask & alike[manifest.pipeline] & there
+            found.append((fragment, np.broadcast_to(mask, fragment.manifest.shape)))
+        return found
+
+    def _find_cells(self, fragment: Fragment, rows: Ints) -> Ints:
+        """Return the cells, as numbers in C order, in which chunks begin."""
+        cells, grid = np.zeros(rows.size, np.int64), self.grid
+        places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
+        for axis, place in enumerate(places):
+            begin = fragment.axes[axis].slabs().edges[:-1] + fragment.start[axis]
+            cells = cells * grid[axis] + (begin // self.main.chunks[axis])[place]
+        return cells
 
 
 def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[int, ...]:
     """Return the number of chunks per axis."""
     return tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
-
-
-def _mark_kept(array: ManifestArray, main: MainEncoding) -> Iterator[tuple[Fragment, Mask]]:
-    """Yield fragments, and which of their chunks are cells in the main encoding."""
-    wanted = strip_flat_axes(main.pipeline, main.chunks)
-    stripped = [strip_flat_axes(p, main.chunks) for p in array.pipelines]
-    alike = np.array([_is_alike(p, wanted) for p in stripped], bool)
-    fills = np.array([p.fill == wanted.fill for p in stripped], bool)
-    for fragment in array.fragments:
-        mask = np.ones((), bool)
-        for axis, length in enumerate(main.chunks):
-            along = _mark_whole(fragment, axis, array.shape[axis], length)
-            mask = mask & along.reshape((-1,) + (1,) * (array.ndim - axis - 1))
-        if mask.any():
-            manifest = fragment.manifest.loaded()
-            known = alike[manifest.pipeline]
-            mask = mask & known & ((manifest.file != MISSING) | fills[manifest.pipeline])
-        yield fragment, np.broadcast_to(mask, fragment.manifest.shape)
-
-
-def _is_alike(one: CodecPipeline, other: CodecPipeline) -> bool:
-    """Say whether chunks that exist decode alike, and are packed alike."""
-    return replace(one, fill=None) == replace(other, fill=None)
-
-
-def _mark_whole(fragment: Fragment, axis: int, size: int, length: int) -> Mask:
-    """Say which slabs are whole cells of a grid along an axis."""
-    edges, encoded, inset = fragment.axes[axis].slabs()
-    begin, end = edges[:-1] + fragment.start[axis], edges[1:] + fragment.start[axis]
-    whole = ((end - begin) == length) | (end == size)
-    return np.asarray((inset == 0) & (begin % length == 0) & (encoded == length) & whole)
-
-
-def _find_cells(
-    fragment: Fragment, chunks: tuple[int, ...], grid: tuple[int, ...], rows: Ints
-) -> Ints:
-    """Return the cells, as numbers in C order, in which chunks begin."""
-    cells = np.zeros(rows.size, np.int64)
-    places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
-    for axis, place in enumerate(places):
-        begin = fragment.axes[axis].slabs().edges[:-1] + fragment.start[axis]
-        cells = cells * grid[axis] + (begin // chunks[axis])[place]
-    return cells
-
-
-def _find_box(fragment: Fragment, chunks: tuple[int, ...]) -> tuple[slice, ...]:
-    """Return the cells that a fragment touches."""
-    if 0 in fragment.shape:
-        return (slice(0, 0),) * len(chunks)
-    pairs = zip(fragment.start, fragment.stop, chunks, strict=True)
-    return tuple(slice(begin // c, -(-end // c)) for begin, end, c in pairs)
-
-
-def _count_gaps(array: ManifestArray, main: MainEncoding, grid: tuple[int, ...]) -> int:
-    """Return how many cells no fragment touches, and read as missing chunks do."""
-    if not array.has_gaps or not fills_with(main.pipeline, array.fill_value):
-        return 0
-    covered = np.zeros(grid, bool)
-    for fragment in array.fragments:
-        covered[_find_box(fragment, main.chunks)] = True
-    return int(np.count_nonzero(~covered))

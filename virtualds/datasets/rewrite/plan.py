@@ -29,9 +29,6 @@ from virtualds.datasets.rewrite.encodings import (
     MainEncoding,
     Mask,
     can_hold,
-    count_rewritten,
-    divide_cells,
-    grid_of,
     is_lossless,
     name_of,
     pack,
@@ -43,6 +40,7 @@ from virtualds.formats.zarr.data_types import to_packed
 from virtualds.formats.zarr.v2_arrays import build_fill_pipeline
 from virtualds.pictures.html import cell, element, table
 from virtualds.quantities import format_bytes, format_count
+from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- what is rewritten
@@ -59,74 +57,33 @@ LEVEL = 4
 """Compression level of encodings whose own codecs have no encoder."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a user says about a main encoding; None leaves the choice.
-
-    Parameters
-    ----------
-    chunks : mapping of str to int, or sequence of int, optional
-    codecs : sequence of Zarr v2 configurations, optional
-    dtype : dtype, optional
-        Of the stored numbers.
-    """
-
-    chunks: Any = None
-    codecs: Any = None
-    dtype: Any = None
-
-    @classmethod
-    def of(cls, given: Any, name: str) -> Wanted:
-        """Return what a user gives for a variable.
-
-        Raises
-        ------
-        ValueError
-            It is no mapping, or has an unknown key.
-        """
-        known = ("chunks", "codecs", "dtype")
-        if not isinstance(given, Mapping) or set(given) - set(known):
-            raise ValueError(f"main_encoding of {name!r}: {given!r}; give a dict of {known}")
-        return cls(**given)
-
-    def allows(self, main: MainEncoding, dims: tuple[str, ...]) -> bool:
-        """Say whether an encoding is as the user wants."""
-        if self.chunks is not None and self._chunks(main.chunks, dims) != main.chunks:
-            return False
-        if self.dtype is not None and np.dtype(self.dtype) != main.pipeline.dtype:
-            return False
-        return self.codecs is None or self._codecs() == main.pipeline.codecs
-
-    def apply(self, main: MainEncoding, dims: tuple[str, ...]) -> MainEncoding:
-        """Return an encoding with the codecs and chunks that the user wants."""
-        pipeline = main.pipeline
-        if self.codecs is not None:
-            layout = tuple(range(len(main.chunks)))
-            pipeline = replace(pipeline, codecs=self._codecs(), layout=layout)
-        return MainEncoding(pipeline, self._chunks(main.chunks, dims))
-
-    def _chunks(self, chunks: tuple[int, ...], dims: tuple[str, ...]) -> tuple[int, ...]:
-        if isinstance(self.chunks, Mapping):
-            if unknown := set(self.chunks) - set(dims):
-                raise ValueError(
-                    f"main_encoding: chunks along {unknown}; give dimensions of {dims}"
-                )
-            pairs = zip(dims, chunks, strict=True)
-            return tuple(int(self.chunks.get(dim, length)) for dim, length in pairs)
-        return chunks if self.chunks is None else tuple(map(int, self.chunks))
-
-    def _codecs(self) -> tuple[Codec, ...]:
-        return tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in self.codecs)
+WANTED = ("chunks", "codecs", "dtype")
+"""What a user may say about the main encoding of a variable."""
+Wanted = Mapping[str, Any]
+"""What a user says about it; other things are free."""
 
 
-FREE = Wanted()
-"""Nothing is wanted."""
+def _apply_wanted(
+    wanted: Wanted, main: MainEncoding, dims: tuple[str, ...]
+) -> Iterator[MainEncoding]:
+    """Yield an encoding with the codecs and chunks that the user wants, if its dtype is too."""
+    dtype, codecs, chunks = (wanted.get(name) for name in ("dtype", "codecs", "chunks"))
+    pipeline = main.pipeline
+    if dtype is not None and np.dtype(dtype) != pipeline.dtype:
+        return
+    if codecs is not None:
+        made = tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in codecs)
+        pipeline = replace(pipeline, codecs=made, layout=tuple(range(len(main.chunks))))
+    if isinstance(chunks, Mapping):
+        if unknown := set(chunks) - set(dims):
+            raise ValueError(f"main_encoding: chunks along {unknown}; give dimensions of {dims}")
+        pairs = zip(dims, main.chunks, strict=True)
+        chunks = [chunks.get(dim, length) for dim, length in pairs]
+    yield MainEncoding(pipeline, main.chunks if chunks is None else tuple(map(int, chunks)))
 
 
-def choose_encoding(
-    variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted = FREE
-) -> MainEncoding:
-    """Return the main encoding of a variable.
+def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted) -> Cells:
+    """Return the cells of the main encoding of a variable.
 
     Raises
     ------
@@ -134,13 +91,12 @@ def choose_encoding(
         The format can hold none, or none of those that are wanted.
     """
     array: ManifestArray = variable.data  # type: ignore[assignment]
-    found = dict.fromkeys(_list_candidates(variable, wanted))
-    costs = {main: count_rewritten(array, main) * main.nbytes for main in found}
+    costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, wanted)}
     why = "there is no encoding that it could hold"
-    for main in sorted(found, key=lambda one: costs[one]):
+    for main in sorted(costs, key=lambda one: costs[one]):
         reason = _find_objection(variable, main, costs[main], obstacles)
         if reason is None:
-            return main
+            return Cells(array, main)
         why = reason
     raise UnsupportedError(f"its chunks cannot be rewritten: {why}")
 
@@ -153,13 +109,8 @@ def _list_candidates(variable: ManifestVariable, wanted: Wanted) -> Iterator[Mai
     if not found:
         # nothing but gaps
         found = [MainEncoding(build_fill_pipeline(array), _cut_rows(array.shape))]
-    for main in found:
-        if wanted.allows(applied := wanted.apply(main, dims), dims):
-            yield applied
-    for main in found:
-        made = wanted.apply(_make_plain(variable, main), dims)
-        if wanted.allows(made, dims):
-            yield made
+    for main in (*found, *(_make_plain(variable, main) for main in found)):
+        yield from _apply_wanted(wanted, main, dims)
 
 
 def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
@@ -224,8 +175,9 @@ def _find_objection(
         return f"{main.describe()} would change values that are packed in another way"
     if array.has_gaps and not _holds_gaps(array, main.pipeline):
         return f"{main.describe()} has no number for gaps of {array.fill_value}"
+    one = ChunkManifest.build((1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",))
     try:
-        found = obstacles(as_stored(variable, main, make_trial(main)))
+        found = obstacles(as_stored(variable, main, one))
     except VirtualdsError as error:
         return f"{error}"
     return "; ".join(found) or None
@@ -239,11 +191,6 @@ def _holds_gaps(array: ManifestArray, pipeline: CodecPipeline) -> bool:
     except UnsupportedError:
         return False
     return True
-
-
-def make_trial(main: MainEncoding) -> ChunkManifest:
-    """Return a manifest of one chunk, to ask a format whether it could hold such chunks."""
-    return ChunkManifest.build((1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",))
 
 
 def as_stored(
@@ -350,8 +297,8 @@ class VariablePlan:
         Of the variable.
     variable : ManifestVariable
         As the format cannot hold it.
-    main : MainEncoding
     cells : Cells
+        Of its main encoding.
     filled : array of bool
         Missing chunks that must be written, since the format has no place for their value.
     reasons : tuple of str
@@ -360,34 +307,40 @@ class VariablePlan:
 
     path: str
     variable: ManifestVariable
-    main: MainEncoding
     cells: Cells
     filled: Mask
     reasons: tuple[str, ...]
 
     @classmethod
     def of(
-        cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted = FREE
+        cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted | None
     ) -> VariablePlan | None:
         """Return the plan of a variable, None if it can be written as it is."""
         if not isinstance(variable.data, ManifestArray) or not variable.data.size:
             return None
         reasons = obstacles(variable)
-        if not reasons and wanted is FREE:
+        if not reasons and wanted is None:
             return None
-        main = choose_encoding(variable, obstacles, wanted)
-        cells = divide_cells(variable.data, main)
-        none = np.zeros_like(cells.gaps)
-        plan = cls(path, variable, main, cells, none, tuple(reasons))
-        if cells.missing.any() and obstacles(plan.finish(plan._assume_written())):
-            plan = replace(plan, filled=cells.missing)
+        cells = choose_encoding(variable, obstacles, wanted or {})
+        plan = cls(path, variable, cells, np.zeros(cells.grid, bool), tuple(reasons))
+        if cells.missing.any():
+            kept, written = cells.kept, np.flatnonzero(plan.to_write)
+            files = (*kept.files, PLACEHOLDER)
+            row = {"file": len(kept.files), "offset": 0, "length": 1}
+            assumed = replace_chunks(kept, written, files, kept.inline, **row)
+            if obstacles(plan.finish(assumed)):
+                plan = replace(plan, filled=cells.missing)
         return plan
 
     @property
     def array(self) -> ManifestArray:
         """The array as it is."""
-        found: ManifestArray = self.variable.data  # type: ignore[assignment]
-        return found
+        return self.cells.array
+
+    @property
+    def main(self) -> MainEncoding:
+        """The main encoding."""
+        return self.cells.main
 
     @property
     def to_write(self) -> Mask:
@@ -408,37 +361,21 @@ class VariablePlan:
         """Return the variable with its chunks in the main encoding."""
         return as_stored(self.variable, self.main, manifest, self.array.shape)
 
-    def _assume_written(self) -> ChunkManifest:
-        """Return the references as if all chunks were written."""
-        kept, written = self.cells.kept, self.to_write
-        return ChunkManifest.build(
-            kept.shape,
-            files=(*kept.files, PLACEHOLDER),
-            file=np.where(written, len(kept.files), kept.file),
-            offset=np.where(written, 0, kept.offset),
-            length=np.where(written, 1, kept.length),
-            inline=kept.inline,
-        )
-
 
 def plan_rewriting(
     group: ManifestGroup, obstacles: Obstacles, main_encoding: Mapping[str, Any], target: str
 ) -> dict[str, VariablePlan]:
-    """Return the plans of all variables that have to be rewritten, by path.
-
-    Raises
-    ------
-    UnsupportedError
-        Some cannot be rewritten; all of them are named.
-    ValueError
-        An encoding is wanted of a variable that does not exist.
-    """
+    """Return the plans of all variables that have to be rewritten, by path."""
     variables = dict(group.walk_variables())
     if unknown := set(main_encoding) - variables.keys():
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
     plans, problems = {}, []
     for path, variable in variables.items():
-        wanted = Wanted.of(main_encoding[path], path) if path in main_encoding else FREE
+        wanted = main_encoding.get(path)
+        if path in main_encoding and (
+            not isinstance(wanted, Mapping) or not wanted.keys() <= set(WANTED)
+        ):
+            raise ValueError(f"main_encoding of {path!r}: {wanted!r}; give a dict of {WANTED}")
         try:
             plan = VariablePlan.of(path, variable, obstacles, wanted)
         except UnsupportedError as error:
@@ -454,15 +391,12 @@ def plan_rewriting(
 
 def build_cost_table(group: ManifestGroup, plans: Mapping[str, VariablePlan]) -> CostTable:
     """Return a row for each virtual variable: what rewriting it costs, and why."""
-    rows = [_describe(path, v, plans.get(path)) for path, v in group.walk_variables()
-            if isinstance(v.data, ManifestArray)]  # fmt: skip
+    rows: list[tuple[Any, ...]] = []
+    for path, variable in group.walk_variables():
+        if (plan := plans.get(path)) is not None:
+            reason = "; ".join(plan.reasons) or "main_encoding says so"
+            costs = (prod(plan.cells.grid), plan.nchunks, plan.nbytes)
+            rows.append((path, *costs, plan.main.describe(), reason))
+        elif isinstance(variable.data, ManifestArray):
+            rows.append((path, variable.data.nchunks, 0, 0, "", ""))
     return CostTable(rows, columns=COLUMNS)
-
-
-def _describe(path: str, variable: ManifestVariable, plan: VariablePlan | None) -> tuple[Any, ...]:
-    array: ManifestArray = variable.data  # type: ignore[assignment]
-    if plan is None:
-        return path, array.nchunks, 0, 0, "", ""
-    chunks = int(np.prod(grid_of(array.shape, plan.main.chunks)))
-    reason = "; ".join(plan.reasons) or "main_encoding says so"
-    return path, chunks, plan.nchunks, plan.nbytes, plan.main.describe(), reason

@@ -8,37 +8,247 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, INLINE, compact, digest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.datasets.rewrite.encodings import Mask, grid_of
-from virtualds.datasets.rewrite.plan import VariablePlan
+from virtualds.datasets.location import Location, format_for
+from virtualds.datasets.reference_changes import ReferenceChanges
+from virtualds.datasets.registry import SUBCHUNK
+from virtualds.datasets.rewrite.encodings import MainEncoding, Mask, grid_of
+from virtualds.datasets.rewrite.plan import (
+    Obstacles,
+    VariablePlan,
+    build_cost_table,
+    plan_rewriting,
+)
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
-from virtualds.errors import AccessError, UnsupportedError, VirtualdsError
-from virtualds.formats import ReadOptions, zarr_manifests
+from virtualds.errors import AccessError, UnsupportedError, list_details, locating
+from virtualds.formats import Format, ReadOptions, zarr_manifests
+from virtualds.formats.admission import know_nothing
 from virtualds.formats.zarr_manifests import read
 from virtualds.options import MIB
+from virtualds.progress import ProgressOption, count_progress
+from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.requests import explain_interrupt
 from virtualds.urls import normalise_url, scheme_of
+
+# ---------------------------------------------------------------------- what a user asks for
+
+ON_UNSUPPORTED = ("error", "rewrite")
+
+Tell = Callable[[int], object]
+"""Takes the number of bytes that have just been rewritten, before codecs."""
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """Whether to rewrite chunks that a format cannot hold, and how.
+
+    Parameters
+    ----------
+    on_unsupported : {"error", "rewrite"}
+    main_encoding : mapping
+        By variable, what its main encoding is to have.
+    rewrite_limit : int, optional
+        Most bytes to rewrite, before codecs.
+    progress : bool or callable, optional
+        Whether to show bars, or a function of the `Progress` of rewriting and writing.
+
+    Raises
+    ------
+    ValueError
+        There is no such choice, or the limit is no number of bytes.
+    """
+
+    on_unsupported: str = "error"
+    main_encoding: Mapping[str, Any] = field(default_factory=dict)
+    rewrite_limit: int | None = None
+    progress: ProgressOption = None
+
+    def __post_init__(self) -> None:
+        if self.on_unsupported not in ON_UNSUPPORTED:
+            raise ValueError(
+                f"on_unsupported={self.on_unsupported!r}: give 'error', or 'rewrite', which "
+                f"encodes chunks anew that the format cannot hold"
+            )
+        limit = self.rewrite_limit
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise ValueError(f"rewrite_limit={limit!r}: give a number of bytes, or None")
+        if not self.rewrites and (limit is not None or self.main_encoding):
+            raise ValueError(
+                "rewrite_limit and main_encoding are for rewriting; pass on_unsupported='rewrite', "
+                "or leave them out"
+            )
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether chunks may be rewritten."""
+        return self.on_unsupported == "rewrite"
+
+    def demand_within_limit(self, plans: Mapping[str, VariablePlan], target: str) -> None:
+        """Refuse to rewrite more than the user allows."""
+        total = sum(plan.nbytes for plan in plans.values())
+        if self.rewrite_limit is None or total <= self.rewrite_limit:
+            return
+        details = [
+            f"{path}: {plan.nchunks:,} chunks, {plan.nbytes:,} bytes: {'; '.join(plan.reasons)}"
+            for path, plan in plans.items()
+        ]
+        said = (
+            f"{target}: {total:,} bytes would have to be rewritten, more than rewrite_limit="
+            f"{self.rewrite_limit:,}; raise the limit, leave these variables out (ds.drop_vars), "
+            f"or choose another format: ds.virtual.cost(format) shows what each costs"
+        )
+        raise UnsupportedError(list_details(said, details))
+
+
+# ---------------------------------------------------------------------- the target of rewriting
+
+
+@dataclass(frozen=True)
+class RewriteTarget:
+    """Where rewritten chunks go, and which ones a format needs.
+
+    Parameters
+    ----------
+    location : Location
+        Of the set.
+    format : Format
+    rewriting : Rewriting
+    choices : mapping
+        Of the format.
+    """
+
+    location: Location
+    format: Format
+    rewriting: Rewriting
+    choices: Mapping[str, Any]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether chunks may have to be rewritten: for the format, or since the user wants it."""
+        is_limited = self.format.obstacles is not None
+        return self.rewriting.rewrites and (is_limited or bool(self.rewriting.main_encoding))
+
+    @property
+    def root(self) -> str:
+        """Url of the folder of rewritten chunks."""
+        if self.format.takes_in:
+            return choose_waiting_room(self.location.target)
+        return name_folder(self.location.url)
+
+    @property
+    def options(self) -> StorageOptions | None:
+        """Access options of the folder."""
+        same = scheme_of(self.root) == scheme_of(self.location.url)
+        return self.location.options if same else None
+
+    @property
+    def for_writer(self) -> dict[str, Any]:
+        """What the writer of the format has to know: the folder whose chunks it takes in."""
+        return {"takes_in": self.root} if self.is_needed and self.format.takes_in else {}
+
+    def fit(self, group: ManifestGroup) -> ManifestGroup:
+        """Return a group that the format can hold; chunks that it needs have been written.
+
+        Raises
+        ------
+        UnsupportedError
+            A variable cannot be rewritten, or there is more to rewrite than the user allows.
+            Nothing has been written.
+        """
+        if not self.is_needed:
+            return group
+        name, rewriting = str(self.location.url), self.rewriting
+        obstacles = _bind_obstacles(self.format, self.choices)
+        plans = plan_rewriting(group, obstacles, rewriting.main_encoding, name)
+        if not plans:
+            return group
+        rewriting.demand_within_limit(plans, name)
+        total = sum(plan.nbytes for plan in plans.values())
+        done: dict[str, ManifestVariable] = {}
+        said = f"the chunks that are done stay in {self.root}; the same call goes on from there"
+        with (
+            count_progress(rewriting.progress, "rewriting", total, "B") as tell,
+            explain_interrupt(lambda: said),
+        ):
+            for path, plan in plans.items():
+                with locating(f"variable {path!r}"):
+                    done[path] = self._rewrite(plan, tell)
+        return group.map_variables(lambda path, variable: done.get(path, variable))
+
+    def _rewrite(self, plan: VariablePlan, tell: Tell) -> ManifestVariable:
+        """Return a variable with all chunks in its main encoding; those that are there stay."""
+        folder = f"{self.root}/{plan.path}/{_identify(plan)}"
+        writer = _ChunkWriter(plan, folder, self.options, tell)
+        found = plan.finish(writer.write_all())
+        if writer.has_files and not self.format.takes_in:
+            # the chunks stay there, and `verify` is to know what they were made of
+            keep_original(plan, folder, self.options)
+        return found
+
+    def clear(self, group: ManifestGroup) -> None:
+        """Remove chunks that the format has taken into the set."""
+        if not self.for_writer:
+            return
+        waiting = [
+            file.url
+            for array in group.list_arrays()
+            for file in array.sources
+            if file.url.startswith(f"{self.root}/")
+        ]
+        if waiting:
+            # folders that become empty go too, below the folder that holds all names
+            beside = f"{self.root}.{secrets.token_hex(8)}"
+            find_store(self.root).remove([*waiting, beside], self.options)
+
+
+def _bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
+    """Return the function that says why a format, with some choices, cannot hold a variable."""
+    if form.obstacles is None:
+        return lambda variable: []
+    return partial(form.obstacles, **choices)
+
+
+def estimate_cost(
+    group: ManifestGroup,
+    format: str,
+    main_encoding: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> pd.DataFrame:
+    """Return the table of what ``on_unsupported="rewrite"`` costs; see ``ds.virtual.cost``."""
+    form = format_for(Location(""), format)
+    if unknown := sorted(choices.keys() - set(form.choices)):
+        known = ", ".join(["main_encoding", *form.choices])
+        raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
+    # rewriting begins after chunks are cut; which ones a set holds itself costs nothing
+    group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, know_nothing)
+    obstacles = _bind_obstacles(form, choices)
+    plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
+    return build_cost_table(group, plans)
+
 
 # ---------------------------------------------------------------------- files of chunks
 # The files of rewritten chunks: a folder beside the set, named by what they were made of.
@@ -65,61 +275,20 @@ def encode_file(chunks: Sequence[tuple[int, bytes]]) -> bytes:
     return b"".join([*(data for _, data in chunks), tail])
 
 
-def decode_rows(read: Callable[[int, int], bytes], size: int) -> Rows | None:
-    """Return the rows of a file of a size; None if the file is none of ours, or damaged.
-
-    ``read`` takes an offset and a length.
-    """
+def read_rows(file: SourceFile) -> Rows | None:
+    """Return the rows of a file of chunks, None if it is none of ours, or damaged."""
+    store, size = find_store(file.url), file.size or 0
     if size < TAIL:
         return None
-    tail = read(size - TAIL, TAIL)
+    [tail] = store.get_ranges(file, [(size - TAIL, TAIL)])
     count = int.from_bytes(tail[:8], "little")
-    if tail[8:] != MAGIC or count * ROW > size - TAIL:
-        return None
     begin = size - TAIL - count * ROW
-    rows = np.frombuffer(read(begin, count * ROW), "<i8").reshape(-1, 2)
+    if tail[8:] != MAGIC or begin < 0:
+        return None
+    found = store.get_ranges(file, [(begin, count * ROW)])[0] if count else b""
+    rows = np.frombuffer(found, "<i8").reshape(-1, 2)
     whole = bool((rows[:, 1] >= 0).all()) and int(rows[:, 1].sum()) == begin
     return list(map(tuple, rows.tolist())) if whole else None
-
-
-@dataclass(frozen=True)
-class ChunkFiles:
-    """The folder of one variable's rewritten chunks.
-
-    Parameters
-    ----------
-    folder : str
-        Its url.
-    options : StorageOptions, optional
-    """
-
-    folder: str
-    options: StorageOptions | None
-
-    @classmethod
-    def of(cls, root: str, plan: VariablePlan, options: StorageOptions | None) -> ChunkFiles:
-        """Return the folder of a variable below the folder of all."""
-        return cls(f"{root}/{plan.path}/{_identify(plan)}", options)
-
-    def list_present(self) -> dict[str, SourceFile]:
-        """Return the files that an earlier run has written, by name."""
-        found = find_store(self.folder).list_files(self.folder, self.options)
-        return {one.path: one.file for one in found if one.file.size is not None}
-
-    def read_rows(self, file: SourceFile) -> Rows | None:
-        """Return the rows of a file that an earlier run has written."""
-        store = find_store(file.url)
-
-        def read(offset: int, length: int) -> bytes:
-            return store.get_ranges(file, [(offset, length)])[0] if length else b""
-
-        return decode_rows(read, file.size or 0)
-
-    def put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
-        """Write chunks to a file: under its name lies all of it or nothing."""
-        url, data = f"{self.folder}/{name}", encode_file(chunks)
-        find_store(url).write_file(url, data, self.options)
-        return SourceFile(url, len(data), options=self.options)
 
 
 def name_folder(target: Any) -> str:
@@ -131,11 +300,6 @@ def choose_waiting_room(target: Any) -> str:
     """Return a folder where chunks wait until a format takes them into the set itself.
 
     It lies beside a local set, and else in a folder of temporary files that only this user owns.
-
-    Raises
-    ------
-    AccessError
-        Somebody else owns the folder.
     """
     if isinstance(target, str) and scheme_of(target) == "file":
         return name_folder(target)
@@ -152,15 +316,16 @@ def choose_waiting_room(target: Any) -> str:
 def _identify(plan: VariablePlan) -> str:
     """Return a hash of all that decides about the bytes of rewritten chunks."""
     found = hashlib.sha256()
-    for part in _list_identity(plan.array, plan):
+    for part in _list_identity(plan.array, plan.main):
         found.update(part)
         found.update(b"\0")
     return found.hexdigest()[:16]
 
 
-def _list_identity(array: ManifestArray, plan: VariablePlan) -> Iterator[Any]:
-    yield repr((array.shape, array.dtype.str, repr(array.fill_value), plan.main)).encode()
-    yield repr(_describe_packings([*array.pipelines, plan.main.pipeline])).encode()
+def _list_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
+    packings = [p.packing for p in (*array.pipelines, main.pipeline)]
+    yield repr((array.shape, array.dtype.str, repr(array.fill_value), main)).encode()
+    yield repr([dict(packing.attributes) if packing else None for packing in packings]).encode()
     yield repr(array.pipelines).encode()
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()
@@ -170,10 +335,6 @@ def _list_identity(array: ManifestArray, plan: VariablePlan) -> Iterator[Any]:
         for name in COLUMNS:
             yield np.ascontiguousarray(compact(getattr(manifest, name))).data
         yield from manifest.inline
-
-
-def _describe_packings(pipelines: Iterable[Any]) -> list[Any]:
-    return [dict(p.packing.attributes) if p.packing else None for p in pipelines]
 
 
 # ---------------------------------------------------------------------- originals
@@ -221,7 +382,7 @@ class Original:
         return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in sizes)
 
 
-def keep_original(plan: VariablePlan, files: ChunkFiles) -> None:
+def keep_original(plan: VariablePlan, folder: str, options: StorageOptions | None) -> None:
     """Write the references of a variable before it is rewritten, beside its chunks."""
     main = plan.main
     noted = {
@@ -232,7 +393,7 @@ def keep_original(plan: VariablePlan, files: ChunkFiles) -> None:
     group = ManifestGroup({VARIABLE: plan.variable}, noted)
     # a store without conditional writes has no place for a set; verify says so then
     with suppress(UnsupportedError):
-        zarr_manifests.write(group, f"{files.folder}/{NAME}", files.options, replace=True)
+        zarr_manifests.write(group, f"{folder}/{NAME}", options, replace=True)
 
 
 def find_original(file: SourceFile) -> Original | None:
@@ -266,20 +427,54 @@ Box = tuple[slice, ...]
 
 
 def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> list[Box]:
-    """Return boxes of whole cells that hold all wanted cells of a grid, in C order."""
-    itemsize = array.dtype.itemsize
-    edges = [
-        np.intersect1d(np.cumsum((0, *lengths)), np.append(np.arange(0, size, chunk), size))
-        for lengths, size, chunk in zip(array.blocks, array.shape, chunks, strict=True)
-    ]
-    edges = _limit_blocks(edges, chunks, itemsize)
-    spans = [list(zip(e[:-1].tolist(), e[1:].tolist(), strict=True)) for e in edges]
-    found = [box for box in product(*spans) if _view(wanted, box, chunks).any()]
-    whole = [box for box in found if _view(wanted, box, chunks).all()]
-    rest = [_crop(box, wanted, chunks) for box in found if not _view(wanted, box, chunks).all()]
-    for axis in reversed(range(array.ndim)):
-        whole = _merge(whole, axis, BLOCK // max(itemsize, 1))
-    return [tuple(slice(a, b) for a, b in box) for box in sorted([*whole, *rest])]
+    """Return boxes of whole cells that hold all wanted cells of a grid, in C order.
+
+    A box is cut, along the first axes first, while it is large or has cells that nobody wants.
+    """
+    pairs = zip(array.shape, chunks, strict=True)
+    cells = [np.append(np.arange(0, size, chunk), size) for size, chunk in pairs]
+    lengths = zip(array.blocks, cells, strict=True)
+    stored = [np.intersect1d(np.cumsum((0, *along)), edges) for along, edges in lengths]
+    boxes: list[Box] = [tuple(slice(0, size) for size in array.shape)]
+    found = []
+    while boxes:
+        box = boxes.pop()
+        places = zip(box, chunks, strict=True)
+        inside = wanted[tuple(slice(s.start // c, -(-s.stop // c)) for s, c in places)]
+        if not inside.any():
+            continue
+        nbytes = prod(s.stop - s.start for s in box) * max(array.dtype.itemsize, 1)
+        parts = _cut_box(box, stored, nbytes, BLOCK) if nbytes > BLOCK or not inside.all() else []
+        if not parts and nbytes > LARGEST_BLOCK:
+            parts = _cut_box(box, cells, nbytes, LARGEST_BLOCK)
+        boxes += reversed(parts)
+        if not parts:
+            found.append(box if inside.all() else _crop(box, inside, chunks))
+    return found
+
+
+def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, most: int) -> list[Box]:
+    """Return two parts of a box, the first of ``most`` bytes, or half of less; none uncut."""
+    for axis, (along, cuts) in enumerate(zip(box, edges, strict=True)):
+        first, last = np.searchsorted(cuts, along.start, "right"), np.searchsorted(cuts, along.stop)
+        inner = cuts[first:last]
+        if inner.size:
+            length = most * (along.stop - along.start) // nbytes
+            fits = int(np.searchsorted(inner, along.start + length, "right")) - 1
+            at = int(inner[max(fits, 0) if nbytes > most else inner.size // 2])
+            halves = slice(along.start, at), slice(at, along.stop)
+            return [(*box[:axis], half, *box[axis + 1 :]) for half in halves]
+    return []
+
+
+def _crop(box: Box, inside: Mask, chunks: Sequence[int]) -> Box:
+    """Return the least box of whole cells that holds the wanted cells of a box."""
+    found = []
+    for along, chunk, cells in zip(box, chunks, np.nonzero(inside), strict=True):
+        first = along.start // chunk
+        low, high = (first + int(cells.min())) * chunk, (first + int(cells.max()) + 1) * chunk
+        found.append(slice(max(low, along.start), min(high, along.stop)))
+    return tuple(found)
 
 
 def list_cells(box: Box, chunks: Sequence[int]) -> Iterable[tuple[tuple[int, ...], Box]]:
@@ -295,148 +490,58 @@ def list_cells(box: Box, chunks: Sequence[int]) -> Iterable[tuple[tuple[int, ...
         )
 
 
-Span = tuple[tuple[int, int], ...]
-
-
-def _view(wanted: Mask, box: Span, chunks: Sequence[int]) -> Mask:
-    where = tuple(slice(a // c, -(-b // c)) for (a, b), c in zip(box, chunks, strict=True))
-    return np.asarray(wanted[where])
-
-
-def _crop(box: Span, wanted: Mask, chunks: Sequence[int]) -> Span:
-    """Return the least box of whole cells that holds the wanted cells of a box."""
-    found = []
-    inside = np.nonzero(_view(wanted, box, chunks))
-    for (start, stop), chunk, cells in zip(box, chunks, inside, strict=True):
-        first = start // chunk
-        low, high = (first + int(cells.min())) * chunk, (first + int(cells.max()) + 1) * chunk
-        found.append((max(low, start), min(high, stop)))
-    return tuple(found)
-
-
-def _limit_blocks(edges: list[Ints], chunks: Sequence[int], itemsize: int) -> list[Ints]:
-    """Cut axes at edges of cells, the first axes first, until blocks fit in memory."""
-    longest = [int(np.diff(e).max(initial=1)) for e in edges]
-    for axis, chunk in enumerate(chunks):
-        rest = prod(longest) // longest[axis] * itemsize
-        if rest * longest[axis] <= LARGEST_BLOCK:
-            break
-        length = max(chunk, LARGEST_BLOCK // max(rest, 1) // chunk * chunk)
-        size = int(edges[axis][-1])
-        edges[axis] = np.append(np.arange(0, size, length), size)
-        longest[axis] = min(length, size)
-    return edges
-
-
-def _merge(boxes: list[Span], axis: int, most: int) -> list[Span]:
-    """Join neighbours along an axis while they have no more elements than ``most``."""
-    found: list[Span] = []
-    for box in sorted(boxes, key=lambda b: (b[:axis], b[axis + 1 :], b[axis])):
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and (last[:axis], last[axis + 1 :]) == (box[:axis], box[axis + 1 :])
-            and last[axis][1] == box[axis][0]
-        ):
-            joined = (*last[:axis], (last[axis][0], box[axis][1]), *last[axis + 1 :])
-            if prod(b - a for a, b in joined) <= most:
-                found[-1] = joined
-                continue
-        found.append(box)
-    return found
-
-
 # ---------------------------------------------------------------------- runs
 
 
 TINY = 512
 """Bytes up to which chunks are held in the set itself."""
 
-Tell = Callable[[int], object]
-"""Takes the number of bytes that have just been rewritten, before codecs."""
-
-
-def rewrite_group(
-    group: ManifestGroup,
-    plans: Mapping[str, VariablePlan],
-    root: str,
-    options: StorageOptions | None,
-    tell: Tell,
-    *,
-    keep: bool,
-) -> ManifestGroup:
-    """Return a group whose planned variables have all chunks in their main encodings.
-
-    Parameters
-    ----------
-    group : ManifestGroup
-    plans : mapping of str to VariablePlan
-        By path of the variable.
-    root : str
-        Url of the folder of rewritten chunks. Those that it has already are not written again.
-    options : StorageOptions, optional
-        Access options of the folder.
-    tell : callable
-    keep : bool
-        Whether the chunks stay in the folder, and `verify` is to know what they were made of.
-    """
-    said = f"the chunks that are done stay in {root}; the same call goes on from there"
-    done: dict[str, ManifestVariable] = {}
-    for path, plan in plans.items():
-        writer = _ChunkWriter(plan, ChunkFiles.of(root, plan, options), tell)
-        try:
-            with explain_interrupt(lambda: said):
-                done[path] = plan.finish(writer.write_all())
-                if keep and writer.has_files:
-                    keep_original(plan, writer.files)
-        except VirtualdsError as error:
-            error.locate(f"variable {path!r}")
-            raise
-    return group.map_variables(lambda path, variable: done.get(path, variable))
-
 
 @dataclass
 class _ChunkWriter:
-    """Writes the chunks of one variable."""
+    """Writes the chunks of one variable to a folder, or holds small ones."""
 
     plan: VariablePlan
-    files: ChunkFiles
+    folder: str
+    options: StorageOptions | None
     tell: Tell
     stopping: threading.Event = field(default_factory=threading.Event)
     checked: bool = False
     has_files: bool = False
+    written: list[tuple[Ints, Ints, SourceFile | list[bytes]]] = field(default_factory=list)
+    """Cells, the lengths of their chunks, and the chunks or the file that has them in turn."""
 
     def write_all(self) -> ChunkManifest:
         """Write all chunks, and return the manifest of the variable."""
         plan, main = self.plan, self.plan.main
-        table = _ChunkTable(plan.cells.kept)
         if plan.filled.any():
-            table.add_shared(plan.filled, main.encode_fill(), self._put)
+            self._share(plan.filled, main.encode_fill())
         if plan.cells.gaps.any():
             gap = np.full(main.chunks, plan.array.fill_value, plan.array.dtype)
-            table.add_shared(plan.cells.gaps, main.encode(gap), self._put)
+            self._share(plan.cells.gaps, main.encode(gap))
         self.tell(main.nbytes * int(np.count_nonzero(plan.filled | plan.cells.gaps)))
         blocks = list_blocks(plan.array, main.chunks, plan.cells.rewritten)
-        present = self.files.list_present() if blocks else {}
-        run_all(iter(blocks), lambda box: self._write_block(box, present, table))
-        self.has_files = bool(blocks) and self.plan.main.nbytes > TINY
-        return table.build()
+        present: dict[str, SourceFile] = {}
+        if blocks:
+            listed = find_store(self.folder).list_files(self.folder, self.options)
+            present = {one.path: one.file for one in listed if one.file.size is not None}
+        run_all(iter(blocks), lambda box: self._write_block(box, present))
+        self.has_files = bool(blocks) and main.nbytes > TINY
+        return self._build_manifest()
 
-    def _write_block(self, box: Box, present: Mapping[str, SourceFile], table: _ChunkTable) -> None:
+    def _write_block(self, box: Box, present: Mapping[str, SourceFile]) -> None:
         try:
             name = _name_box(box, self.plan.main.chunks)
-            if name in present and (rows := self.files.read_rows(present[name])) is not None:
-                table.add_file(present[name], rows)
+            if name in present and (rows := read_rows(present[name])) is not None:
+                cells, lengths = np.array(rows, np.int64).reshape(-1, 2).T
+                self.written.append((cells, lengths, present[name]))
                 self.tell(self.plan.main.nbytes * len(rows))
                 return
             chunks = list(self._encode_block(box))
             if self.stopping.is_set():
                 return
-            if self.plan.main.nbytes <= TINY:
-                table.add_inline(chunks)
-            else:
-                file = self.files.put(name, chunks)
-                table.add_file(file, [(cell, len(data)) for cell, data in chunks])
+            place = None if self.plan.main.nbytes <= TINY else self._put(name, chunks)
+            self._note(np.array([cell for cell, _ in chunks]), [data for _, data in chunks], place)
         except BaseException:
             # an interrupt reaches one thread only
             self.stopping.set()
@@ -457,60 +562,37 @@ class _ChunkWriter:
                 yield int(np.ravel_multi_index(cell, wanted.shape)) if cell else 0, data
                 self.tell(main.nbytes)
 
-    def _put(self, data: bytes) -> SourceFile:
+    def _share(self, where: Mask, data: bytes) -> None:
         """Write a chunk that many cells are."""
         name = hashlib.sha256(data).hexdigest()[:16]
-        return self.files.put(name, [(-1, data)])
+        place = None if len(data) <= TINY else self._put(name, [(-1, data)])
+        self._note(np.flatnonzero(where), [data], place)
 
+    def _put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
+        """Write chunks to a file: under its name lies all of it or nothing."""
+        url, data = f"{self.folder}/{name}", encode_file(chunks)
+        find_store(url).write_file(url, data, self.options)
+        return SourceFile(url, len(data), options=self.options)
 
-class _ChunkTable:
-    """The references of a variable; many threads add those that were written."""
+    def _note(self, cells: Ints, chunks: list[bytes], place: SourceFile | None) -> None:
+        self.written.append((cells, np.array([*map(len, chunks)]), place or chunks))
 
-    def __init__(self, kept: ChunkManifest) -> None:
-        self._files, self._inline = list(kept.files), list(kept.inline)
-        self._shape = kept.shape
-        self._columns = {n: np.array(getattr(kept, n)) for n in COLUMNS if n != "pipeline"}
-        self._lock = threading.Lock()
-
-    def add_file(self, file: SourceFile, rows: Rows) -> None:
-        """Add the chunks of a file."""
-        cells, lengths = np.array(rows, np.int64).reshape(-1, 2).T
-        offsets = np.cumsum(lengths) - lengths
-        with self._lock:
-            self._set(
-                np.unravel_index(cells, self._shape or (1,)), len(self._files), offsets, lengths
-            )
-            self._files.append(file)
-
-    def add_inline(self, chunks: Sequence[tuple[int, bytes]]) -> None:
-        """Add chunks that the set holds itself."""
-        cells, held = zip(*chunks, strict=True)
-        with self._lock:
-            numbers = np.arange(len(held)) + len(self._inline)
-            lengths = np.array([len(data) for data in held])
-            where = np.unravel_index(np.array(cells), self._shape or (1,))
-            self._set(where, INLINE, numbers, lengths)
-            self._inline += held
-
-    def add_shared(self, where: Mask, data: bytes, put: Callable[[bytes], SourceFile]) -> None:
-        """Add a chunk that many cells are."""
-        if len(data) <= TINY:
-            self._set(where, INLINE, len(self._inline), len(data))
-            self._inline.append(data)
-        else:
-            self._set(where, len(self._files), 0, len(data))
-            self._files.append(put(data))
-
-    def _set(self, where: Any, file: int, offset: Any, length: Any) -> None:
-        values = {"file": file, "offset": offset, "length": length, "checksum": 0}
-        for name, value in values.items():
-            self._columns[name][where if self._shape else ...] = np.squeeze(value)
-
-    def build(self) -> ChunkManifest:
-        """Return the manifest."""
-        return ChunkManifest.build(
-            self._shape, files=self._files, inline=self._inline, **self._columns
-        )
+    def _build_manifest(self) -> ChunkManifest:
+        """Return the references that stay, and those to what was written."""
+        kept = self.plan.cells.kept
+        files, inline = list(kept.files), list(kept.inline)
+        rows: list[Any] = [np.zeros((4, 0), np.int64)]
+        for cells, lengths, place in self.written:
+            if isinstance(place, SourceFile):
+                file, offsets = len(files), np.cumsum(lengths) - lengths
+                files.append(place)
+            else:
+                file, offsets = INLINE, len(inline) + np.arange(len(place))
+                inline += place
+            rows.append(np.stack(np.broadcast_arrays(cells, file, offsets, lengths)))
+        cells, file, offset, length = np.concatenate(rows, axis=1)
+        columns = {"file": file, "offset": offset, "length": length, "checksum": 0}
+        return replace_chunks(kept, cells, files, inline, **columns)
 
 
 def _name_box(box: Box, chunks: Sequence[int]) -> str:
