@@ -175,7 +175,7 @@ FORMATS: tuple[Format, ...] = (
         library="icechunk",
         read_object=WITH_ICECHUNK("virtualds.formats.icechunk.references:read_object"),
         holds=WITH_ICECHUNK("virtualds.formats.icechunk.write:is_occupied"),
-        obstacles=WITH_ICECHUNK("virtualds.formats.icechunk.write:list_obstacles"),
+        obstacles=Late("virtualds.formats.zarr.write_plan:list_obstacles_of_icechunk"),
     ),
 )
 

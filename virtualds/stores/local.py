@@ -177,21 +177,21 @@ def hold_lock(path: str) -> Iterator[None]:
 
 def _lock(path: str) -> int | None:
     """Return the file of this name once its lock is held, None if it has lost the name then."""
-    handle = _open_lock(path)
+    handle, holds = _open_lock(path), False
     try:
         _wait(handle)
-        if _has_name(handle, path):
-            return handle
-    except BaseException as error:
-        os.close(handle)
-        if not isinstance(error, OSError) or error.errno not in NO_LOCKS:
+        holds = _has_name(handle, path)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
             raise
         raise UnsupportedError(
             f"{path}: this filesystem knows no file locks, which keep writers apart; use one that "
             f"does, or let one process write at a time"
         ) from error
-    os.close(handle)
-    return None
+    finally:
+        if not holds:
+            os.close(handle)
+    return handle if holds else None
 
 
 def _open_lock(path: str) -> int:

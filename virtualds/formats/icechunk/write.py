@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.projection import Ints
@@ -24,7 +24,7 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart, axes_from_v3
 from virtualds.formats.zarr.write_plan import (
     PlannedArray,
     WritePlan,
-    list_obstacles_on,
+    choose_grids,
     plan_writing,
     suggest_zarr_v3,
 )
@@ -37,16 +37,6 @@ SPLIT_REFERENCES = 2**15
 """References of one manifest of an array, about: an append writes no more than these again."""
 MOST_SPLITS = 32
 """Manifests of an array that one commit writes: Icechunk looks through all references for each."""
-GRIDS = ("regular", "rectilinear")
-"""Chunk grids of Zarr; the second one is an experiment of zarr-python."""
-
-
-def list_obstacles(
-    variable: ManifestVariable, *, rectilinear: bool | None = None, **choices: Any
-) -> list[str]:
-    """Return why Icechunk cannot hold a virtual variable; empty if it can."""
-    return list_obstacles_on(variable, GRIDS[: 1 + bool(rectilinear)])
-
 
 # ---------------------------------------------------------------------- writing
 
@@ -232,7 +222,7 @@ def count_chunks(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _plan(group: ManifestGroup, target: Target, rectilinear: bool) -> WritePlan:
     with suggest_zarr_v3(group, target.name):
-        return plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+        return plan_writing(group, target.name, form="icechunk", grids=choose_grids(rectilinear))
 
 
 @dataclass

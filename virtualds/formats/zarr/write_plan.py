@@ -391,6 +391,18 @@ def list_obstacles_on(variable: ManifestVariable, grids: tuple[str, ...]) -> lis
     return []
 
 
+def choose_grids(rectilinear: bool | None) -> tuple[str, ...]:
+    """Return the chunk grids of Zarr to write; the second one is an experiment of zarr-python."""
+    return ("regular", "rectilinear")[: 1 + bool(rectilinear)]
+
+
+def list_obstacles_of_icechunk(
+    variable: ManifestVariable, *, rectilinear: bool | None = None, **choices: Any
+) -> list[str]:
+    """Return why Icechunk cannot hold a virtual variable; its library need not be installed."""
+    return list_obstacles_on(variable, choose_grids(rectilinear))
+
+
 def _check_name(path: str) -> None:
     if not is_node_path(path):
         raise UnsupportedError(
