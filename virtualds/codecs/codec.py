@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -145,20 +146,15 @@ class Codec(ABC):
         return cls(
             **{
                 one.name: FIELDS[one.type](config[key])  # type: ignore[index]
-                for key, one in cls._name_fields().items()
+                for key, one in _name_fields(cls).items()
                 if key in config or one.default is MISSING
             }
         )
 
     def to_zarr_v2(self) -> dict[str, Any]:
         """Return the Zarr v2 configuration, ``id`` included."""
-        found = {key: getattr(self, one.name) for key, one in self._name_fields().items()}
+        found = {key: getattr(self, one.name) for key, one in _name_fields(type(self)).items()}
         return {"id": self.zarr_v2_id, **found}
-
-    @classmethod
-    def _name_fields(cls) -> dict[str, Field[Any]]:
-        """Return the fields of a codec by their keys in its configuration."""
-        return {one.metadata.get(KEY, one.name): one for one in fields(cls)}  # type: ignore[arg-type]
 
     @classmethod
     def from_zarr_v3(
@@ -247,6 +243,12 @@ class Codec(ABC):
         found = self.decode(data, out.size)
         check_length(self, len(found), out.size)
         out[:] = np.frombuffer(found, np.uint8)
+
+
+@cache
+def _name_fields(kind: type[Codec]) -> dict[str, Field[Any]]:
+    """Return the fields of a codec by their keys in its configuration."""
+    return {one.metadata.get(KEY, one.name): one for one in fields(kind)}  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -140,13 +140,20 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
     """
     arrays = {key.removesuffix("/.zarray") for key in metadata if key.endswith("/.zarray")}
     found: dict[str, Node] = {}
+    known: dict[str, bool] = {}
+
+    def lies_in_array(folder: str) -> bool:
+        if folder not in known:
+            around = folder.rpartition("/")[0]
+            known[folder] = folder in arrays or (bool(folder) and lies_in_array(around))
+        return known[folder]
+
     for key in metadata:
-        *parts, name = key.split("/")
-        if NOT_NAMES & {*parts, name}:
+        path = key.rpartition("/")[0]
+        if not NOT_NAMES.isdisjoint(key.split("/")):
             # no key, and so no path
             found[key] = {}
-        path = "/".join(parts)
-        if path in found or any("/".join(parts[:n]) in arrays for n in range(1, len(parts))):
+        if path in found or lies_in_array(path.rpartition("/")[0]):
             continue
         said = metadata[f"{path}/.zarray"] if path in arrays else {}
         found[path] = {
@@ -280,8 +287,10 @@ class GroupReader:
 
     def _read_dims(self, node: Node, attributes: dict[str, Any]) -> tuple[str, ...]:
         """Return the dimensions of an array, and take them out of its attributes."""
-        names = self.version.names(node, attributes)
-        return name_axes(node["shape"], [None] * len(node["shape"]) if names is None else names)
+        names, shape = self.version.names(node, attributes), node["shape"]
+        names = [None] * len(shape) if names is None else names
+        named = len(names) == len(shape) and None not in names
+        return tuple(names) if named else name_axes(shape, names)
 
     def _describe_left_out(self, path: str, node: Node) -> ManifestVariable:
         attributes = self._read_attributes(node, self._get_notes("arrays", path))
