@@ -31,7 +31,6 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.formats import ReadOptions
-from virtualds.formats.kerchunk import entries
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.source_file import SourceFile
 
@@ -342,7 +341,7 @@ def test_the_suffix_compresses_and_templates_name_folders(
     ds.virtual.to_manifest(target, templates=templates)
     data = target.read_bytes()
     assert data.startswith({".json": b"{", ".json.gz": b"\x1f\x8b"}.get(suffix, b"\x28\xb5"))
-    document = strict(entries.decompress(data, "refs"))
+    document = strict(kerchunk_json.decompress(data, "refs"))
     folder = f"file://{archive.path('contiguous').parent}"
     assert document.get("templates") == ({"u0": folder} if templates else None)
     urls = {value[0] for value in document["refs"].values() if isinstance(value, list)}

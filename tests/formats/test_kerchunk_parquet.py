@@ -39,7 +39,6 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import prepare_write
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.formats.kerchunk import parquet as kerchunk_parquet
-from virtualds.formats.kerchunk import record_files
 from virtualds.formats.kerchunk import records as kerchunk_records
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
@@ -227,7 +226,7 @@ def test_the_cache_of_records_is_bounded(
     np.testing.assert_array_equal(np.asarray(found), values)
     np.testing.assert_array_equal(found.read((slice(0, 6), slice(None))), values[:6])
     assert opened.total() == 3 + 7 + 3
-    assert len(found.manifest.table._records._kept) == 3
+    assert len(found.manifest.table.records._kept) == 3
 
 
 def test_a_lazy_array_is_pickled_without_its_references(
@@ -369,7 +368,7 @@ def test_a_failing_write_leaves_the_old_set(
     ds, _ = grid_of_chunks(tmp_path)
     before = sorted(os.listdir(tmp_path))
     count = iter(range(99))
-    record = record_files.encode_record
+    record = kerchunk_records.encode_record
 
     def failing(*args: Any) -> bytes:
         if next(count) == at:
@@ -603,7 +602,7 @@ def test_a_row_of_a_url_that_there_is_not_is_damage() -> None:
     numbers = pa.array([0, 5], pa.int32())
     column = pa.DictionaryArray.from_arrays(numbers, pa.array(["data.bin"]), safe=False)
     with pytest.raises(FormatError, match="column path has 1 texts"):
-        record_files.read_urls(pa.table({"path": column}))
+        kerchunk_records.read_urls(pa.table({"path": column}))
 
 
 def test_a_record_whose_token_is_no_text_is_of_another_writing(tmp_path: Path) -> None:
@@ -653,7 +652,7 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
 ) -> None:
     ds, values = grid_of_chunks(tmp_path)
     url = "memory://bucket/refs.parquet"
-    record, calls = record_files.encode_record, io.StringIO()
+    record, calls = kerchunk_records.encode_record, io.StringIO()
 
     def failing(*args: Any) -> bytes:
         if calls.write("x") and calls.tell() > 2:

@@ -284,11 +284,14 @@ _known: deque[JoinedTable[Any]] = deque(maxlen=KEPT)
 
 # ---------------------------------------------------------------------- packing
 
+LEVEL, RISE, EXPECTED = range(3)
+"""Ways to encode a column: values, differences, and differences from the expected ones."""
+
 
 class PackedColumn(NamedTuple):
     """A column as compressed differences from expected values, less the least difference.
 
-    ``way`` is an index of `ENCODERS`; ``width`` is the bytes of a difference. All first bytes stand
+    ``way`` is that of `_encode`; ``width`` is the bytes of a difference. All first bytes stand
     before all second ones.
     """
 
@@ -327,7 +330,7 @@ def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | Pac
         return SmallColumn(small.shape, small.dtype.str, small.tobytes())
     flat = column.astype(np.int64, order="C").reshape(-1)
     rises = _find_rises(steps, column.shape)
-    ways = range(len(ENCODERS) if rises is not None else len(ENCODERS) - 1)
+    ways = (LEVEL, RISE) if rises is None else (LEVEL, RISE, EXPECTED)
     way = min(ways, key=lambda n: len(_pack_column(flat[:SAMPLE], rises, n, column.shape).data))
     return _pack_column(flat, rises, way, column.shape)
 
@@ -346,7 +349,7 @@ def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None
     planes = np.frombuffer(data, np.uint8).reshape(packed.width, -1)
     rest = np.ascontiguousarray(planes.T).view(f"<u{packed.width}").reshape(-1).astype(np.int64)
     rest += packed.least
-    if packed.way:
+    if packed.way != LEVEL:
         if packed.way == EXPECTED:
             rises = _find_rises(steps, packed.shape)
             rest[1:] += rises[:-1] if rises is not None else 0
@@ -362,38 +365,21 @@ def _find_rises(steps: Values | None, shape: tuple[int, ...]) -> Flat | None:
     return np.broadcast_to(steps, shape).astype(np.int64).reshape(-1)
 
 
-def _encode_level(flat: Flat, rises: Flat | None) -> Flat:
-    return flat
-
-
-def _encode_differences(flat: Flat, rises: Flat | None) -> Flat:
+def _encode(flat: Flat, rises: Flat | None, way: int) -> Flat:
+    """Return values, differences, or differences from the expected ones."""
+    if way == LEVEL:
+        return flat
     # the first difference would be as large as the value; any other one packs better
     found = np.empty_like(flat)
     np.subtract(flat[1:], flat[:-1], out=found[1:])
-    found[0] = found[1]
-    return found
-
-
-def _encode_unexpected(flat: Flat, rises: Flat | None) -> Flat:
-    found = _encode_differences(flat, None)
-    if rises is not None:
+    if way == EXPECTED and rises is not None:
         found[1:] -= rises[: flat.size - 1]
     found[0] = found[1]
     return found
 
 
-ENCODERS: tuple[Callable[[Flat, Flat | None], Flat], ...] = (
-    _encode_level,
-    _encode_differences,
-    _encode_unexpected,
-)
-"""Ways to encode a column: values, differences, and differences from the expected ones."""
-
-EXPECTED = ENCODERS.index(_encode_unexpected)
-
-
 def _pack_column(flat: Flat, rises: Flat | None, way: int, shape: tuple[int, ...]) -> PackedColumn:
-    rest = ENCODERS[way](flat, rises)
+    rest = _encode(flat, rises, way)
     least = int(rest.min())
     # 64-bit integers may wrap around here, and wrap back when they are unpacked
     small = (rest - least).view(np.uint64)

@@ -7,30 +7,31 @@ JSON object: keys of the store to text, ``base64:`` text, JSON values, ``[url]``
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
+from math import isnan, prod
+from operator import itemgetter, not_
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from virtualds.arrays.group import ManifestGroup
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.bounds import limit_decoded_size
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.tables import build_sparse, is_sparse
+from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.formats import READ_ALL, ReadOptions
-from virtualds.formats.kerchunk.encode_json import (
-    Document,
-    DocumentForm,
-    describe,
-    edit_document,
-)
-from virtualds.formats.kerchunk.entries import (
-    Entries,
-    compress_for,
-    compress_like,
-    decompress,
-    find_beginning,
-)
+from virtualds.formats.kerchunk.encode_json import Document, DocumentForm, describe, edit_document
 from virtualds.formats.kerchunk.templates import Templates, generate_references
-from virtualds.formats.referenced_files import explain_malformed
+from virtualds.formats.referenced_files import ReferencedFiles, explain_malformed
+from virtualds.formats.zarr.document import MARKER
 from virtualds.formats.zarr.groups import NOTES, V2, V3, GroupReader, find_whole, merge_zarr_v2
 from virtualds.importing import pause_garbage_collection
 from virtualds.json_values import parse_json
@@ -42,6 +43,11 @@ from virtualds.stores.store import ChangedError
 
 ROOT_ARRAY_NAME = "array"
 """The name of the array in a set without a group."""
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""First bytes of a compressed file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
+SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+BLOCK = 2**24
+"""Bytes that are decompressed at a time."""
 
 
 def detect(head: bytes) -> bool:
@@ -161,6 +167,282 @@ def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
             value = [url, *value[1:]]
         found[key] = value
     return found
+
+
+# ---------------------------------------------------------------------- entries
+
+
+class Entries:
+    """The references of one document, sorted by array."""
+
+    def __init__(
+        self,
+        source: SourceFile,
+        refs: Mapping[str, Any],
+        noted: Mapping[str, Any],
+        allow: AccessPolicy,
+    ) -> None:
+        self.source = source
+        self.files = ReferencedFiles(source, noted, allow)
+        self.metadata: dict[str, Any] = {}
+        self.chunks: dict[str, list[tuple[str, Any]]] = {}
+        last, chunks = None, list[tuple[str, Any]]()
+        for key, value in refs.items():
+            folder, _, name = key.rpartition("/")
+            if name.startswith(".z") or name == MARKER:
+                self.metadata[key] = _parse_metadata(key, value, source.url)
+                continue
+            if folder != last:
+                last, chunks = folder, self.chunks.setdefault(folder, [])
+            chunks.append((name, value))
+        consolidated = self.metadata.pop(".zmetadata", {})
+        self.metadata = consolidated.get("metadata", {}) | self.metadata
+        if not self.metadata:
+            raise FormatError(
+                f"{source.url}: it has no Zarr metadata among its keys, so it is not a reference "
+                f"set; check the path"
+            )
+        if nodes := self.nodes:
+            self._move_nested_chunks(
+                {path for path, node in nodes.items() if node.get("node_type") == "array"}
+            )
+            self._name_chunks_as_v2()
+        else:
+            named = (key for key in self.metadata if key.endswith("/.zarray"))
+            self._move_nested_chunks({key.removesuffix("/.zarray") for key in named})
+
+    @cached_property
+    def nodes(self) -> dict[str, Any]:
+        """The nodes of a Zarr v3 hierarchy, by path; empty for Zarr v2."""
+        found = {
+            key.removesuffix(MARKER).rstrip("/"): node
+            for key, node in self.metadata.items()
+            if key == MARKER or key.endswith(f"/{MARKER}")
+        }
+        below = (found.get("", {}).get("consolidated_metadata") or {}).get("metadata", {})
+        return {"": {"zarr_format": 3, "node_type": "group"}} | below | found if found else {}
+
+    def _name_chunks_as_v2(self) -> None:
+        """Remove the prefix of Zarr v3 ("default") from the keys of chunks."""
+        for path, rows in self.chunks.items():
+            encoding = self.nodes[path].get("chunk_key_encoding") or {}
+            if encoding.get("name", "default") == "default":
+                self.chunks[path] = [(_strip_c(name), value) for name, value in rows]
+
+    def _move_nested_chunks(self, arrays: set[str]) -> None:
+        """Move chunks under keys with slashes ("dimension_separator") to their array."""
+        for folder in [f for f in self.chunks if f not in arrays]:
+            owner = folder
+            while owner and owner not in arrays:
+                owner = owner.rpartition("/")[0]
+            rest = folder[len(owner) + 1 :].replace("/", ".")
+            moved = [(f"{rest}.{name}", value) for name, value in self.chunks.pop(folder)]
+            if owner:
+                self.chunks.setdefault(owner, []).extend(moved)
+
+    def build_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return where the chunks of an array lie."""
+        rows = _drop_missing(self.chunks.get(path, []))
+        if not rows:
+            return ChunkManifest.missing(grid)
+        flat = _parse_flat_ids([name for name, _ in rows], grid, path)
+        columns = _Columns(path, self)
+        # most references are complete, and are added together
+        whole = [type(value) is list and len(value) == 3 for _, value in rows]
+        columns.add_located(list(compress(rows, whole)))
+        columns.add_others(compress(rows, map(not_, whole)))
+        order = np.argsort(~np.array(whole, bool), kind="stable")
+        return columns.build_manifest(flat[order], grid)
+
+
+def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the rows of chunks that are there: not ``null`` or ``NaN``, or lists of these.
+
+    Tables of references have a row for every chunk, and those who make JSON of one keep them.
+    """
+    values = [value for _, value in rows]
+    # almost all references of almost all sets are lists with a url, which this sees fast
+    are_lists = set(map(type, values)) == {list} and all(values)
+    if are_lists and set(map(type, map(itemgetter(0), values))) == {str}:
+        return rows
+    return [row for row in rows if not _is_missing(row[1])]
+
+
+def _is_missing(value: Any) -> bool:
+    """Say whether a reference stands for no bytes."""
+    url, *place = value if isinstance(value, list) and value else [value]
+    return _is_nothing(url) and all(_is_nothing(n) or n == 0 for n in place)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and isnan(value))
+
+
+class _Columns:
+    """The columns of one manifest while it is read.
+
+    Parameters
+    ----------
+    path : str
+        Of the array.
+    references : Entries
+    """
+
+    def __init__(self, path: str, references: Entries) -> None:
+        self._path = path
+        self._references = references
+        self._numbers: dict[str, int] = {}
+        self._files: list[SourceFile] = []
+        self._inline: list[bytes] = []
+        self._columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+
+    def add_located(self, rows: Sequence[tuple[str, Any]]) -> None:
+        """Add chunks given by url, offset and length."""
+        if not rows:
+            return
+        urls, *places = zip(*(value for _, value in rows), strict=True)
+        if any(kind is not str for kind in set(map(type, urls))):
+            raise FormatError(f"{self._path}: a reference [url, offset, length] without a url")
+        for url in dict.fromkeys(urls):
+            self._number_file(url, rows)
+        for column, values in zip(
+            self._columns, (map(self._numbers.__getitem__, urls), *places), strict=True
+        ):
+            column.extend(values)
+
+    def _add(self, *row: Any) -> None:
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+    def add_others(self, rows: Iterable[tuple[str, Any]]) -> None:
+        """Add chunks that are whole files, or stand in the document."""
+        for name, value in rows:
+            if not isinstance(value, list):
+                self._inline.append(_decode_inline(value))
+                self._add(INLINE, len(self._inline) - 1, len(self._inline[-1]))
+            elif len(value) == 1 and isinstance(value[0], str):
+                number = self._number_file(value[0], [(name, value)])
+                self._add(number, 0, self._references.files.get_size(self._files[number]))
+            else:
+                raise FormatError(
+                    f"{self._path}/{name}: {value} is neither [url] nor [url, offset, length]"
+                )
+
+    def _number_file(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
+        """Return the number of a file that rows name; check it the first time."""
+        if url not in self._numbers:
+            try:
+                self._files.append(self._references.files.get_file(url))
+            except AccessError as error:
+                name = next(name for name, value in rows if value[0] == url)
+                error.add_note(f"chunk {self._path}/{name}")
+                raise
+            self._numbers[url] = len(self._files) - 1
+        return self._numbers[url]
+
+    def build_manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
+        """Return the manifest; ``flat`` are the numbers of the rows' chunks."""
+        order, shape = None, grid
+        if is_sparse(prod(grid), flat.size):
+            order, shape = np.argsort(flat), flat.shape
+        file, offset, length = self._columns
+        found = ChunkManifest.build(
+            shape,
+            files=self._files,
+            inline=self._inline,
+            file=_spread_values(file, flat, shape, MISSING, order),
+            offset=_spread_values(offset, flat, shape, 0, order),
+            length=_spread_values(length, flat, shape, 0, order),
+        )
+        return found if order is None else build_sparse(flat[order], found, grid)
+
+
+def _parse_metadata(key: str, value: Any, url: str) -> Any:
+    """Return metadata, given as text or as JSON."""
+    return (
+        parse_json(_decode_inline(value), f"{url}: key {key!r}")
+        if isinstance(value, str)
+        else value
+    )
+
+
+def _strip_c(name: str) -> str:
+    """Return the indices of a key, ``0`` for an array without axes.
+
+    Examples
+    --------
+    >>> _strip_c("c.0.1"), _strip_c("c")
+    ('0.1', '0')
+    """
+    return "0" if name == "c" else name.removeprefix("c.")
+
+
+def _decode_inline(value: Any) -> bytes:
+    """Return an inline value as bytes."""
+    if not isinstance(value, str):
+        return json.dumps(value).encode()
+    if not value.startswith("base64:"):
+        return value.encode()
+    try:
+        return base64.b64decode(value[len("base64:") :], validate=True)
+    except ValueError as error:
+        raise FormatError(f"inline value {value[:20]!r}: it is not base64 ({error})") from error
+
+
+def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
+    """Return the flat C-order number of every chunk key."""
+    rank = max(len(grid) - 1, 0)
+    # VirtualiZarr calls the only chunk of a scalar ""
+    if odd := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:
+        raise FormatError(f"{path}: chunk key {odd[0]!r} is not an index of a grid {grid}")
+    if not grid:
+        return np.zeros(len(names), np.int64)
+    try:
+        numbers = np.array(".".join(names).split("."), dtype=np.int64).reshape(-1, len(grid))
+    except ValueError as error:
+        raise FormatError(
+            f"{path}: a chunk key is not an index of a grid {grid} ({error})"
+        ) from error
+    is_outside = ((numbers >= np.array(grid)) | (numbers < 0)).any(axis=1)
+    if len(numbers) != len(names) or is_outside.any():
+        key = names[int(is_outside.argmax())]
+        raise FormatError(
+            f"{path}: the chunk {path}/{key} lies outside the grid {grid}, so its place in the "
+            f"array is not known; scan the files anew, or leave the variable out with "
+            f"drop_variables"
+        )
+    flat = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
+    if _has_repeats(flat, prod(grid)):
+        raise FormatError(f"{path}: two keys stand for one chunk")
+    return flat
+
+
+def _has_repeats(flat: npt.NDArray[np.int64], size: int) -> bool:
+    """Say whether a number below ``size`` comes twice."""
+    if is_sparse(size, flat.size):
+        return np.unique(flat).size != flat.size
+    seen = np.zeros(size, bool)
+    seen[flat] = True
+    return bool(np.count_nonzero(seen) != flat.size)
+
+
+def _spread_values(
+    values: Sequence[int],
+    flat: npt.NDArray[np.int64],
+    grid: tuple[int, ...],
+    rest: int,
+    order: npt.NDArray[np.int64] | None,
+) -> npt.NDArray[np.int64]:
+    """Return values at the places ``flat`` of a grid, or, given an order of them, in that order."""
+    given = np.asarray(values)
+    if given.dtype.kind != "i":
+        odd = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
+        raise FormatError(f"offset or length {odd!r}: it is not an integer of 64 bits")
+    if order is not None:
+        return given[order]
+    column = np.full(prod(grid), rest, np.int64)
+    column[flat] = given
+    return column.reshape(grid)
 
 
 # ---------------------------------------------------------------------- writing
@@ -289,3 +571,78 @@ def to_dict(
     data = edit_document(Document(), None, describe(group, "a dict of references", form), form)
     found: dict[str, Any] = json.loads(data)
     return found
+
+
+# ---------------------------------------------------------------------- compressed files
+
+
+def decompress(data: bytes, url: str) -> bytes:
+    """Return the content of a file that may be compressed.
+
+    Raises
+    ------
+    FormatError
+        It is damaged, or expands more than text can.
+    """
+    if (codec := _codec_of(data)) is None:
+        return data
+    most = limit_decoded_size(len(data))
+    parts: list[bytes] = []
+    size = 0
+    try:
+        stream = _open_reader(data, codec)
+        while part := stream.read(BLOCK):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise FormatError(
+                    f"{url}: its {len(data)} bytes expand to more than {most}; expand it yourself "
+                    f"if you trust it"
+                )
+    except OSError as error:
+        raise FormatError(
+            f"{url}: it begins like {codec}, but does not expand ({error}); fetch it again"
+        ) from error
+    return b"".join(parts)
+
+
+def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
+    """Return the beginning of a file's content, None if its first bytes are not enough."""
+    if (codec := _codec_of(head)) is None:
+        return head
+    try:
+        return bytes(_open_reader(head, codec).read(size))
+    except OSError:
+        return None
+
+
+def compress_for(data: bytes, url: str) -> bytes:
+    """Compress data as the name of a file asks."""
+    return _compress(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
+
+
+def compress_like(before: bytes, data: bytes) -> bytes:
+    """Compress data as the file was that held ``before``."""
+    return _compress(data, _codec_of(before))
+
+
+def _compress(data: bytes, codec: str | None) -> bytes:
+    if codec is None:
+        return data
+    if codec == "gzip":
+        import gzip
+
+        return gzip.compress(data, 6, mtime=0)
+    import pyarrow as pa
+
+    return bytes(pa.Codec("zstd", 9).compress(data, asbytes=True))
+
+
+def _codec_of(data: bytes) -> str | None:
+    return next((codec for magic, codec in MAGIC.items() if data.startswith(magic)), None)
+
+
+def _open_reader(data: bytes, codec: str) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.BufferReader(data), codec)

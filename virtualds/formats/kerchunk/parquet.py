@@ -33,12 +33,12 @@ from virtualds.formats.kerchunk.changed_rows import (
     find_same_rows,
     list_other_sources,
 )
-from virtualds.formats.kerchunk.record_files import encode_record
 from virtualds.formats.kerchunk.records import (
     EARLIER,
     WRITTEN,
     Records,
     RecordTable,
+    encode_record,
     hash_document,
     join_record_path,
 )

@@ -1,4 +1,4 @@
-"""Read records of kerchunk Parquet: files of references of one array.
+"""Records of kerchunk Parquet: files of references of one array, as we and other tools write them.
 
 kerchunk documentation, "References specification", section "Parquet references": the references of
 chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``path``, ``offset``,
@@ -8,13 +8,15 @@ chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from virtualds.chunks.columns import INLINE, pack_table, unpack_table
+from virtualds.chunks.columns import INLINE, MISSING, pack_table, unpack_table
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.record_cache import (
@@ -27,10 +29,10 @@ from virtualds.chunks.record_cache import (
 )
 from virtualds.chunks.table import SourceSummary, Table
 from virtualds.errors import AccessError, FormatError, ReadError
-from virtualds.formats.kerchunk.record_files import TOKEN, read_inline, read_integers, read_urls
 from virtualds.formats.referenced_files import (
     MALFORMED_ERRORS,
     ReferencedFiles,
+    explain_malformed,
     malformed_error,
     unreachable_error,
 )
@@ -48,6 +50,12 @@ WRITTEN = "records"
 since all their chunks are missing."""
 EARLIER = "earlier"
 """Key in our notes: names that the set had before, of which records have stayed."""
+
+
+TOKEN = b"virtualds"
+"""Key in the metadata of a record with the name of its set."""
+WRITER = b"virtualds-writer"
+"""Key in the metadata of a record with the name of its writer, so that no two records are equal."""
 
 
 def join_record_path(path: str, number: int) -> str:
@@ -94,7 +102,7 @@ class Records:
         self.token: str | None = notes.get("set")
         self.earlier: Sequence[str] = notes.get(EARLIER, ())
         self.allow = allow
-        self._noted = notes.get("files", {})
+        self.noted = notes.get("files", {})
         self.written: Mapping[str, Any] = notes.get(WRITTEN, {})
         # sets of other tools have no token: compare their marker with that at opening
         self._marker = None if self.token else self._describe_set()
@@ -124,7 +132,7 @@ class Records:
             return False
 
     def _open(self) -> None:
-        self._files = ReferencedFiles(self.source, self._noted, self.allow)
+        self._files = ReferencedFiles(self.source, self.noted, self.allow)
         self._kept: RecordCache[ChunkManifest] = RecordCache(CACHED // self.size)
 
     @property
@@ -134,52 +142,26 @@ class Records:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the records lie, not what is kept of them."""
-        names = (
-            "source",
-            "size",
-            "token",
-            "earlier",
-            "allow",
-            "written",
-            "_marker",
-            "_meaning",
-            "_opening",
-        )
-        kept = {name: getattr(self, name) for name in names}
-        return kept | {"_noted": pack_table(self._noted)}
+        left = ("_files", "_kept", "catalogue")
+        kept = {name: value for name, value in self.__dict__.items() if name not in left}
+        return kept | {"noted": pack_table(self.noted)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state, _noted=unpack_table(state["_noted"]))
+        self.__dict__.update(state, noted=unpack_table(state["noted"]))
         self._open()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return share_opening, (Records, self._opening, self.__getstate__())
-
-    def get_noted_files(self) -> tuple[SourceFile, ...] | None:
-        """Return the files that we have noted; None for sets of other tools."""
-        if self.token is None:
-            return None
-        return tuple(self._files.get_file(url) for url in self._noted)
-
-    def find_noted_files(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
-        """Return those of the noted files that have one of some urls; None as `get_noted_files`."""
-        if self.token is None or self.allow.protocol is not None:
-            noted = self.get_noted_files()
-            return None if noted is None else tuple(f for f in noted if f.url in urls)
-        # we write absolute urls, or urls relative to the set
-        texts = (text for url in urls for text in (url, make_relative(url, self.source.url)))
-        found = {self._files.get_file(text) for text in texts if text in self._noted}
-        return tuple(file for file in found if file.url in urls)
 
     @cached_property
     def catalogue(self) -> SourceSummary | None:
         """A summary of the files that we have noted; None for sets of other tools."""
         if self.token is None:
             return None
-        sizes = [noted[0] if noted else None for noted in self._noted.values()]
+        sizes = [noted[0] if noted else None for noted in self.noted.values()]
         known = [size for size in sizes if size is not None]
         nbytes = sum(known) if len(known) == len(sizes) else None
-        return SourceSummary(self.name, len(sizes), nbytes, next(iter(self._noted), None))
+        return SourceSummary(self.name, len(sizes), nbytes, next(iter(self.noted), None))
 
     def read_rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
         """Return chunks of one record, with the files that they lie in.
@@ -202,23 +184,10 @@ class Records:
             error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
             raise
 
-    def list_rows(self, path: str, count: int) -> Ints | None:
-        """Return the numbers of the rows in records that were written, None if all were."""
-        if (runs := self.written.get(path)) is None:
-            return None
-        try:
-            cuts = [(int(a) * self.size, min(int(b) * self.size, count)) for a, b in runs]
-        except MALFORMED_ERRORS as error:
-            raise malformed_error(self.source.url, error) from error
-        return np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in cuts)])
-
-    def _is_left_out(self, path: str, number: int) -> bool:
-        """Say whether a record was not written, since all its chunks are missing."""
-        runs = self.written.get(path)
-        return runs is not None and not any(a <= number < b for a, b in runs)
-
     def _read_record(self, path: str, number: int) -> ChunkManifest:
-        if self._is_left_out(path, number):
+        runs = self.written.get(path)
+        if runs is not None and not any(a <= number < b for a, b in runs):
+            # it was not written, since all its chunks are missing
             return ChunkManifest.missing((1,))
         url = f"{self.source.url}/{join_record_path(path, number)}"
         return self._kept.get(url, lambda: self._read(url))
@@ -232,9 +201,8 @@ class Records:
             data = find_store(url).read_all(url, self.source.options)
         except FileNotFoundError as error:
             if self.token is None:
-                return ChunkManifest.missing(
-                    (1,)
-                )  # other tools leave out records of missing chunks
+                # other tools leave out records of missing chunks
+                return ChunkManifest.missing((1,))
             raise ReadError(
                 f"{url}: it is gone; the set was replaced after it was opened, or is damaged: open "
                 f"it again"
@@ -323,22 +291,22 @@ class Records:
         )
 
 
+@dataclass(frozen=True, eq=False)
 class RecordTable(Table):
     """The references of one array in its records."""
 
-    def __init__(self, records: Records, path: str, count: int) -> None:
-        self._records = records
-        self._path = path
-        self._count = count
+    records: Records
+    path: str
+    count: int
 
     @property
     def _name(self) -> tuple[Any, ...]:
-        return (*self._records.name, self._path, self._count)
+        return (*self.records.name, self.path, self.count)
 
     @property
     def owner(self) -> tuple[Any, ...]:
         """The version of the set that the records are of."""
-        return self._records.name
+        return self.records.name
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RecordTable) and self._name == other._name
@@ -351,27 +319,164 @@ class RecordTable(Table):
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        return read_rows(
-            ids,
-            self._records.size,
-            lambda number, rows: self._records.read_rows(self._path, number, rows),
-        )
+        return read_rows(ids, self.records.size, partial(self.records.read_rows, self.path))
 
     def list_numbers(self) -> Ints | None:
         """Return the numbers of the chunks in records that were written, None if all were."""
-        return self._records.list_rows(self._path, self._count)
+        if (runs := self.records.written.get(self.path)) is None:
+            return None
+        size, url = self.records.size, self.records.source.url
+        with explain_malformed(url):
+            cuts = [(int(a) * size, min(int(b) * size, self.count)) for a, b in runs]
+        return np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in cuts)])
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that the set has noted; other sets are read as a whole."""
-        if (noted := self._records.get_noted_files()) is not None:
-            return noted
-        return ChunkManifest.of_table(self, (self._count,)).sources
+        if self.records.token is None:
+            return ChunkManifest.of_table(self, (self.count,)).sources
+        return tuple(map(self.records.get_file, self.records.noted))
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return those of its files that have one of the urls, without a look at all others."""
-        found = self._records.find_noted_files(urls)
-        return tuple(f for f in self.list_sources() if f.url in urls) if found is None else found
+        records = self.records
+        if records.token is None or records.allow.protocol is not None:
+            return super().find_sources(urls)
+        # we write absolute urls, or urls relative to the set
+        texts = (text for url in urls for text in (url, make_relative(url, records.source.url)))
+        found = {records.get_file(text) for text in texts if text in records.noted}
+        return tuple(file for file in found if file.url in urls)
 
     def summarize_sources(self) -> SourceSummary | None:
         """Return a summary of the files that the set has noted."""
-        return self._records.catalogue
+        return self.records.catalogue
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def encode_record(
+    chunks: ChunkManifest,
+    name: Callable[[str], str],
+    size: int,
+    token: str | None,
+    writer: str | None = None,
+) -> bytes:
+    """Return a row of chunks as a Parquet file, padded to the size of a record.
+
+    ``name`` takes the url of a file, and returns it as it is written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = _pad_column(np.asarray(chunks.file), size, MISSING)
+    offset, length = (
+        np.where(file >= 0, _pad_column(np.asarray(column), size, 0), 0)
+        for column in (chunks.offset, chunks.length)
+    )
+    path = _encode_paths(chunks, name, file)
+    names = {TOKEN: token, WRITER: writer}
+    schema = pa.schema(
+        [
+            pa.field("path", path.type),
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("size", pa.int64(), nullable=False),
+            pa.field("raw", pa.binary()),
+        ],
+        {key: name.encode() for key, name in names.items() if name is not None},
+    )
+    columns = [path, pa.array(offset), pa.array(length), _encode_inline(chunks, file)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.table(columns, schema=schema),
+        sink,
+        compression="zstd",
+        use_dictionary=["path"],
+        # fastparquet reads integers as floats, unless statistics say that none is null
+        write_statistics=["offset", "size"],
+    )
+    return bytes(sink.getvalue())
+
+
+def _encode_paths(chunks: ChunkManifest, name: Callable[[str], str], file: npt.NDArray[Any]) -> Any:
+    """Return the url of every row."""
+    import pyarrow as pa
+
+    used, codes = np.unique(file[file >= 0], return_inverse=True)
+    numbers = np.zeros(file.size, np.int32)
+    numbers[file >= 0] = codes
+    urls = pa.array([name(chunks.files[n].url) for n in used.tolist()], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
+
+
+def _encode_inline(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+    """Return the chunk of every row that holds one itself."""
+    import pyarrow as pa
+
+    if not (held := np.flatnonzero(file == INLINE)).size:
+        return pa.nulls(file.size, pa.binary())
+    values: list[bytes | None] = [None] * file.size
+    for row, number in zip(held.tolist(), chunks.offset[held].tolist(), strict=True):
+        values[row] = chunks.inline[number]
+    return pa.array(values, pa.binary())
+
+
+def _pad_column(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[Any]:
+    return np.concatenate([column, np.full(size - column.size, rest, column.dtype)])
+
+
+# ---------------------------------------------------------------------- columns
+# As pandas, Arrow and other tools write them.
+
+
+def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """Return the number of every row's url, -1 where there is none, and the urls."""
+    import pyarrow as pa
+
+    count = table.num_rows
+    if "path" not in table.column_names or not _is_filled(table["path"]):
+        return np.full(count, MISSING, np.int32), []
+    column = table["path"]
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    codes = column.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
+    urls = column.dictionary.cast(pa.string()).to_pylist()
+    # Arrow does not check the indices of a dictionary
+    if codes.size and not MISSING <= int(codes.min()) <= int(codes.max()) < len(urls):
+        raise FormatError(f"its column path has {len(urls)} texts, and a row of another number")
+    return codes.astype(np.int32), urls
+
+
+def read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
+    """Return which rows hold their chunk, and the chunks."""
+    import pyarrow as pa
+
+    count = table.num_rows
+    if "raw" not in table.column_names or not _is_filled(table["raw"]):
+        return np.zeros(count, bool), []
+    column = table["raw"]
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    held = column.is_valid().to_numpy()
+    return held, column.cast(pa.large_binary()).drop_null().to_pylist()
+
+
+def _is_filled(column: Any) -> bool:
+    """Say whether a column holds values: pandas gives empty columns any type."""
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)
+    return column.null_count < len(column) and not number
+
+
+def read_integers(table: Any, name: str) -> npt.NDArray[np.int64]:
+    """Return a column of integers, zeros where it has none: null, or NaN in columns of pandas."""
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, np.int64)
+    found = table[name].fill_null(0).to_numpy()
+    if found.dtype.kind == "f":
+        found = np.where(np.isnan(found), 0, found)
+    return np.array(found, np.int64)

@@ -7,7 +7,7 @@ references are read on demand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from virtualds.chunks.manifest import ChunkManifest
@@ -185,6 +185,15 @@ def _lay_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) 
     layers = tuple((p.origin, p.manifest.with_pipelines([0] * count)) for p in parts)
     whole = ChunkManifest.of_table(TiledReferences(grid, layers), grid)
     return ManifestPart(parts[0].fragment, (0,) * len(grid), whole.with_pipelines([used.pop()]))
+
+
+def list_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the parts of the manifests of all arrays, as metadata say them, with their arrays."""
+    for folder, node in nodes.items():
+        for transformer in node.get("storage_transformers") or ():
+            said = transformer["configuration"]
+            for part in [said] if transformer["name"] == JSON_MANIFEST else said["parts"]:
+                yield folder, part
 
 
 def read_source_table(

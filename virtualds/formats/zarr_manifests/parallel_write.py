@@ -18,7 +18,7 @@ from virtualds.chunks.table import Table
 from virtualds.errors import ReadError
 from virtualds.formats.zarr.document import FOLDER, Document
 from virtualds.formats.zarr_manifests.manifest_files import TableWriter
-from virtualds.formats.zarr_manifests.manifests import PARQUET_MANIFEST, read_source_table
+from virtualds.formats.zarr_manifests.manifests import list_parts, read_source_table
 from virtualds.formats.zarr_manifests.parquet_table import Counts, ParquetTable, read_counts
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path, to_written_path
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
@@ -143,26 +143,17 @@ def check_parts(place: PartsFolder, document: Document) -> list[str]:
 
 def _list_needed(document: Document) -> Iterator[str]:
     """Yield the paths of all records that the tables of a document consist of."""
-    for path, node in document.nodes.items():
-        for transformer in node.get("storage_transformers") or ():
-            if transformer["name"] != PARQUET_MANIFEST:
-                continue
-            for part in transformer["configuration"]["parts"]:
-                if (table := part.get("table")) is None:
-                    continue
-                folder, sources = (
-                    to_set_path(path, table["path"]),
-                    read_source_table(path, table["sources"]),
-                )
-                yield from _list_records(folder, _count_rows(table))
-                yield from _list_records(sources.folder, sources.rows)
-                if path_of_counts := read_counts(table.get("counts")).path:
-                    yield f"{folder}/{path_of_counts}"
-
-
-def _count_rows(table: Mapping[str, Any]) -> int:
-    rows: int = table["chunks" if "begins" in table else "rows"]
-    return rows
+    for path, part in list_parts(document.nodes):
+        if (table := part.get("table")) is None:
+            continue
+        folder, sources = (
+            to_set_path(path, table["path"]),
+            read_source_table(path, table["sources"]),
+        )
+        yield from _list_records(folder, table["chunks" if "begins" in table else "rows"])
+        yield from _list_records(sources.folder, sources.rows)
+        if path_of_counts := read_counts(table.get("counts")).path:
+            yield f"{folder}/{path_of_counts}"
 
 
 def _list_records(folder: str, rows: int) -> Iterator[str]:

@@ -25,9 +25,7 @@ from virtualds.formats.referenced_files import MALFORMED_ERRORS
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.formats.zarr_manifests.source_table import (
     RECORD_SIZE,
-    MovedSources,
     SourceTable,
-    move_sources,
 )
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
@@ -125,7 +123,7 @@ class ParquetTable(Table):
         Path of the records in the set.
     rows : int
         Number of rows in the records.
-    sources : SourceTable or MovedSources
+    sources : SourceTable
     has_pipelines : bool
         Whether rows have a pipeline.
     pipelines : int
@@ -145,7 +143,7 @@ class ParquetTable(Table):
     store: SetFiles
     folder: str
     rows: int
-    sources: SourceTable | MovedSources
+    sources: SourceTable
     has_pipelines: bool = False
     pipelines: int = 1
     counts: Counts = NO_COUNTS
@@ -213,12 +211,13 @@ class ParquetTable(Table):
         chunks = self._count_noted() if (start, stop) == (0, self.rows) else None
         if chunks is None:
             chunks = self._count_rows(start, stop)
-        name = (self.store, self.sources.folder, self.sources.rows)
+        # moved files are another list, which its arrays share
+        name = (self.store, self.sources.folder, self.sources.rows, id(self.sources.moved))
         return CountedSources(name, chunks, lambda: self.sources.read_columns(self.store))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ParquetTable:
         """Return the same rows, of which the files are what ``change`` makes of them."""
-        return replace(self, sources=move_sources(self.sources, self.store, change))
+        return replace(self, sources=self.sources.move(self.store, change))
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return those of the files of the table of sources that have one of the urls."""

@@ -28,7 +28,7 @@ from virtualds.formats.zarr.document import (
     list_value_chunks,
     name_snapshot,
 )
-from virtualds.formats.zarr_manifests.manifests import JSON_MANIFEST, read_source_table
+from virtualds.formats.zarr_manifests.manifests import list_parts, read_source_table
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path
 from virtualds.formats.zarr_manifests.source_table import SourceTable
 from virtualds.json_values import parse_json
@@ -300,13 +300,8 @@ def collect_needed_files(
             found |= {path, path.removesuffix(".gz")}
         found.update(item[0] for item in document.notes.get(HISTORY, ()) if len(item) == 3)
         found.update(_list_chunks(document))
-        for folder, node in document.nodes.items():
-            for transformer in node.get("storage_transformers") or ():
-                said = transformer["configuration"]
-                is_json = transformer["name"] == JSON_MANIFEST
-                parts = [said] if is_json else said["parts"]
-                for part in parts:
-                    _add_needed(folder, part, manifests, found, tables)
+        for folder, part in list_parts(document.nodes):
+            _add_needed(folder, part, manifests, found, tables)
     return found
 
 

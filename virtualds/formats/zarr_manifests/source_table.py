@@ -41,12 +41,27 @@ PathRanges = tuple[tuple[str, str], ...]
 class SourceTable(NamedTuple):
     """The table of files that a manifest numbers: its folder, and its number of rows.
 
-    ``ranges`` are known of large tables that this package has written.
+    ``ranges`` are known of large tables that this package has written. ``moved`` are the files that
+    it numbers once theirs have moved: they are written when they are committed.
     """
 
     folder: str
     rows: int
     ranges: PathRanges = ()
+    moved: tuple[SourceFile, ...] | None = None
+
+    def move(self, store: SetFiles, change: Callable[[SourceFile], SourceFile]) -> SourceTable:
+        """Return the table with what ``change`` makes of its files; arrays share the answer."""
+        if self.moved is not None:
+            return self._replace(moved=tuple(map(change, self.moved)))
+
+        def made() -> SourceTable:
+            known = self.read_files(store, np.arange(self.rows))
+            files = tuple(map(change, known))
+            return self if files == known else self._replace(moved=files)
+
+        found: SourceTable = store.get_cached(("moved", self, change), made)
+        return found
 
     def read_fingerprints(self, store: SetFiles, numbers: Ints) -> list[tuple[str, Fingerprint]]:
         """Return paths and fingerprints of files by their numbers."""
@@ -65,6 +80,8 @@ class SourceTable(NamedTuple):
 
     def read_columns(self, store: SetFiles) -> SourceColumns:
         """Return all files as columns: no object is made for each of a million files."""
+        if self.moved is not None:
+            return SourceColumns.of(self.moved)
         parts = [self._read_record_columns(store, n) for n in range(-(-self.rows // RECORD_SIZE))]
         if not parts:
             return SourceColumns.of(())
@@ -88,6 +105,8 @@ class SourceTable(NamedTuple):
 
         Arrays that share the table share the answer.
         """
+        if self.moved is not None:
+            return tuple(file for file in self.moved if file.url in urls)
         name = ("found", self.folder, frozenset(urls))
         found: tuple[SourceFile, ...] = store.get_cached(name, lambda: self._search(store, urls))
         return found
@@ -114,8 +133,10 @@ class SourceTable(NamedTuple):
             or (place < len(paths) and paths[place] <= self.ranges[record][1])
         ]
 
-    def summarize(self, store: SetFiles) -> SourceSummary:
-        """Return a summary of all files, made once for all arrays."""
+    def summarize(self, store: SetFiles) -> SourceSummary | None:
+        """Return a summary of all files, made once for all arrays; None if they have moved."""
+        if self.moved is not None:
+            return None
         name = (store.root, self.folder, self.rows)
         found: SourceSummary = store.get_cached(
             name, lambda: SourceSummary(name[:2], *self._sum_files(store))
@@ -144,6 +165,8 @@ class SourceTable(NamedTuple):
 
     def read_files(self, store: SetFiles, numbers: Ints) -> tuple[SourceFile, ...]:
         """Return files by their numbers; arrays share large tuples of the same numbers."""
+        if self.moved is not None:
+            return tuple(self.moved[number] for number in numbers.tolist())
 
         def made() -> tuple[SourceFile, ...]:
             return tuple(store.get_file(*one) for one in self.read_fingerprints(store, numbers))
@@ -152,56 +175,6 @@ class SourceTable(NamedTuple):
             return made()
         found: tuple[SourceFile, ...] = store.get_cached((self.folder, numbers.tobytes()), made)
         return found
-
-
-class MovedSources(NamedTuple):
-    """The files of a table of a set that have moved: it is written when they are committed."""
-
-    before: SourceTable
-    files: tuple[SourceFile, ...]
-
-    @property
-    def folder(self) -> str:
-        """A name that no table in the set has."""
-        return f"{self.before.folder} moved"
-
-    @property
-    def rows(self) -> int:
-        """Number of files."""
-        return len(self.files)
-
-    def read_files(self, store: SetFiles, numbers: Ints) -> tuple[SourceFile, ...]:
-        """Return files by their numbers."""
-        return tuple(self.files[number] for number in numbers.tolist())
-
-    def read_columns(self, store: SetFiles) -> SourceColumns:
-        """Return all files as columns."""
-        return SourceColumns.of(self.files)
-
-    def find_files(self, store: SetFiles, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return the files of some urls."""
-        return tuple(file for file in self.files if file.url in urls)
-
-    def summarize(self, store: SetFiles) -> None:
-        """Return None: the files have to be listed."""
-
-
-def move_sources(
-    sources: SourceTable | MovedSources,
-    store: SetFiles,
-    change: Callable[[SourceFile], SourceFile],
-) -> SourceTable | MovedSources:
-    """Return what ``change`` makes of the files of a table, which arrays share."""
-    if isinstance(sources, MovedSources):
-        return sources._replace(files=tuple(map(change, sources.files)))
-
-    def made() -> SourceTable | MovedSources:
-        known = sources.read_files(store, np.arange(sources.rows))
-        files = tuple(map(change, known))
-        return sources if files == known else MovedSources(sources, files)
-
-    found: SourceTable | MovedSources = store.get_cached(("moved", sources, change), made)
-    return found
 
 
 def _read_source_rows(

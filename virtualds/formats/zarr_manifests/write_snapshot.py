@@ -407,17 +407,17 @@ class SnapshotWriter:
 
     def _place_sources(self, table: ParquetTable) -> str:
         """Return the folder of the files of a table of the set; write those that have moved."""
-        sources = table.sources
-        if isinstance(sources, SourceTable):
+        sources = table.sources._replace(moved=None)
+        if table.sources.moved is None:
             if sources.ranges:
                 self._ranges[sources.folder] = sources.ranges
             return sources.folder
-        if sources.before not in self._moved:
+        if sources not in self._moved:
             folder = f"{FOLDER}/{self.name}/sources.{len(self._moved)}"
-            rows = [(self.make_path(file.url), file.fingerprint) for file in sources.files]
+            rows = [(self.make_path(file.url), file.fingerprint) for file in table.sources.moved]
             write_source_rows(folder, rows, self.put)
-            self._moved[sources.before] = folder
-        return self._moved[sources.before]
+            self._moved[sources] = folder
+        return self._moved[sources]
 
     def make_path(self, url: str) -> str:
         """Return a url as it is written in the set."""
