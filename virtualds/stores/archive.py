@@ -378,7 +378,7 @@ class _Archive:
     begins: dict[int, int] = field(default_factory=dict, compare=False)
     """Where data begin, by the places of the headers that have been read."""
 
-    def find_begin(self, member: ArchiveMember, place: int, data: bytes) -> int:
+    def find_begin(self, member: ArchiveMember, place: int = 0, data: bytes = b"") -> int:
         """Return where the data of a member begin; if need be from ``data``, its header."""
         if member.offset is not None:
             return member.offset
@@ -432,7 +432,8 @@ class ArchiveStore(Store):
                 raise StoreError(
                     f"the member has {member.length} bytes, not {offset + length}", item
                 )
-        [begin] = self._find_offsets(archive, [member])
+        self._read_headers(archive, [member])
+        begin = archive.find_begin(member)
         moved = [(begin + offset, length) for offset, length in ranges]
         found = self._store_for(archive.file.url).get_ranges(archive.file, moved)
         for item, data in enumerate(found):
@@ -482,17 +483,15 @@ class ArchiveStore(Store):
     def locate_members(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
         """Return for each member its archive, and the offset of its data there."""
         found = [self._find_member(file) for file in files]
-        for file, (_, member) in zip(files, found, strict=True):
+        by_archive: dict[SourceFile, tuple[_Archive, list[ArchiveMember]]] = {}
+        for file, (archive, member) in zip(files, found, strict=True):
             if member.packed is not None:
                 raise make_member_error(file.url)
-        offsets: dict[int, int] = {}
-        by_archive: dict[SourceFile, list[int]] = {}
-        for number, (archive, _) in enumerate(found):
-            by_archive.setdefault(archive.file, []).append(number)
-        for numbers in by_archive.values():
-            begins = self._find_offsets(found[numbers[0]][0], [found[n][1] for n in numbers])
-            offsets |= dict(zip(numbers, begins, strict=True))
-        return [(archive.file, offsets[n]) for n, (archive, _) in enumerate(found)]
+            by_archive.setdefault(archive.file, (archive, []))[1].append(member)
+        for archive, members in by_archive.values():
+            self._read_headers(archive, members)
+        known = [(by_archive[archive.file][0], member) for archive, member in found]
+        return [(archive.file, archive.find_begin(member)) for archive, member in known]
 
     def read_heads(self, files: Sequence[SourceFile], length: int) -> list[bytes]:
         """Return the first bytes of members of one archive, with one request for all."""
@@ -614,16 +613,15 @@ class ArchiveStore(Store):
                 held[n] = bytes(data)
         return held
 
-    def _find_offsets(self, archive: _Archive, members: Sequence[ArchiveMember]) -> list[int]:
-        """Return the offsets of members, from their headers where necessary."""
-        unknown = {m.header: m for m in members if m.offset is None}
-        unknown = {place: m for place, m in unknown.items() if place not in archive.begins}
+    def _read_headers(self, archive: _Archive, members: Sequence[ArchiveMember]) -> None:
+        """Read the headers of members of which it is not known where their data begin."""
+        odd = (member for member in members if member.offset is None)
+        unknown = {member.header: member for member in odd if member.header not in archive.begins}
         headers = self._store_for(archive.file.url).get_ranges(
             archive.file, [(place, LOCAL_HEADER) for place in unknown]
         )
         for (place, member), header in zip(unknown.items(), headers, strict=True):
             archive.find_begin(member, place, header)
-        return [archive.find_begin(member, member.header, b"") for member in members]
 
 
 def _count_stored(member: ArchiveMember, length: int) -> int:
