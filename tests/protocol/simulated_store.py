@@ -248,9 +248,6 @@ class ObjectFilesystem(Filesystem):
         data, version, writer = ask("GET", path)
         return data, Version.of(version, writer)
 
-    def find_version(self, path: str) -> str:
-        return str(ask("HEAD", path)[1])
-
     def find_writer(self, path: str) -> tuple[str | None, str]:
         _, version, writer = ask("HEAD", path)
         return writer, version

@@ -38,21 +38,14 @@ from virtualds.urls import join_path, path_or_url, scheme_of, split_archive_url
 # files and for members of archives.
 
 
-class Compression(NamedTuple):
-    """A program that compresses files, and its name in fsspec, if it has one."""
-
-    program: str
-    fsspec: str | None
-
-
 COMPRESSIONS = {
-    b"\x1f\x8b": Compression("gzip", "gzip"),
-    b"\x1f\x9d": Compression("compress", None),
-    b"BZh": Compression("bzip2", "bz2"),
-    b"\xfd7zXZ\0": Compression("xz", "xz"),
-    b"\x28\xb5\x2f\xfd": Compression("zstd", "zstd"),
+    b"\x1f\x8b": ("gzip", "gzip"),
+    b"\x1f\x9d": ("compress", None),
+    b"BZh": ("bzip2", "bz2"),
+    b"\xfd7zXZ\0": ("xz", "xz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd"),
 }
-"""The programs by the first bytes of what they make."""
+"""Programs that compress files, by the first bytes of what they make, and their names in fsspec."""
 
 TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 """Suffixes of compressed tar archives, of which fsspec reads members."""
@@ -60,39 +53,32 @@ TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 def demand_uncompressed(url: str, head: bytes, options: StorageOptions | None = None) -> None:
     """Refuse a file that begins as a compressed one does."""
-    found = next((how for magic, how in COMPRESSIONS.items() if head.startswith(magic)), None)
-    if found is None:
-        return
-    if url.partition("?")[0].endswith(TARS):
-        shown = url if scheme_of(url) == "tar" else f"tar://MEMBER::{url}"
-        raise make_compressed_error(url, found.program, _call_fsspec(shown))
-    call = found.fsspec and _call_fsspec(
-        url, f", compression={found.fsspec!r}", ", **storage_options" if options else ""
-    )
-    raise make_compressed_error(url, found.program, call)
+    for program, name in (how for magic, how in COMPRESSIONS.items() if head.startswith(magic)):
+        if url.partition("?")[0].endswith(TARS):
+            shown = url if scheme_of(url) == "tar" else f"tar://MEMBER::{url}"
+            raise make_compressed_error(url, program, shown)
+        how = f", compression={name!r}{', **storage_options' if options else ''}"
+        raise make_compressed_error(url, program, url if name else None, how)
 
 
 def make_member_error(url: str) -> UnsupportedError:
     """Return the error of a deflated member of a zip archive, of which a part is wanted."""
-    return make_compressed_error(url, "deflate", _call_fsspec(url))
+    return make_compressed_error(url, "deflate", url)
 
 
-def make_compressed_error(url: str, program: str, call: str | None) -> UnsupportedError:
-    """Return the error of a compressed file, with the lines that open it by a call of fsspec."""
+def make_compressed_error(
+    url: str, program: str, shown: str | None, how: str = ""
+) -> UnsupportedError:
+    """Return the error of a compressed file, and how fsspec opens it, if it can."""
     reason = f"{url}: it is compressed as a whole by {program}, so its chunks are no byte ranges"
-    if call is None:
+    if shown is None:
         return UnsupportedError(f"{reason}; decompress it")
     return UnsupportedError(
         f"{reason}; decompress it, or open it in memory:\n"
-        f"  with {call} as file:\n"
+        f"  with fsspec.open({path_or_url(shown)!r}{how}) as file:\n"
         f"      ds = virtualds.open_virtual_dataset(file.read())\n"
         f"  ds.virtual.materialize('copy.zarr')  # to keep it"
     )
-
-
-def _call_fsspec(url: str, *options: str) -> str:
-    shown = path_or_url(url)
-    return f"fsspec.open({shown!r}{''.join(options)})"
 
 
 # ---------------------------------------------------------------------- members
@@ -378,7 +364,7 @@ class _Archive:
     begins: dict[int, int] = field(default_factory=dict, compare=False)
     """Where data begin, by the places of the headers that have been read."""
 
-    def find_begin(self, member: ArchiveMember, place: int, data: bytes) -> int:
+    def find_begin(self, member: ArchiveMember, place: int = 0, data: bytes = b"") -> int:
         """Return where the data of a member begin; if need be from ``data``, its header."""
         if member.offset is not None:
             return member.offset
@@ -432,7 +418,8 @@ class ArchiveStore(Store):
                 raise StoreError(
                     f"the member has {member.length} bytes, not {offset + length}", item
                 )
-        [begin] = self._find_offsets(archive, [member])
+        self._read_headers(archive, [member])
+        begin = archive.find_begin(member)
         moved = [(begin + offset, length) for offset, length in ranges]
         found = self._store_for(archive.file.url).get_ranges(archive.file, moved)
         for item, data in enumerate(found):
@@ -482,17 +469,15 @@ class ArchiveStore(Store):
     def locate_members(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
         """Return for each member its archive, and the offset of its data there."""
         found = [self._find_member(file) for file in files]
-        for file, (_, member) in zip(files, found, strict=True):
+        by_archive: dict[SourceFile, tuple[_Archive, list[ArchiveMember]]] = {}
+        for file, (archive, member) in zip(files, found, strict=True):
             if member.packed is not None:
                 raise make_member_error(file.url)
-        offsets: dict[int, int] = {}
-        by_archive: dict[SourceFile, list[int]] = {}
-        for number, (archive, _) in enumerate(found):
-            by_archive.setdefault(archive.file, []).append(number)
-        for numbers in by_archive.values():
-            begins = self._find_offsets(found[numbers[0]][0], [found[n][1] for n in numbers])
-            offsets |= dict(zip(numbers, begins, strict=True))
-        return [(archive.file, offsets[n]) for n, (archive, _) in enumerate(found)]
+            by_archive.setdefault(archive.file, (archive, []))[1].append(member)
+        for archive, members in by_archive.values():
+            self._read_headers(archive, members)
+        known = [(by_archive[archive.file][0], member) for archive, member in found]
+        return [(archive.file, archive.find_begin(member)) for archive, member in known]
 
     def read_heads(self, files: Sequence[SourceFile], length: int) -> list[bytes]:
         """Return the first bytes of members of one archive, with one request for all."""
@@ -614,16 +599,15 @@ class ArchiveStore(Store):
                 held[n] = bytes(data)
         return held
 
-    def _find_offsets(self, archive: _Archive, members: Sequence[ArchiveMember]) -> list[int]:
-        """Return the offsets of members, from their headers where necessary."""
-        unknown = {m.header: m for m in members if m.offset is None}
-        unknown = {place: m for place, m in unknown.items() if place not in archive.begins}
+    def _read_headers(self, archive: _Archive, members: Sequence[ArchiveMember]) -> None:
+        """Read the headers of members of which it is not known where their data begin."""
+        odd = (member for member in members if member.offset is None)
+        unknown = {member.header: member for member in odd if member.header not in archive.begins}
         headers = self._store_for(archive.file.url).get_ranges(
             archive.file, [(place, LOCAL_HEADER) for place in unknown]
         )
         for (place, member), header in zip(unknown.items(), headers, strict=True):
             archive.find_begin(member, place, header)
-        return [archive.find_begin(member, member.header, b"") for member in members]
 
 
 def _count_stored(member: ArchiveMember, length: int) -> int:

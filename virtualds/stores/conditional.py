@@ -215,9 +215,6 @@ class ConditionalFiles(Protocol):
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return the bytes of an object, and its `Version`, with its `WRITER` if that is known."""
 
-    def find_version(self, path: str) -> str:
-        """Return the version of an object."""
-
     def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
         """Write an object by one conditional request, with `WRITER` in its metadata.
 
@@ -247,8 +244,7 @@ class InObjectStore(ByContent):
         return found
 
     def find_version(self, filesystem: Any, path: str) -> str:
-        """Return the version of an object."""
-        return str(filesystem.find_version(path))
+        return str(filesystem.find_writer(path)[1])
 
     def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
         try:

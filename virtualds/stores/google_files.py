@@ -119,11 +119,8 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
             return bytes(data), Version.of(str(found), writer)
         # Some servers do not send it. If a writer comes in between, a version that is older than
         # the bytes only lets a write be refused.
-        version = self.find_version(path)
+        _, version = self.find_writer(path)
         return bytes(self.call("GET", self.url(path))[1]), version
-
-    def find_version(self, path: str) -> str:
-        return self.find_writer(path)[1]
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
         """Return the writer and the generation of an object, past all caches."""

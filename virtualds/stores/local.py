@@ -290,22 +290,13 @@ def _build_table(target: Array, done: int) -> Array:
     row, part = divmod(done, length)
     most = min(MOST_ROWS, MOST_BYTES // length or 1, target.nbytes // length - row)
     table = np.empty((most, 2), np.uintp)
-    # where a stride is negative the address wraps around, as in C
-    steps = _compute_steps(np.arange(row, row + most), target.shape[:apart], target.strides)
-    table[:, 0] = steps.astype(np.uintp) + np.uintp(target.__array_interface__["data"][0])
-    table[:, 1] = length
+    table[:] = target.__array_interface__["data"][0], length
+    places = np.unravel_index(np.arange(row, row + most), target.shape[:apart] or (1,))
+    for along, stride in zip(places, target.strides[:apart], strict=False):
+        # where a stride is negative the address wraps around, as in C
+        table[:, 0] += (along * stride).astype(np.uintp)
     table[0] = table[0, 0] + part, min(length - part, MOST_BYTES)
     return table
-
-
-def _compute_steps(numbers: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """Return the distances in bytes of some elements, given by number, from the first one."""
-    steps = np.zeros(numbers.shape, np.intp)
-    for size, stride in zip(reversed(shape), reversed(strides[: len(shape)]), strict=True):
-        if size > 1:
-            numbers, along = np.divmod(numbers, size)
-            steps += along * stride
-    return steps
 
 
 def _preadv(handle: int, table: Array, offset: int) -> int:

@@ -494,9 +494,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         found = self.fetch_range(path)
         return found.data, Version.of(str(found.etag), found.writer)
 
-    def find_version(self, path: str) -> str:
-        return self.find_writer(path)[1]
-
     def find_writer(self, path: str) -> tuple[str | None, str]:
         meta, marks = self._head(path)
         return marks.get(WRITER), str(self._etag(meta))
