@@ -225,26 +225,26 @@ class _ContentCopier:
         return replace(variable, data=replace(array, fragments=fragments))
 
     def _copy_manifest(self, chunks: StoredChunks) -> ChunkManifest:
-        ids, which = chunks.find_distinct()
-        copies: dict[int, tuple[str, int]] = {}
+        there = chunks.file >= 0
+        # many threads add to it
+        copied: list[int] = []
 
-        def copy(batch: Ints, found: Sequence[bytes]) -> None:
-            for one, data in zip(batch.tolist(), found, strict=True):
-                copies[one] = self._put(data), checksum_of(data) if self._checksums else 0
-            self._advance(int(chunks.length[batch].sum()))
+        def keep(data: bytes) -> tuple[str, int]:
+            path = self._put(data)
+            copied.append(len(data))
+            self._advance(len(data))
+            return path, checksum_of(data) if self._checksums else 0
 
-        chunks.read(ids, copy)
+        rows, copies, which = chunks.read_distinct(there, keep)
         # equal references are copied once
-        self._advance(int(chunks.length[chunks.file >= 0].sum() - chunks.length[ids].sum()))
-        done = [copies[one] for one in ids.tolist()]
-        numbers = {path: n for n, path in enumerate(dict.fromkeys(path for path, _ in done))}
+        self._advance(int(chunks.length[there].sum()) - sum(copied))
         # the files need no fingerprints: their names are hashes
-        files = [SourceFile(f"{self._root}/{path}", options=self._options) for path in numbers]
-        columns: dict[str, Any] = {"file": np.array([numbers[p] for p, _ in done], np.int32)[which]}
+        files = [SourceFile(f"{self._root}/{path}", options=self._options) for path, _ in copies]
+        columns: dict[str, Any] = {"file": which}
         if self._checksums:
-            columns["checksum"] = np.array([found for _, found in done], np.uint64)[which]
-        there, old = np.flatnonzero(chunks.file >= 0), chunks.manifest
-        return replace_chunks(old, there, files, old.inline, offset=0, **columns)
+            columns["checksum"] = np.array([found for _, found in copies], np.uint64)[which]
+        old = chunks.manifest
+        return replace_chunks(old, rows, files, old.inline, offset=0, **columns)
 
     def _put(self, data: bytes) -> str:
         """Write bytes under their hash, unless the set has them already; return their path."""

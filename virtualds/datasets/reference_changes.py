@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.subchunks import can_be_cut, cut_chunks
@@ -35,18 +33,11 @@ def hold_small_chunks(manifest: ChunkManifest, name: str, most: int) -> ChunkMan
     is_small = (chunks.file >= 0) & (chunks.length <= most)
     if not is_small.any():
         return manifest
-    ids, which = chunks.find_distinct()
-    found: dict[int, bytes] = {}
-    chunks.read(ids[is_small[ids]], lambda batch, data: found.update(zip(batch, data, strict=True)))
-    inline = (*chunks.manifest.inline, *dict.fromkeys(found[one] for one in sorted(found)))
-    number = {data: n for n, data in reversed(list(enumerate(inline)))}
-    rows = np.flatnonzero(is_small)
-    held = ids[which[is_small[chunks.file >= 0]]].tolist()
-    places = [number[found[one]] for one in held]
-    changed = replace_chunks(
-        chunks.manifest, rows, chunks.manifest.files, inline, file=INLINE, offset=places
-    )
-    return changed.pruned()
+    rows, new, which = chunks.read_distinct(is_small, lambda data: data)
+    old = chunks.manifest
+    numbers = len(old.inline) + which
+    inline = (*old.inline, *new)
+    return replace_chunks(old, rows, old.files, inline, file=INLINE, offset=numbers).pruned()
 
 
 # ---------------------------------------------------------------------- what a user asks for

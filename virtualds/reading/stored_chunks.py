@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.chunks.columns import COLUMNS, INLINE
 from virtualds.chunks.manifest import ChunkManifest
@@ -45,16 +46,28 @@ class StoredChunks:
             getattr(self.manifest, column).ravel() for column in COLUMNS
         )
 
-    def find_distinct(self) -> tuple[Ints, Ints]:
-        """Return one chunk for each byte range, and for each chunk the number of its range.
+    def read_distinct(
+        self, chosen: npt.NDArray[np.bool_], keep: Callable[[bytes], Hashable]
+    ) -> tuple[Ints, list[Any], Ints]:
+        """Give the bytes of chosen chunks to ``keep``, each range once.
 
-        Only chunks that lie in files are counted.
+        Return the numbers of the chunks, what ``keep`` has returned, equal things once, and the
+        place in that of each chunk.
         """
-        there = np.flatnonzero(self.file >= 0)
+        rows = np.flatnonzero(chosen)
         columns = (self.file, self.offset, self.length, self.checksum)
-        rows = np.stack([column[there].astype(np.int64) for column in columns], axis=1)
-        _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        return there[first], inverse.ravel()
+        table = np.stack([column[rows].astype(np.int64) for column in columns], axis=1)
+        _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        found: dict[int, Hashable] = {}
+
+        def note(batch: Ints, chunks: Sequence[bytes]) -> None:
+            for one, data in zip(batch.tolist(), chunks, strict=True):
+                found[one] = keep(data)
+
+        self.read(rows[first], note)
+        numbers: dict[Hashable, int] = {}
+        each = [numbers.setdefault(found[one], len(numbers)) for one in rows[first].tolist()]
+        return rows, list(numbers), np.array(each, np.int64)[which.ravel()]
 
     def read(self, ids: Ints, work: Work) -> None:
         """Call ``work`` with all of some chunks, a batch at a time, in several threads.
