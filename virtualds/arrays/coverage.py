@@ -44,8 +44,8 @@ class Coverage:
     Examples
     --------
     >>> found = Coverage(9, ("a.nc", "b.nc"), *np.array([[0, 1], [0, 6], [4, 9]]))
-    >>> found.find_uncovered()
-    [(4, 6)]
+    >>> found.find_uncovered(), found.list_stretches()
+    ([(4, 6)], {'a.nc': [(0, 4)], 'b.nc': [(6, 9)]})
     """
 
     size: int

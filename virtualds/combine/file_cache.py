@@ -320,16 +320,12 @@ def _copy_values(batch: FileBatch) -> FileBatch:
     below = None
     if batch.below is not None:
         below = {path: _copy_values(one) for path, one in batch.below.items()}
-    return replace(batch, group=_copy_group(batch.group), below=below)
 
+    def copy(path: str, variable: ManifestVariable) -> ManifestVariable:
+        data = variable.data
+        return replace(variable, data=data.copy()) if isinstance(data, np.ndarray) else variable
 
-def _copy_group(group: ManifestGroup) -> ManifestGroup:
-    variables = {
-        name: replace(v, data=v.data.copy()) if isinstance(v.data, np.ndarray) else v
-        for name, v in group.variables.items()
-    }
-    below = {name: _copy_group(child) for name, child in group.groups.items()}
-    return replace(group, variables=variables, groups=below)
+    return replace(batch, group=batch.group.map_variables(copy), below=below)
 
 
 def to_batch(opened: FileBatch | OpenedAlone) -> FileBatch:

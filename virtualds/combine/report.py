@@ -206,7 +206,13 @@ class SchemaCounter:
                 self._plans[key] = plans, frozenset(told.items()), told
             _, schema, facts = self._plans[key]
         elif isinstance(opened, xr.Dataset):
-            facts = dict(_list_facts_of_dataset(opened))
+            facts = {
+                key: text
+                for name, v in opened.variables.items()
+                for key, text in _list_shown(
+                    str(name), name in opened.coords, v.dims, v.dtype, v.attrs
+                )
+            }
             schema = frozenset(facts.items())
         else:
             return
@@ -236,33 +242,24 @@ def _list_facts(batch: FileBatch, path: str) -> Iterator[tuple[tuple[str, str], 
     for stored, part in batch.plan.parts.items():
         name = f"{path}{stored if part.name is None else part.name}"
         attributes = {**part.attributes, **part.encoding, **part.declared}
-        role = "coordinate" if part.name in batch.plan.coordinates else "data variable"
-        yield (name, ROLE), role
-        yield (name, DIMENSIONS), ", ".join(map(str, part.decoded[0]))
-        yield (name, DTYPE), str(part.decoded[1])
+        is_coordinate = part.name in batch.plan.coordinates
+        yield from _list_shown(name, is_coordinate, *part.decoded, attributes)
         yield (name, STORED), str(part.stored[1].newbyteorder("="))
         yield (name, SCALE), format_attributes(attributes, SCALING)
         yield (name, FILL), format_attributes(attributes, FILLS)
-        yield from _list_units(name, attributes)
 
 
-def _list_facts_of_dataset(dataset: xr.Dataset) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield the same facts of a dataset, whose variables are decoded."""
-    for variable_name, variable in dataset.variables.items():
-        name = str(variable_name)
-        role = "coordinate" if variable_name in dataset.coords else "data variable"
-        yield (name, ROLE), role
-        yield (name, DIMENSIONS), ", ".join(map(str, variable.dims))
-        yield (name, DTYPE), str(variable.dtype)
-        yield from _list_units(name, variable.attrs)
-
-
-def _list_units(name: str, attributes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield units and calendar; the date that times count from says nothing of a schema."""
-    if "calendar" in attributes:
-        yield (name, CALENDAR), str(attributes["calendar"])
-    if "units" in attributes and " since " not in str(attributes["units"]):
-        yield (name, UNITS), str(attributes["units"])
+def _list_shown(
+    name: str, is_coordinate: bool, dims: Iterable[Hashable], dtype: Any, given: Mapping[Any, Any]
+) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the facts that decoded variables show, but for what times count from."""
+    yield (name, ROLE), "coordinate" if is_coordinate else "data variable"
+    yield (name, DIMENSIONS), ", ".join(map(str, dims))
+    yield (name, DTYPE), str(dtype)
+    if "calendar" in given:
+        yield (name, CALENDAR), str(given["calendar"])
+    if "units" in given and " since " not in str(given["units"]):
+        yield (name, UNITS), str(given["units"])
 
 
 def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:

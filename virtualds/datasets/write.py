@@ -261,13 +261,12 @@ class WriteOptions:
         check_choice("new_variables", self.new_variables, NEW_VARIABLES)
         check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
         check_conflict(self.conflict)
-        self._check_appending()
         AccessPolicy.of(self.allow)
         normalise_path(self.group)
         _ = self.rewriting
 
     def _check_mode(self) -> None:
-        """Refuse an unknown mode, and a region or a dimension that it does not take."""
+        """Refuse an unknown mode, and options that it does not take."""
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
@@ -285,22 +284,17 @@ class WriteOptions:
                 f"mode={mode!r} with append_dim={dim!r}: name the dimension to append along, and "
                 f"nothing else to create a set"
             )
-
-    def _check_appending(self) -> None:
-        """Refuse options of appends where nothing is appended."""
-        names = ("position", "on_duplicate", "new_variables", "missing_variables")
-        given = {name: getattr(self, name) for name in names}
-        others = {n: value for n, value in given.items() if value != getattr(WriteOptions, n)}
-        if self.region is not None or (self.mode == "a" and self.append_dim is None):
+        names = ["position", "new_variables", "missing_variables"]
+        if self.region is not None or (mode == "a" and dim is None):
             check_choice("on_duplicate", self.on_duplicate, ("raise", "skip", "replace"))
-            others.pop("on_duplicate", None)
-        elif self.is_append:
-            return
-        if others:
-            listed = ", ".join(f"{name}={value!r}" for name, value in others.items())
+        else:
+            names.append("on_duplicate")
+        given = {name: getattr(self, name) for name in names}
+        others = [f"{n}={v!r}" for n, v in given.items() if v != getattr(WriteOptions, n)]
+        if others and not self.is_append:
             raise ValueError(
-                f"mode={self.mode!r} with {listed}: these are for appending; name the dimension "
-                f"with append_dim, or leave them out"
+                f"mode={mode!r} with {', '.join(others)}: these are for appending; name the "
+                f"dimension with append_dim, or leave them out"
             )
 
     @property
@@ -570,13 +564,20 @@ def make_dict(
     call: Callable[..., Any],
 ) -> dict[str, Any]:
     """Return a group as a dict of references, as the format of ``options`` would write it."""
-    form, to_dict = _find_format(options.format)
+    forms = {form.name: form for form in FORMATS if form.to_dict is not None}
+    form = forms.get(options.format or next(iter(forms)))
+    if form is None or form.to_dict is None:
+        raise UnsupportedError(
+            f"url None with format {options.format!r}: only format="
+            f"{' or '.join(map(repr, forms))} is one document, which a dict can be; name a file or "
+            f"folder"
+        )
     options.check_choices(form, call)
     _demand_new(options, storage_options)
     whole_set = add_group(EMPTY, options.path, whole())
     group = options.changes.apply(whole_set, know_nothing)
     demand_admissible(group, WHERE, keep_query=options.keep_query)
-    return to_dict(group, **options.of_format)
+    return form.to_dict(group, **options.of_format)
 
 
 def _demand_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
@@ -598,15 +599,3 @@ def _demand_new(options: WriteOptions, storage_options: Mapping[str, Any] | None
             f"leave out mode, append_dim, region, conflict, allow and storage_options, or name a "
             f"file"
         )
-
-
-def _find_format(name: str | None) -> tuple[Format, Callable[..., dict[str, Any]]]:
-    """Return the format of one document that a name means, and what makes a dict."""
-    for form in FORMATS:
-        if form.to_dict is not None and name in (None, form.name):
-            return form, form.to_dict
-    able = " or ".join(repr(form.name) for form in FORMATS if form.to_dict is not None)
-    raise UnsupportedError(
-        f"url None with format {name!r}: only format={able} is one document, which a dict can be; "
-        f"name a file or folder"
-    )
