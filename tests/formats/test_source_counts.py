@@ -22,11 +22,10 @@ from virtualds.formats.zarr_manifests import (
     join_parts,
     manifest_files,
     parquet_table,
-    source_table,
 )
 from virtualds.formats.zarr_manifests.manifest_files import write_source_rows
+from virtualds.formats.zarr_manifests.parquet_table import SourceTable
 from virtualds.formats.zarr_manifests.set_files import SetFiles
-from virtualds.formats.zarr_manifests.source_table import SourceTable
 
 FILES = 12
 
@@ -191,7 +190,7 @@ MANY = 2 * RECORD + RECORD // 2
 @pytest.fixture
 def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that tables of a few files fill."""
-    for module in (parquet_table, source_table, manifest_files, join_parts):
+    for module in (parquet_table, manifest_files, join_parts):
         monkeypatch.setattr(module, "RECORD_SIZE", RECORD)
 
 

@@ -40,7 +40,6 @@ from virtualds.formats.zarr_manifests import (
     manifest_files,
     parquet_table,
     set_files,
-    source_table,
 )
 from virtualds.formats.zarr_manifests import read as zarr_v3
 from virtualds.source_file import SourceFile
@@ -92,7 +91,7 @@ def grid_of_chunks(folder: Path, rows: int = 20, columns: int = 5) -> tuple[xr.D
 @pytest.fixture
 def small_records(monkeypatch: pytest.MonkeyPatch) -> int:
     """Records of ten rows instead of 100,000, in what is written and in what is read."""
-    for module in (parquet_table, source_table, manifest_files):
+    for module in (parquet_table, manifest_files):
         monkeypatch.setattr(module, "RECORD_SIZE", 10)
     monkeypatch.setattr(independent_reader, "RECORD", 10)
     return 10

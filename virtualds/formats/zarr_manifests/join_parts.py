@@ -16,8 +16,7 @@ from virtualds.chunks.tables import PlacedReferences, TiledReferences, is_sparse
 from virtualds.errors import FormatError
 from virtualds.formats.kerchunk.changed_rows import find_same_rows
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
-from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
+from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 
 MOST_INLINE = 16
 """Most chunks that stand in the metadata: of an array, or of the newest part of one."""

@@ -18,13 +18,15 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.parquet_table import (
     COUNTS,
     MOST_RUNS,
+    RECORD_SIZE,
     Counts,
+    SourceTable,
     add_counts,
     count_numbers,
     find_equal_runs,
+    list_path_ranges,
 )
 from virtualds.formats.zarr_manifests.set_files import Fingerprint
-from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SourceTable, list_path_ranges
 from virtualds.progress import Advance
 from virtualds.source_file import PRESENT, SourceFile
 

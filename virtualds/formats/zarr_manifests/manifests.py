@@ -16,9 +16,8 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.chunk_keys import ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart, check_extras
 from virtualds.formats.zarr_manifests.json_table import JsonTable
-from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, read_counts
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_counts
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path
-from virtualds.formats.zarr_manifests.source_table import SourceTable
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""

@@ -19,9 +19,13 @@ from virtualds.errors import ReadError
 from virtualds.formats.zarr.document import FOLDER, Document
 from virtualds.formats.zarr_manifests.manifest_files import TableWriter
 from virtualds.formats.zarr_manifests.manifests import list_parts, read_source_table
-from virtualds.formats.zarr_manifests.parquet_table import Counts, ParquetTable, read_counts
+from virtualds.formats.zarr_manifests.parquet_table import (
+    RECORD_SIZE,
+    Counts,
+    ParquetTable,
+    read_counts,
+)
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path, to_written_path
-from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.urls import scheme_of

@@ -29,8 +29,8 @@ from virtualds.formats.zarr.document import (
     name_snapshot,
 )
 from virtualds.formats.zarr_manifests.manifests import list_parts, read_source_table
+from virtualds.formats.zarr_manifests.parquet_table import SourceTable
 from virtualds.formats.zarr_manifests.set_files import SetFiles, to_set_path
-from virtualds.formats.zarr_manifests.source_table import SourceTable
 from virtualds.json_values import parse_json
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
