@@ -149,10 +149,10 @@ FORMATS: tuple[Format, ...] = (
         expire=Late("virtualds.formats.zarr_manifests:expire"),
         parts=Parts(
             Late("virtualds.formats.zarr_manifests:begin_parts"),
-            Late("virtualds.formats.zarr_manifests.parallel_write:write_parts"),
+            Late("virtualds.formats.zarr_manifests:write_parts"),
             Late("virtualds.formats.zarr_manifests:commit_parts"),
             Late("virtualds.formats.zarr_manifests:abandon_parts"),
-            Late("virtualds.formats.zarr_manifests.parallel_write:is_table_inside"),
+            Late("virtualds.formats.zarr_manifests:is_table_inside"),
         ),
     ),
     Format(

@@ -9,6 +9,7 @@ from typing import Any
 from virtualds.chunks.record_cache import RecordCache, name_opening, read_parquet, share_opening
 from virtualds.errors import FormatError, ReadError
 from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable_error
+from virtualds.formats.zarr.document import FOLDER
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -199,3 +200,8 @@ def _is_inside(path: str) -> bool:
         return path.startswith("./") and bool(to_set_path("", path))
     except FormatError:
         return False
+
+
+def join_parts_folder(snapshot: str) -> str:
+    """Return the path of the folder that holds the parts of a snapshot."""
+    return f"{FOLDER}/{snapshot}/parts"

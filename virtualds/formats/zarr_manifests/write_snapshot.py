@@ -45,14 +45,17 @@ from virtualds.formats.zarr_manifests.manifests import (
     PARQUET_MANIFEST,
     build_json_manifest,
 )
-from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
 from virtualds.formats.zarr_manifests.parquet_table import (
     RECORD_SIZE,
     ParquetTable,
     SourceTable,
     describe_counts,
 )
-from virtualds.formats.zarr_manifests.set_files import Fingerprint, to_written_path
+from virtualds.formats.zarr_manifests.set_files import (
+    Fingerprint,
+    join_parts_folder,
+    to_written_path,
+)
 from virtualds.progress import Advance, count_array
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
