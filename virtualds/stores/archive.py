@@ -26,10 +26,8 @@ from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, OutsideEr
 from virtualds.stores.store import (
     ListedFile,
     Range,
-    RequestLimits,
     Store,
     StoreError,
-    make_far_limits,
 )
 from virtualds.urls import join_path, path_or_url, scheme_of, split_archive_url
 
@@ -400,11 +398,6 @@ class ArchiveStore(Store):
         self._archives: OrderedDict[tuple[str, StorageOptions | None], _Archive] = OrderedDict()
         self._lock = threading.Lock()
 
-    @property
-    def reach(self) -> RequestLimits:
-        """The limits of a far store, which suit near ones too."""
-        return make_far_limits()
-
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a member."""
         archive, member = self._find_member(file)
@@ -449,11 +442,6 @@ class ArchiveStore(Store):
             # get_ranges raises the error
             return file, self.get_ranges(file, [(0, len(head))])[0]
         return file, head
-
-    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole member."""
-        file = self.describe(url, options)
-        return self.get_ranges(file, [(0, file.size or 0)])[0] if file.size else b""
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return all members below a folder."""

@@ -46,10 +46,8 @@ from virtualds.stores.store import (
     ListedFile,
     Range,
     RequestError,
-    RequestLimits,
     Store,
     StoreError,
-    make_far_limits,
 )
 from virtualds.urls import host_of
 
@@ -221,10 +219,6 @@ class FsspecStore(Store):
     """The files of any fsspec filesystem."""
 
     refusal = "only local disk replaces a folder in one step; write to another url"
-
-    @property
-    def reach(self) -> RequestLimits:
-        return make_far_limits()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         if len(ranges) == 1:

@@ -124,10 +124,6 @@ class HeldStore(Store):
     ) -> tuple[SourceFile, bytes]:
         return self.describe(url, options), _find_object(url, options).read(0, length)
 
-    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        held = _find_object(url, options)
-        return held.read(0, held.size)
-
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         # an object is no folder
         return []

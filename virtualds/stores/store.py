@@ -52,11 +52,6 @@ class RequestLimits(NamedTuple):
     at_once: int
 
 
-def make_far_limits() -> RequestLimits:
-    """Return limits for far stores, where a request costs as much as half a MiB of bytes."""
-    return RequestLimits(gap=2**19, run=2**23, at_once=get_options().max_requests)
-
-
 class StoreError(OSError):
     """A store cannot deliver bytes; ``item`` is the number of the range that failed.
 
@@ -96,9 +91,12 @@ class Store(ABC):
     refusal: ClassVar[str] = ""
 
     @property
-    @abstractmethod
     def reach(self) -> RequestLimits:
-        """How large requests are, and how many run at once, under the settings in force."""
+        """How large requests are, and how many run at once, under the settings in force.
+
+        By default a store is far: a request costs as much as half a MiB of bytes.
+        """
+        return RequestLimits(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
     @abstractmethod
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
@@ -124,9 +122,10 @@ class Store(ABC):
     ) -> tuple[SourceFile, bytes]:
         """Return what `describe` does, and the first bytes of the file: all if it is short."""
 
-    @abstractmethod
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole small file."""
+        file = self.describe(url, options)
+        return self.get_ranges(file, [(0, file.size)])[0] if file.size else b""
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole small file, and the name of the version that has these bytes.
