@@ -60,38 +60,21 @@ UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 class FileBatch:
     """Files as they were read, and how they decode.
 
-    Parameters
-    ----------
-    urls : tuple of str or path
-        The files, in the order in which they are joined.
-    group : ManifestGroup
-        All files as one: variables along ``dim`` have the elements of all files, and everything
-        else is that of the first file. The stored values of loaded variables are in memory.
-    plan : DecodingPlan
-    opening : OpenOptions
-        How the files were opened.
-    numbers : tuple of int
-        The numbers of the files among all files.
-    dim : str, optional
-        The dimension along which several files are joined.
-    lengths : tuple of int
-        Lengths of the files along it.
-    attributes, encodings : mapping of (str, str) to sequence
-        What differs between the files, as `AlikeFiles` has it.
-    stacked : mapping of str to array
-        Variables without the dimension, of all files along a new first axis: virtual ones, and
-        values that differ.
-    same : frozenset of str
-        Variables without the dimension whose values are equal in all files.
-    is_whole : bool
-        Whether each file can be cut out as it was; false if some variables were loaded of the first
-        file only.
-    is_cut : bool
-        Whether it was cut out of several files, and ``plan`` may be wrong for it.
-    indexes : tuple of str, optional
-        For the datasets of files, which are decoded already: the names of their indexes.
-    below : mapping of str to FileBatch, optional
-        By path, the groups below ``group`` in the same files, if files are read as trees.
+    ``urls`` are the files in the order in which they are joined, ``numbers`` those among all files.
+    ``group`` is all of them as one: variables along ``dim`` have the elements of all files, of
+    which ``lengths`` has each, and everything else is that of the first file. The stored values of
+    loaded variables are in memory.
+
+    What differs between the files is in ``attributes`` and ``encodings``, as `AlikeFiles` has it,
+    and in ``stacked``: variables without the dimension, of all files along a new first axis, which
+    are virtual, or values that differ. ``same`` are variables without the dimension whose values
+    are equal in all files.
+
+    ``is_whole`` says whether each file can be cut out as it was: not if some variables were loaded
+    of the first file only. ``is_cut`` says whether it was cut out of several files, and ``plan``
+    may be wrong for it. ``indexes`` are the names of the indexes of datasets, which are decoded
+    already. ``below`` are, by path, the groups below ``group`` in the same files, if these are read
+    as trees.
     """
 
     urls: tuple[Any, ...]

@@ -48,7 +48,7 @@ from virtualds.datasets.source_positions import (
     find_positions,
     find_replaced_static,
     find_stretches,
-    is_copy,
+    is_held,
     lies_in,
     list_arrays_along,
     list_dims_between,
@@ -60,7 +60,6 @@ from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, VirtualdsError, list_details
 from virtualds.formats.undecodable import decode_group
 from virtualds.options import get_options
-from virtualds.urls import lies_under
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ def remove_sources(
     if dim is None:
         dim = find_only_dimension(present, wanted)
     met = _find_removed(present, dim, wanted)
-    others = {url for url in listed - wanted if not _is_held(url, root)}
+    others = {url for url in listed - wanted if not is_held(url, root)}
     left = met & find_positions(present, dim, others)
     gone = find_runs(np.flatnonzero(met & ~left))
     if gone == [(0, met.size)]:
@@ -289,11 +288,6 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
                 )
             met[slice(*run)] = True
     return met
-
-
-def _is_held(url: str, root: str) -> bool:
-    """Say whether a file holds what a set made itself."""
-    return is_copy(url) or bool(root and lies_under(url, root))
 
 
 def _find_grid(
@@ -337,7 +331,7 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
             f"{name!r}, and no value of {name!r} ({array.dtype}) means that it is missing; write "
             f"the set anew without this source"
         )
-    held = any(_is_held(file.url, root) for file in array.sources)
+    held = any(is_held(file.url, root) for file in array.sources)
     if held or any(
         (part.file == INLINE).any()
         for fragment in array.fragments
@@ -525,7 +519,7 @@ def load_alike(
         array = None if known is None else get_virtual_array(known)
         if known is None or array is None or get_virtual_array(variable) is not None:
             continue
-        is_own = all(_is_held(file.url, root) for file in array.sources)
+        is_own = all(is_held(file.url, root) for file in array.sources)
         is_small = array.nbytes <= get_options().load_limit
         if only_own and not (is_own and is_small and count_references(array)):
             continue

@@ -25,6 +25,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
+from virtualds.urls import lies_under
 
 Mask = npt.NDArray[np.bool_]
 Stretch = tuple[int, int]
@@ -134,6 +135,13 @@ def find_copy_folder(url: str) -> str | None:
 def is_copy(url: str) -> bool:
     """Say whether a file holds chunks that a set made itself."""
     return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
+
+
+def is_held(url: str, root: str) -> bool:
+    """Say whether a file holds what the set at the url ``root`` made itself."""
+    # most urls are neither, which is quickly seen
+    is_inside = bool(root) and url.startswith(root) and lies_under(url, root)
+    return is_inside or ("chunks/" in url and is_copy(url))
 
 
 def find_copies(dataset: xr.Dataset, dim: str) -> Mask:

@@ -16,14 +16,14 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import count_sources
 from virtualds.chunks.table import CountedSources
-from virtualds.datasets.source_positions import is_copy
+from virtualds.datasets.source_positions import is_held
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import is_nameable
 from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
 from virtualds.stores.requests import normalise_etag
-from virtualds.urls import ARCHIVES, lies_under, local_path, normalise_url, scheme_of
+from virtualds.urls import ARCHIVES, local_path, normalise_url, scheme_of
 
 Mask = npt.NDArray[np.bool_]
 
@@ -67,11 +67,7 @@ class SetFiles:
             known = np.array([tidy[etag] for etag in etags], object)
             columns.append(FileColumns(urls, sizes, mtimes, known, np.full(len(urls), np.nan)))
         found = _take_each_once(FileColumns.join(columns))
-        own = [
-            (url.startswith(self.root) and lies_under(url, self.root))
-            or ("chunks/" in url and is_copy(url))
-            for url in found.urls
-        ]
+        own = [is_held(url, self.root) for url in found.urls]
         return found.take(~np.array(own, bool))
 
 
