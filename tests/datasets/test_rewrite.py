@@ -507,6 +507,16 @@ def test_cost_refuses_options_that_the_format_does_not_have(tmp_path: Path) -> N
     assert virtual.virtual.cost("zarr-v3")["rewritten"].sum() == 0
 
 
+def test_the_cost_of_icechunk_is_known_without_icechunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    virtual = MIXED["codec_changes"].virtual(MIXED["codec_changes"].write(tmp_path))
+    monkeypatch.setitem(sys.modules, "icechunk", None)
+    for name in ("library", "references", "write"):
+        monkeypatch.delitem(sys.modules, f"virtualds.formats.icechunk.{name}", raising=False)
+    assert virtual.virtual.cost("icechunk")["rewritten"].sum() > 0
+
+
 def test_cost_is_that_of_the_metadata_and_of_chunks_that_are_cut(tmp_path: Path) -> None:
     paths = MIXED["codec_changes"].write(tmp_path)
     whole = opened(paths[0]).transpose(..., "time")
