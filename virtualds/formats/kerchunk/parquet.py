@@ -280,7 +280,8 @@ def write(
     ValueError
         ``record_size`` is no number of references.
     """
-    check_size(record_size)
+    if record_size is not None and (type(record_size) is not int or record_size < 1):
+        raise ValueError(f"record_size={record_size!r}: give a number of references, at least 1")
     url = url.rstrip("/")
     if base is None:
         _create(group, url, options, replace, record_size, bool(relative_paths))
@@ -336,7 +337,8 @@ def _create(
         raise exists_already(url)
     if replaces:
         demand_exchange(url)
-    new = _NextVersion.new(hierarchy, size or _choose_record_size(hierarchy))
+    largest = max((manifest.size for manifest in hierarchy.manifests.values()), default=1)
+    new = _NextVersion.new(hierarchy, size or max(1, min(RECORD_SIZE, largest)))
     files = ((path, data) for path, data in new.yield_files() if data is not None)
     try:
         if scheme_of(url) != "file":
@@ -355,31 +357,16 @@ def _create(
         raise
 
 
-def check_size(record_size: Any) -> None:
-    """Raise an error if the size of records is no positive integer."""
-    if record_size is not None and (type(record_size) is not int or record_size < 1):
-        raise ValueError(f"record_size={record_size!r}: give a number of references, at least 1")
-
-
 def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
     """Return the hierarchy of a group; refuse paths that cannot be folders."""
     with suggest_zarr_v3(group, url):
         hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
-    if odd := [p for p in hierarchy.manifests if any(_is_unusable_name(n) for n in p.split("/"))]:
+    if odd := [path for path in hierarchy.manifests if not {"\\", "\0"}.isdisjoint(path)]:
         raise UnsupportedError(
             f"{url}: the variable {odd[0]!r} cannot be the name of a folder; rename it with "
             f"ds.rename"
         )
     return hierarchy
-
-
-def _is_unusable_name(name: str) -> bool:
-    return bool({"\\", "\0"} & set(name))
-
-
-def _choose_record_size(hierarchy: Hierarchy) -> int:
-    largest = max((m.size for m in hierarchy.manifests.values()), default=1)
-    return max(1, min(RECORD_SIZE, largest))
 
 
 def _is_set(url: str, options: StorageOptions | None) -> bool:
@@ -485,7 +472,8 @@ class _NextVersion:
                 for number in list_records(manifest, size):
                     data = None
                     if self._is_written(path, number):
-                        rows = rows_of_record(manifest, number, size)
+                        end = min(number * size + size, manifest.size)
+                        rows = manifest.at(np.arange(number * size, end))
                         name, token = hierarchy.name_file, self.names["set"]
                         data = encode_record(rows, name, size, token, writer)
                         if check is not None:
@@ -547,11 +535,6 @@ def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
     records = numbers // size
     found: list[int] = records[np.diff(records, prepend=-1) > 0].tolist()
     return found if len(whole) - len(found) > MOST_EMPTY else whole
-
-
-def rows_of_record(manifest: ChunkManifest, number: int, size: int) -> ChunkManifest:
-    """Return the chunks of one record."""
-    return manifest.at(np.arange(number * size, min(number * size + size, manifest.size)))
 
 
 def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, Any]) -> bytes:
