@@ -143,9 +143,12 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
     known: dict[str, bool] = {}
 
     def lies_in_array(folder: str) -> bool:
-        if folder not in known:
-            around = folder.rpartition("/")[0]
-            known[folder] = folder in arrays or (bool(folder) and lies_in_array(around))
+        # A loop: another tool's set may nest deeper than Python calls itself.
+        walked = [folder]
+        while folder and folder not in known and folder not in arrays:
+            folder = folder.rpartition("/")[0]
+            walked.append(folder)
+        known.update(dict.fromkeys(walked, known.get(folder, folder in arrays)))
         return known[folder]
 
     for key in metadata:
