@@ -95,9 +95,9 @@ class StoredArray:
         found = self._find_row(place)
         if found is None:
             return None
-        is_whole = found.file[0] == INLINE or found.checksum[0]
+        # a checksum takes the whole chunk
+        is_whole = wanted == WHOLE_CHUNK or found.file[0] == INLINE or found.checksum[0]
         if not is_whole:
-            # a checksum takes the whole chunk
             begin, end, _ = wanted.indices(int(found.length[0]))
             length = max(end - begin, 0)
             if not length:
