@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import IN_THE_SET, find_coverage
+from virtualds.arrays.coverage import IN_THE_SET, find_coverage, mark_covered
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -56,8 +56,8 @@ def test_positions_and_stretches_are_those_of_the_chunks(seed: int) -> None:
         assert {
             u: {n for run in runs for n in range(*run)} for u, runs in stretches.items()
         } == kept
-        for url in kept:
-            assert set(np.flatnonzero(found.mark(url.__eq__)).tolist()) == kept[url]
-        assert set(np.flatnonzero(found.mark(bool)).tolist()) == {
-            n for url, met in kept.items() if url for n in met
-        }
+    for chosen in (*covered, "no file"):
+        marked = mark_covered(size, pairs, chosen.__eq__)
+        assert set(np.flatnonzero(marked).tolist()) == covered.get(chosen, set())
+    everywhere = set(np.flatnonzero(mark_covered(size, pairs, lambda url: True)).tolist())
+    assert everywhere == set().union(*covered.values())

@@ -24,6 +24,7 @@ from virtualds.errors import ReadError, UnsupportedError
 from virtualds.formats.zarr.document import CHUNKS
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
+from virtualds.stores.store import RequestLimits
 
 STORAGE: dict[str, dict[str, Any]] = {
     "raw": {},
@@ -317,6 +318,35 @@ def test_bytes_are_fetched_in_batches_of_bounded_size(
     assert max(sizes) <= 20_000
     assert sum(sizes) == values.nbytes
     assert len(sizes) == 32
+
+
+def test_what_lies_between_chunks_counts_as_bytes_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, count, apart = tmp_path / "a.bin", 64, 5_000
+    values = np.arange(count, dtype="<f8")
+    path.write_bytes(b"".join(value.tobytes().ljust(apart, b"-") for value in values))
+    array = virtualds.ManifestArray.from_arrays(
+        shape=(count,), chunks=(1,), dtype="<f8", path=path.as_uri(),
+        offsets=np.arange(count) * apart, lengths=8,
+    )  # fmt: skip
+    monkeypatch.setattr("virtualds.reading.stored_chunks.BATCH_BYTES", 40_000)
+    monkeypatch.setattr("virtualds.reading.stored_chunks.cores", lambda: 2)
+    monkeypatch.setattr(LocalStore, "reach", RequestLimits(gap=2 * apart, run=2**20, at_once=0))
+    sizes: list[int] = []
+    get = LocalStore.get_ranges
+
+    def noted(self: LocalStore, file: Any, ranges: Any) -> Any:
+        sizes.append(sum(length for _, length in ranges))
+        return get(self, file, ranges)
+
+    monkeypatch.setattr(LocalStore, "get_ranges", noted)
+    xr.Dataset({"v": ("x", array)}).virtual.materialize(tmp_path / "copy.zarr")
+    assert max(sizes) <= 20_000
+    assert len(sizes) == 16
+    monkeypatch.undo()
+    copy = xr.open_dataset(tmp_path / "copy.zarr", engine="virtual")
+    np.testing.assert_array_equal(copy["v"], values)
 
 
 # ---------------------------------------------------------------------- plain Zarr

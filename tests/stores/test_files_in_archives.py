@@ -507,6 +507,14 @@ def test_a_tar_archive_that_ends_too_early_is_not_taken_for_a_short_one(cut: int
         read_tar_index(reader_of(raw), len(raw), "it")
 
 
+def test_a_header_that_asks_for_more_than_there_is_takes_no_memory() -> None:
+    header = tarfile.TarInfo("./PaxHeaders/a")
+    header.type, header.size = tarfile.XHDTYPE, 2**45
+    raw = header.tobuf(format=tarfile.GNU_FORMAT) + SOUND["tar"]
+    with pytest.raises(FormatError, match="truncated or damaged"):
+        read_tar_index(reader_of(raw), len(raw), "it")
+
+
 def test_members_are_bounded(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a", b"abc")

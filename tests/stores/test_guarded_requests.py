@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+import fsspec
 import pytest
 from products import few_quick
 from range_server import running
@@ -132,6 +133,21 @@ def test_secrets_do_not_follow_a_redirect_to_another_host(
         ASKS[ask](f"{first.url}/a.bin", options)
         assert first.asked and all(told(headers) for _, headers in first.asked)
         assert other.asked and not any(told(headers) for _, headers in other.asked)
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("secret", ["a header", "a header of the session"])
+def test_secrets_of_the_configuration_of_fsspec_do_not_follow_a_redirect(
+    secret: str, ask: str, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(fsspec.config.conf, "http", SECRETS[secret])
+    # filesystems that were made without the configuration are kept for the same options
+    fsspec.get_filesystem_class("http").clear_instance_cache()
+    other = serve(plain)
+    first = serve(redirect_to(f"{other.url}/a.bin"))
+    ASKS[ask](f"{first.url}/a.bin", StorageOptions())
+    assert first.asked and any(told(headers) for _, headers in first.asked)
+    assert other.asked and not any(told(headers) for _, headers in other.asked)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

@@ -266,6 +266,25 @@ def test_old_files_of_killed_writers_are_removed(name: str, tmp_path: Path) -> N
     assert new.exists() and all(path.exists() for path in others)
 
 
+def test_what_cannot_be_looked_at_keeps_no_other_from_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, old = tmp_path / f".refs.json.{'a' * 16}", tmp_path / f".refs.json.{'b' * 16}"
+    for path in (hidden, old):
+        path.write_bytes(b"")
+        os.utime(path, (1, 1))
+    look = os.lstat
+
+    def lstat(path: str, **how: Any) -> os.stat_result:
+        if str(path) == str(hidden):
+            raise PermissionError(13, "Permission denied", path)
+        return look(path, **how)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    remove_left_over(str(tmp_path / "refs.json"))
+    assert os.listdir(tmp_path) == [hidden.name]
+
+
 def test_a_folder_that_is_still_written_to_is_not_left_over(tmp_path: Path) -> None:
     folder = Path(make_temporary_name(str(tmp_path / "refs.parquet")))
     (folder / "v").mkdir(parents=True)

@@ -73,15 +73,6 @@ class Coverage:
             found[self.urls[number]].append((start, stop))
         return found
 
-    def mark(self, chooses: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        """Say for every position whether one of the chosen files covers it, given their urls."""
-        rows = np.array([chooses(url) for url in self.urls], bool)[self.file]
-        found = np.zeros(self.size, bool)
-        together = np.stack([np.zeros_like(self.file), self.start, self.stop])[:, rows]
-        for start, stop in _unite(together, self.size)[1:].T.tolist():
-            found[start:stop] = True
-        return found
-
 
 def find_coverage(
     size: int,
@@ -107,6 +98,30 @@ def find_coverage(
     order = np.argsort(first)
     names = tuple(table.listed[number] for number in used[order].tolist())
     return Coverage(size, names, np.argsort(order)[file], start, stop)
+
+
+def mark_covered(
+    size: int, arrays: Iterable[tuple[ManifestArray, int]], chooses: Callable[[str], bool]
+) -> npt.NDArray[np.bool_]:
+    """Say for every position whether one of the chosen files covers it, given their urls.
+
+    ``arrays`` are as in `find_coverage`.
+    """
+    found = np.zeros(size, bool)
+    known: tuple[SourceFile, ...] | None = None
+    kept = np.zeros(0, bool)
+    for array, axis in arrays:
+        for fragment in array.fragments:
+            edges = fragment.edges(axis)
+            for files, codes, slabs in _list_chunks(fragment.manifest, axis):
+                if files is not known:
+                    # the codes of inline and of missing chunks index from the end
+                    chosen = [chooses(file.url) for file in files]
+                    known, kept = files, np.array([*chosen, chooses(IN_THE_SET), False])
+                there = np.zeros(edges.size - 1, bool)
+                there[slabs[kept[codes]]] = True
+                found[edges[0] : edges[-1]] |= np.repeat(there, np.diff(edges))
+    return found
 
 
 class _UrlTable:

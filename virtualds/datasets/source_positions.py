@@ -17,7 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage
+from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mark_covered
 from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.manifest import iterate_references
@@ -69,9 +69,14 @@ def find_coverage_along(
     dataset: xr.Dataset, dim: str, urls: Collection[str] | None = None
 ) -> Coverage:
     """Return which files, all or those of some urls, cover a dimension of a dataset."""
+    return find_coverage(dataset.sizes[dim], _list_arrays(dataset, dim), urls)
+
+
+def _list_arrays(dataset: xr.Dataset, dim: str) -> Iterable[tuple[ManifestArray, int]]:
+    """Return the arrays along a dimension that memory can hold the positions of."""
     size = dataset.sizes[dim]
     demand_joinable(size, f"dimension {dim!r} of {size:,} elements")
-    return find_coverage(size, list_arrays_along(dataset, dim), urls)
+    return list_arrays_along(dataset, dim)
 
 
 def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
@@ -81,7 +86,8 @@ def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
 
 def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
     """Say for every position along a dimension whether data there come from some sources."""
-    return find_coverage_along(dataset, dim, urls).mark(urls.__contains__)
+    arrays = [(a, n) for a, n in _list_arrays(dataset, dim) if _find_listed([a], urls)]
+    return mark_covered(dataset.sizes[dim], arrays, urls.__contains__)
 
 
 def find_stretches(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Stretch]]:
@@ -150,8 +156,9 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
     def is_own(url: str) -> bool:
         return url == IN_THE_SET or is_copy(url)
 
-    found = find_coverage_along(dataset, dim)
-    return found.mark(is_own) & ~found.mark(lambda url: not is_own(url))
+    size, arrays = dataset.sizes[dim], [*_list_arrays(dataset, dim)]
+    referred = mark_covered(size, arrays, lambda url: not is_own(url))
+    return mark_covered(size, arrays, is_own) & ~referred
 
 
 def borders(marked: Mask, stretch: Stretch) -> bool:

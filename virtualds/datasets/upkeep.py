@@ -230,7 +230,10 @@ def clean_up(
 def _find_format(location: Location) -> Format:
     found = format_there(location)
     if found is None:
-        raise FileNotFoundError(f"{location.target}: there is no reference set; check the path")
+        raise FileNotFoundError(
+            f"{location.target}: there is no reference set; check the path, or write one with "
+            f"ds.virtual.to_manifest"
+        )
     return found
 
 

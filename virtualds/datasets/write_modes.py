@@ -10,6 +10,7 @@ from typing import NamedTuple
 import xarray as xr
 
 from virtualds.arrays.alike_files import list_sizes
+from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.append import Appending, append_along, join_coordinates, replace_sources
 from virtualds.datasets.from_dataset import group_from_dataset, group_from_tree
@@ -162,13 +163,21 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
     path, dim = destination.options.path, str(destination.options.append_dim)
     make = partial(group_from_dataset, dataset)
     written = _Writing(destination, {path: dataset}, make).write()
-    counts = []
-    for root in (written.before or EMPTY, written.after):
-        group = replace(find_group(root, path) or EMPTY, groups={})
-        references = sum(array.nchunks for array in group.list_arrays())
-        counts.append((list_sizes(group).get(dim, 0), references))
-    (begun, before), (grown, after) = counts
-    return Added(grown - begun, after - before)
+    before, after = (
+        replace(find_group(root, path) or EMPTY, groups={})
+        for root in (written.before or EMPTY, written.after)
+    )
+    counts = [
+        {
+            name: v.data.nchunks
+            for name, v in g.variables.items()
+            if isinstance(v.data, ManifestArray)
+        }
+        for g in (before, after)
+    ]
+    # coordinates that the set holds itself are values in memory once they have changed
+    references = sum(count - counts[0].get(name, 0) for name, count in counts[1].items())
+    return Added(list_sizes(after).get(dim, 0) - list_sizes(before).get(dim, 0), references)
 
 
 def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:

@@ -12,7 +12,7 @@ from virtualds.chunks.columns import COLUMNS, INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.errors import ReadError
-from virtualds.reading.fetch import join_ranges
+from virtualds.reading.fetch import JoinedRange, join_ranges
 from virtualds.reading.threads import HostSlot, Prefetcher, cores, run_all
 from virtualds.source_file import SourceFile, find_mismatch
 from virtualds.stores import find_store
@@ -80,8 +80,10 @@ class StoredChunks:
 
         def slot_of(batch: Ints) -> HostSlot | None:
             number = int(self.file[batch[0]])
-            nbytes = int(self.length[batch].sum())
-            return None if number < 0 else HostSlot.to(self.manifest.files[number].url, nbytes)
+            if number < 0:
+                return None
+            nbytes = sum(run.length for run in self._join(batch))
+            return HostSlot.to(self.manifest.files[number].url, nbytes)
 
         def finish(item: tuple[Ints, Sequence[bytes] | None]) -> None:
             batch, fetched = item
@@ -90,21 +92,32 @@ class StoredChunks:
         run_all(Prefetcher(self._split_batches(ids), slot_of, self.fetch), finish)
 
     def _split_batches(self, ids: Ints) -> Iterator[Ints]:
-        """Yield batches of chunks that lie in one file and fit in memory together."""
+        """Yield batches of chunks of one file that fit in memory, with what lies between them."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
         most = BATCH_BYTES // cores()
         batch: list[int] = []
-        file = nbytes = 0
-        for one in ordered.tolist():
-            full = len(batch) == BATCH_CHUNKS or nbytes + int(self.length[one]) > most
-            if batch and (full or self.file[one] != file):
+        file = nbytes = end = gap = 0
+        rows = (column[ordered].tolist() for column in (self.file, self.offset, self.length))
+        for one, number, offset, length in zip(ordered.tolist(), *rows, strict=True):
+            between = offset - end if 0 < offset - end <= gap else 0
+            full = len(batch) == BATCH_CHUNKS or nbytes + between + length > most
+            if batch and (full or number != file):
                 yield np.array(batch)
-                batch, nbytes = [], 0
-            file = self.file[one]
+                batch, nbytes, between = [], 0, 0
+            if number != file or not batch:
+                near = number < 0
+                gap = 0 if near else find_store(self.manifest.files[number].url).reach.gap
+            file, end = number, max(offset + length, 0 if number != file else end)
             batch.append(one)
-            nbytes += int(self.length[one])
+            nbytes += between + length
         if batch:
             yield np.array(batch)
+
+    def _join(self, batch: Ints) -> list[JoinedRange]:
+        """Return the ranges to ask for, of which each holds neighbours of one file."""
+        reach = find_store(self.manifest.files[int(self.file[batch[0]])].url).reach
+        offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
+        return join_ranges(list(zip(offsets, lengths, strict=True)), reach.gap, reach.run)
 
     def fetch(self, batch: Ints) -> Sequence[bytes]:
         """Return the bytes of chunks of one file, neighbours by one request, or of inline chunks.
@@ -119,10 +132,10 @@ class StoredChunks:
         found: list[bytes] = [self.manifest.inline[k] if number == INLINE else b"" for k in offsets]
         if number != INLINE:
             file = self.manifest.files[number]
-            store, ranges = find_store(file.url), list(zip(offsets, lengths, strict=True))
-            runs = join_ranges(ranges, store.reach.gap, store.reach.run)
+            runs = self._join(batch)
             try:
-                fetched = store.get_ranges(file, [(run.offset, run.length) for run in runs])
+                wanted = [(run.offset, run.length) for run in runs]
+                fetched = find_store(file.url).get_ranges(file, wanted)
             except StoreError as error:
                 if len(batch) == 1:
                     raise self._make_error(int(batch[0]), f"{error}") from error

@@ -192,6 +192,11 @@ class BlockFile(io.RawIOBase):
         self._place = start + offset
         return self._place
 
+    def read(self, size: int | None = -1) -> bytes:
+        # a damaged header may ask for more than there is memory
+        left = max(self._pieces.size - self._place, 0)
+        return super().read(left if size is None or size < 0 else min(size, left)) or b""
+
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         length = min(len(view), self._pieces.size - self._place)

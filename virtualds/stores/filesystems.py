@@ -199,6 +199,10 @@ def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
     A client of the user stays. aiohttp's defaults have limits: 100 connections to all hosts, 5
     minutes per file.
     """
+    from fsspec.config import conf
+
+    # fsspec would add what its own configuration says, which may be secrets
+    given = {**conf.get("http", {}), **conf.get("https", {}), **given}
     if "get_client" in given:
         return given
     if not given:

@@ -107,8 +107,13 @@ def _list_beside(path: str, age: float) -> list[str]:
 
 
 def _is_older(path: str, age: float) -> bool:
-    """Say whether a file, and each that lies in a folder, was last written to long ago."""
-    changes = [found.st_mtime for found in _look_through(path)]
+    """Say whether a file, and each that lies in a folder, was last written to long ago.
+
+    What cannot be looked at is not said to be old.
+    """
+    changes: list[float] = []
+    with suppress(OSError):
+        changes = [found.st_mtime for found in _look_through(path)]
     return bool(changes) and max(changes) < time.time() - age
 
 

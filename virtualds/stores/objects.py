@@ -324,7 +324,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         try:
             return retry_request(ask, Request("", self.place))
         except GaveUp as failed:
-            raise (failed.__cause__ or failed) from None
+            error = failed.__cause__ or failed
+        raise error
 
     def _explain(self, error: BaseException) -> BaseException:
         if self._provider is None or (cause := self._provider.error) is None:

@@ -324,6 +324,7 @@ class Pace:
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self._timeout, self._loop = timeout, asyncio.get_running_loop()
         self._begun, self.received = self._loop.time(), 0
+        self._next: asyncio.TimerHandle | None = None
         self.look()
 
     def look(self) -> None:
@@ -333,7 +334,12 @@ class Pace:
         if left <= 0 or is_abandoned():
             self._timeout.reschedule(now)
         else:
-            self.next_look = self._loop.call_later(min(left, NAP), self.look)
+            self._next = self._loop.call_later(min(left, NAP), self.look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._next is not None:
+            self._next.cancel()
 
     async def gather(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
         """Return the bytes of an answer, the first ``most`` of them if it is no None."""
@@ -355,7 +361,7 @@ async def limit_time() -> AsyncIterator[Pace]:
             try:
                 yield pace
             finally:
-                pace.next_look.cancel()
+                pace.stop()
     except TimeoutError as error:
         # libraries have timeouts of their own, which say so
         if timeout.expired():

@@ -145,7 +145,9 @@ class Templates:
                     return _compute(known[type(sign)], evaluate(left), evaluate(right), self)
                 case ast.Call(func=ast.Name(id=name), args=[], keywords=given):
                     values = {f"{one.arg}": evaluate(one.value) for one in given}
-                    if len(values) == len(given):
+                    if len(values) < len(given):
+                        raise FormatError(f"{name.removeprefix(_PREFIX)}: an argument is repeated")
+                    if None not in [one.arg for one in given]:
                         arguments = {n.removeprefix(_PREFIX): value for n, value in values.items()}
                         return self.call(name.removeprefix(_PREFIX), arguments)
             raise FormatError(f"{type(node).__name__} is not known in templates; {_KNOWN}")

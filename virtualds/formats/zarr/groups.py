@@ -292,7 +292,9 @@ class GroupReader:
         """Return the dimensions of an array, and take them out of its attributes."""
         names, shape = self.version.names(node, attributes), node["shape"]
         names = [None] * len(shape) if names is None else names
-        named = len(names) == len(shape) and None not in names
+        if len(names) != len(shape):
+            raise FormatError(f"dimensions {tuple(names)} for an array of shape {list(shape)}")
+        named = None not in names
         return tuple(names) if named else name_axes(shape, names)
 
     def _describe_left_out(self, path: str, node: Node) -> ManifestVariable:
