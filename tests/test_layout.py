@@ -404,9 +404,9 @@ CLI = PACKAGE.parent / "virtualds_cli"
 # `virtualds demo` imports the demonstration when it runs
 PROGRAM = sorted(set(CLI.rglob("*.py")) - {CLI / "demo.py"})
 BEHIND_THE_PROGRAM = {
-    "virtualds.accessors.coverage_strip",
+    "virtualds.accessors.display",
     "virtualds.checks.describe",
-    "virtualds.datasets.convert",
+    "virtualds.datasets.materialize",
     "virtualds.datasets.write",
     "virtualds.datasets.write_modes",
     "virtualds.errors",

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         FromName as FromName,
     )
     from virtualds.combine.report import BuildReport as BuildReport
-    from virtualds.datasets.convert import convert as convert
+    from virtualds.datasets.materialize import convert as convert
     from virtualds.datasets.edit import drop_sources as drop_sources
     from virtualds.datasets.edit import edit as edit
     from virtualds.datasets.open import (
@@ -122,7 +122,7 @@ _HOMES = {
     "VirtualdsError": "errors",
     "clean_up": "datasets.upkeep",
     "compact": "datasets.upkeep",
-    "convert": "datasets.convert",
+    "convert": "datasets.materialize",
     "diagnose": "checks.diagnose",
     "drop_sources": "datasets.edit",
     "edit": "datasets.edit",

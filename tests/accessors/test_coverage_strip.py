@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from virtualds import ManifestArray
-from virtualds.accessors.coverage_strip import draw_strips
+from virtualds.accessors.display import draw_strips
 
 DAY = np.timedelta64(1, "D")
 

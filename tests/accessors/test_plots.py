@@ -27,7 +27,7 @@ import virtualds
 from virtualds import ManifestArray
 from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.cf_time import TimePacking
-from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.hdf5 import Shuffle
 from virtualds.codecs.zlib import Zlib
 
 DAY = np.timedelta64(1, "D")

@@ -17,7 +17,7 @@ from memory import peak
 from virtual_arrays import no_reads
 
 from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
-from virtualds.arrays.chunk_picture import (
+from virtualds.arrays.display import (
     FIRST_KIND,
     GAP,
     MOST_BINS,

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, no_reads, positions, slices, virtual
 
 from virtualds import ManifestArray
-from virtualds.chunks.projection import find_runs
+from virtualds.chunks.columns import find_runs
 from virtualds.codecs.cf_packing import Packing
 
 Values = np.ndarray[Any, Any]

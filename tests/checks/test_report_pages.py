@@ -15,10 +15,17 @@ import xarray as xr
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
 from virtualds.checks.diagnose.findings import EraStretch
-from virtualds.checks.diagnose.places import CoordinateSpan, EraFile, place_eras
-from virtualds.checks.diagnose.remedies import NOTHING, Usual, find_mend, write_remedy
+from virtualds.checks.diagnose.remedies import (
+    NOTHING,
+    CoordinateSpan,
+    EraFile,
+    Usual,
+    find_mend,
+    place_eras,
+    write_remedy,
+)
 from virtualds.checks.diagnose.trials import KEEPING
-from virtualds.checks.verify.findings import KINDS, NOT_COMPARED, Problem, list_runs
+from virtualds.checks.verify.report import KINDS, NOT_COMPARED, Problem, list_runs
 
 HOSTILE = "<script>alert('&\"')</script>"
 DAY = np.timedelta64(1, "D")

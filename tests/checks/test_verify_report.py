@@ -14,8 +14,8 @@ import xarray as xr
 
 import virtualds
 from virtualds import Verification
-from virtualds.checks.verify.compare_chunks import find_difference
-from virtualds.checks.verify.findings import KINDS, SHOWN_PROBLEMS, Problem
+from virtualds.checks.verify.chunks import find_difference
+from virtualds.checks.verify.report import KINDS, SHOWN_PROBLEMS, Problem
 
 BAD = Problem("file:///<b>a&b</b>.nc", "t", (1, 2), "differs", "1 of 2 elements differ")
 GONE = Problem("s3://bucket/b.nc", "", None, "missing", "there is no such file")

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from large_sets import archive
 
 from virtualds import ChunkManifest, ManifestArray, SourceFile
-from virtualds.checks.verify.locate_bytes import find_box
-from virtualds.checks.verify.sampled_chunks import demand_sample, sample_chunks
-from virtualds.checks.verify.sources import split_blocks, survey_references
+from virtualds.checks.verify.chunks import demand_sample, sample_chunks
+from virtualds.checks.verify.sources import find_box, split_blocks, survey_references
 from virtualds.chunks.table import Table
 
 

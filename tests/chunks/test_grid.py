@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from virtualds import ChunkAxis, ChunkManifest, Fragment
 from virtualds.chunks.alignment import find_mesh_lengths
-from virtualds.chunks.columns import find_distinct
+from virtualds.chunks.columns import AxisKey, Projection, Slices, find_distinct, to_slice
 from virtualds.chunks.fragment import IrregularAxis, RegularAxis
-from virtualds.chunks.projection import AxisKey, Projection, Slices, to_slice
 
 
 class Element(NamedTuple):

@@ -11,8 +11,7 @@ from dask.base import tokenize
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.arrays.concatenate import concatenate
-from virtualds.chunks.columns import COLUMNS, MISSING
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import COLUMNS, MISSING, Ints
 from virtualds.chunks.table import Table
 from virtualds.source_file import PRESENT
 

@@ -10,9 +10,8 @@ import pytest
 from dask.base import tokenize
 
 from virtualds import ChunkManifest, SourceFile
-from virtualds.chunks.columns import COLUMNS, MISSING
+from virtualds.chunks.columns import COLUMNS, MISSING, Ints
 from virtualds.chunks.manifest import LARGE, gather_references, iterate_references
-from virtualds.chunks.projection import Ints
 from virtualds.chunks.tables import (
     PlacedReferences,
     TiledReferences,

@@ -23,7 +23,7 @@ from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.encoding_words import name_pipelines
-from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.hdf5 import Shuffle
 from virtualds.codecs.zlib import Zlib
 from virtualds.parsers.hdf5.storage import IndexedChunks
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.codec import CodecError
-from virtualds.codecs.zip_member import ZipMember
+from virtualds.codecs.zlib import ZipMember
 
 DATA = np.arange(5000, dtype="i4").tobytes()
 

@@ -16,14 +16,14 @@ from builds import assert_same, assert_same_set
 from days import CASES, FILES, FilesOf, day, timed
 
 import virtualds
-from virtualds.chunks.record_cache import RecordCache
+from virtualds.chunks.tables import RecordCache
 from virtualds.combine import file_batch
 from virtualds.combine.build import Build
 from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import PARSERS
-from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
+from virtualds.parsers.hdf5.alike_files.columns import read_alike
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 
 pytestmark = [

@@ -16,7 +16,7 @@ from cases import CASES, Archive
 import virtualds
 from virtualds import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.record_cache import RecordCache
+from virtualds.chunks.tables import RecordCache
 from virtualds.datasets import to_dataset
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group

@@ -21,7 +21,7 @@ from memory import peak
 import virtualds
 from virtualds import ManifestArray
 from virtualds.chunks.alignment import LARGE_BLOCK
-from virtualds.datasets import far_blocks
+from virtualds.datasets import lazy as far_blocks
 
 STEPS, SIDE = 24, 192
 VALUES = np.random.default_rng(7).normal(size=(STEPS, SIDE, SIDE)).round(2)

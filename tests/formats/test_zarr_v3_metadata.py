@@ -28,10 +28,10 @@ from virtualds import (
 from virtualds.chunks.alignment import find_origin
 from virtualds.chunks.columns import MISSING
 from virtualds.codecs import CODECS, codec_from_zarr_v2, codec_from_zarr_v3
-from virtualds.codecs.blosc2 import Blosc2Frame
+from virtualds.codecs.blosc import Blosc2Frame
 from virtualds.codecs.cf_packing import Packing
+from virtualds.codecs.hdf5 import Szip
 from virtualds.codecs.pipeline import FixedAxis
-from virtualds.codecs.szip import Szip
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.formats.zarr.data_types import (
     data_type_from_v3,

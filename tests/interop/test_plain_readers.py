@@ -19,7 +19,7 @@ import zarr
 
 import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
-from virtualds.formats.zarr import chunk_keys
+from virtualds.formats.zarr import document as chunk_keys
 
 LAT = np.array([-45.0, 0.0, 45.0])
 VALUES = np.arange(12.0).reshape(4, 3)

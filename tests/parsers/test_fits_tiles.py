@@ -15,8 +15,7 @@ from counting_server import counting_server
 import virtualds
 from virtualds import FormatError, ReadError, UnsupportedError
 from virtualds.codecs.codec import CodecError
-from virtualds.codecs.fits_image import FitsImage
-from virtualds.codecs.fits_tiles import PlioTile, RiceTile
+from virtualds.codecs.fits import FitsImage, PlioTile, RiceTile
 
 TILES: dict[str, Any] = {"rows": None, "squares": (16, 20), "one": (70, 90)}
 

@@ -16,7 +16,8 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds.parsers.grib import messages as grib_messages
-from virtualds.parsers.grib.headers import LONGEST, AlikeHeader, find_alike
+from virtualds.parsers.grib.messages import LONGEST_HEADER as LONGEST
+from virtualds.parsers.grib.messages import AlikeHeader, find_alike
 
 Keys = Mapping[str, Any]
 EPS = {"perturbationNumber": [0, 7], "numberOfForecastsInEnsemble": [51]}

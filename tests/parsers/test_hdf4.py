@@ -30,8 +30,8 @@ from virtualds.parsers.hdf4.elements import (
     EXTERNAL,
     VDATA,
     VDATA_VALUES,
+    Pieces,
 )
-from virtualds.parsers.hdf4.pieces import Pieces
 from virtualds.source_file import SourceFile
 
 

@@ -21,8 +21,7 @@ from scipy.io import netcdf_file
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, VirtualdsError
-from virtualds.parsers.netcdf3 import FEW_RECORDS
-from virtualds.parsers.netcdf3.header import MoreNeeded, NetCDF3Header, parse_header
+from virtualds.parsers.netcdf3 import FEW_RECORDS, MoreNeeded, NetCDF3Header, parse_header
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 
 FORMS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")

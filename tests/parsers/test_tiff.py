@@ -23,8 +23,8 @@ import virtualds
 from virtualds import FormatError, UnsupportedError
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import CodecError
-from virtualds.codecs.jpeg import Jpeg
-from virtualds.codecs.tiff_bits import Fax
+from virtualds.codecs.images import Jpeg
+from virtualds.codecs.tiff import Fax
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from virtualds.pictures.html import (
     section,
     table,
 )
-from virtualds.pictures.palette import GAP, SERIES, SHADES, UNKNOWN, shade_of
-from virtualds.pictures.style import STYLE
+from virtualds.pictures.style import GAP, SERIES, SHADES, STYLE, UNKNOWN, shade_of
 from virtualds.pictures.svg import Span, key, rectangle, strip
 
 HOSTILE = (

@@ -73,7 +73,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
         """
         with importing:
-            from virtualds.datasets.references_behind import find_virtual
+            from virtualds.datasets.reference_changes import find_virtual
 
         found = {name: find_virtual(v) for name, v in self._dataset.variables.items()}
         return {name: array for name, array in found.items() if array is not None}
@@ -201,13 +201,13 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         (6, 6)
         """
         with importing:
-            from virtualds.datasets.references_behind import to_lazy_copy
+            from virtualds.datasets.reference_changes import to_lazy_copy
 
         return to_lazy_copy(self._dataset, self.arrays, chunks)
 
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
         with importing:
-            from virtualds.datasets.references_behind import replace_variables
+            from virtualds.datasets.reference_changes import replace_variables
 
         variables = {}
         for name, array in self.arrays.items():

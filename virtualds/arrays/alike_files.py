@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.source_file import StorageOptions
 
 Array = npt.NDArray[Any]

@@ -1,19 +1,405 @@
-"""The text and HTML views of virtual arrays, made from references without reading."""
+"""The text and HTML views of virtual arrays, made from references without reading.
+
+The picture of the chunk grid of a virtual array, with the key to its shades.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from virtualds.arrays.chunk_picture import draw_chunks
-from virtualds.arrays.survey import Survey, count_files, find_used_files, survey
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.arrays.survey import Known, Survey, count_files, find_known, find_used_files, survey
+from virtualds.chunks.columns import MISSING, Ints
+from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.encoding_words import name_pipelines
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import without_secrets
+from virtualds.pictures import style
+from virtualds.pictures.chunk_grid import Box, Cell, Face, Side, draw_box, draw_line, draw_rectangle
 from virtualds.pictures.html import Markup, cell, element, section, table
+from virtualds.pictures.style import Shade
+from virtualds.pictures.svg import key
 from virtualds.quantities import format_bytes, format_count
 
 if TYPE_CHECKING:
     from virtualds.arrays.array import ManifestArray
+
+
+# ---------------------------------------------------------------------- bins
+# The chunks of an array, counted in boxes that are few enough to draw.
+#
+# Up to three axes are drawn. Along each the array is cut into bins at edges of chunks. Where there
+# are more chunks than bins, a bin holds several.
+
+
+MOST_BINS = ((), (200,), (24, 30), (24, 12, 16))
+"""Most bins along each axis, for pictures of none to three axes."""
+
+SAMPLED_EDGES = 1000
+"""Most edges of a fragment along an axis that are looked at to cut the axis into bins."""
+
+MOST_KINDS = 6
+"""Most kinds of chunks that are told apart; of more kinds, the last one is that of all others."""
+
+GAP, UNREAD, FIRST_KIND = 0, 1, 2
+"""Rows of `ChunkBins.counts`: missing chunks, chunks that nobody looked at, the first kind."""
+
+
+@dataclass(frozen=True)
+class ChunkBins:
+    """Chunks by bin and kind.
+
+    Parameters
+    ----------
+    axes : tuple of int
+        The axes of the array that are drawn.
+    edges : tuple of int64 arrays
+        Where the bins begin and end along these axes, in elements.
+    encodings : tuple of int
+        The pipelines that chunks have, if kinds are encodings; else empty.
+    counts : int64 array, shape (kinds, bins along each drawn axis)
+        How many chunks of each kind lie in each bin: missing ones, those that nobody looked at,
+        then the kinds: one for each encoding, or two that change from file to file, or one.
+    is_assumed : bool
+        Whether references are not at hand: their chunks are taken to exist.
+    """
+
+    axes: tuple[int, ...]
+    edges: tuple[Ints, ...]
+    encodings: tuple[int, ...]
+    counts: Ints
+    is_assumed: bool
+
+    @property
+    def alternates(self) -> bool:
+        """Whether kinds change from file to file."""
+        return not self.encodings and self.counts.shape[0] > FIRST_KIND + 1
+
+
+def bin_chunks(array: ManifestArray) -> ChunkBins:
+    """Count the chunks of a `ManifestArray` in bins, without reading or requesting anything."""
+    axes = _choose_axes(array)
+    edges = [_cut_axis(array, a, n) for a, n in zip(axes, MOST_BINS[len(axes)], strict=True)]
+    bins = [e.size - 1 for e in edges]
+    numbers = _number_equal(array.pipelines)
+    found = [
+        known and known._replace(pipeline=numbers[known.pipeline])
+        for known in (find_known(f.manifest) for f in array.fragments)
+    ]
+    files = [len(f.manifest.files) if c else 0 for f, c in zip(array.fragments, found, strict=True)]
+    columns = [c or _assume(f, array) for f, c in zip(array.fragments, found, strict=True)]
+    encodings = _find_encodings(array, columns)
+    alternates = not encodings and 1 < sum(files) <= max(bins, default=0)
+    kinds = min(len(encodings), MOST_KINDS) or 1 + alternates
+    counts = np.zeros((FIRST_KIND + kinds, *bins), np.int64)
+    covered, before = np.zeros(bins, np.int64), 0
+    for fragment, known, number in zip(array.fragments, columns, files, strict=True):
+        overlaps = _find_overlaps(fragment, dict(zip(axes, edges, strict=True)))
+        covered += _multiply([o.elements for o in overlaps]).reshape(bins)
+        kind = known and _number_kinds(known, encodings, before if alternates else None)
+        _add_chunks(counts, fragment, overlaps, known, kind)
+        before += number
+    hidden = prod(n for axis, n in enumerate(array.shape) if axis not in axes)
+    counts[GAP] += covered < _multiply([np.diff(e) for e in edges]) * hidden
+    return ChunkBins(axes, tuple(edges), encodings, counts, None in found)
+
+
+def _assume(fragment: Fragment, array: ManifestArray) -> Known | None:
+    """Return columns for chunks whose references are not at hand, if all have one encoding."""
+    used = fragment.manifest.used_pipelines(len(array.pipelines))
+    if used.size != 1:
+        return None
+    nothing = np.zeros((1,) * array.ndim, np.int64)
+    return Known(nothing, nothing, nothing + used[0])
+
+
+def _choose_axes(array: ManifestArray) -> tuple[int, ...]:
+    """Return the axes to draw: those that are cut into chunks, then the last ones."""
+    cut = [i for i in range(array.ndim) if any(f.axes[i].nchunks > 1 for f in array.fragments)]
+    whole = [i for i in reversed(range(array.ndim)) if i not in cut]
+    return tuple(sorted([*cut, *whole][:3]))
+
+
+def _cut_axis(array: ManifestArray, axis: int, most: int) -> Ints:
+    """Return at most so many bins along an axis; they begin and end where chunks do."""
+    found = [np.array([0, array.shape[axis]], np.int64)]
+    for cut, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
+        if cut.nchunks > 1 or cut.size < array.shape[axis]:
+            count = min(cut.nchunks, SAMPLED_EDGES)
+            numbers = np.arange(count + 1) * cut.nchunks // max(count, 1)
+            found.append(cut.edges_at(numbers) + start)
+    edges = np.sort(np.concatenate(found))
+    edges = edges[np.append(edges[1:] != edges[:-1], True)]
+    # an axis without elements is one bin
+    edges = np.append(edges[:1], edges[-1:]) if edges.size < 2 else edges
+    if edges.size - 1 <= most:
+        return edges
+    step = -(-(edges.size - 1) // most)
+    return np.append(edges[:-1:step], edges[-1])
+
+
+class Overlap(NamedTuple):
+    """What a fragment has of each bin along an axis: its chunks, and its number of elements."""
+
+    first: Ints
+    stop: Ints
+    elements: Ints
+
+
+def _find_overlaps(fragment: Fragment, edges: dict[int, Ints]) -> list[Overlap]:
+    """Return the overlaps along every axis; an axis that is not drawn is one bin."""
+    return [
+        _find_overlap(fragment, axis, edges[axis])
+        if axis in edges
+        else Overlap(np.array([0]), np.array([cut.nchunks]), np.array([cut.size]))
+        for axis, cut in enumerate(fragment.axes)
+    ]
+
+
+def _find_overlap(fragment: Fragment, axis: int, edges: Ints) -> Overlap:
+    cut = fragment.axes[axis]
+    inside = np.clip(edges - fragment.start[axis], 0, cut.size)
+    elements = np.diff(inside)
+    # a bin without elements has no chunks
+    first = cut.locate(np.minimum(inside[:-1], max(cut.size - 1, 0)))
+    stop = np.where(elements, cut.locate(np.maximum(inside[1:] - 1, 0)) + 1, first)
+    return Overlap(first, stop, elements)
+
+
+def _multiply(columns: Sequence[Ints]) -> Ints:
+    """Return the outer product of columns."""
+    return reduce(np.multiply.outer, columns, np.ones((), np.int64))
+
+
+# ---------------------------------------------------------------------- kinds
+
+
+def _find_encodings(array: ManifestArray, columns: Sequence[Known | None]) -> tuple[int, ...]:
+    """Return the pipelines of the chunks that exist; none where there is but one."""
+    if len(array.pipelines) < 2:
+        return ()
+    used: set[int] = set()
+    for known in filter(None, columns):
+        pipeline, there = np.broadcast_arrays(known.pipeline, known.file != MISSING)
+        used |= set(np.unique(pipeline[there]).tolist())
+    return tuple(sorted(used)) if len(used) > 1 else ()
+
+
+def _number_equal(pipelines: Sequence[CodecPipeline]) -> Ints:
+    """Return a number for each pipeline; equal pipelines have one number."""
+    first: dict[CodecPipeline, int] = {}
+    numbers = [first.setdefault(p, n) for n, p in enumerate(pipelines)]
+    # missing chunks have number 0, even where no chunk has a pipeline
+    return np.array(numbers or [0], np.int64)
+
+
+def _number_kinds(known: Known, encodings: tuple[int, ...], before: int | None) -> Ints:
+    """Return the kind of each chunk, -1 for missing ones; ``before`` counts files before these."""
+    kind: Any = np.zeros((), np.int64)
+    if encodings:
+        kind = np.minimum(np.searchsorted(encodings, known.pipeline), MOST_KINDS - 1)
+    elif before is not None:
+        kind = (known.file + before) % 2
+    found: Ints = np.where(known.file == MISSING, -1, kind)
+    return found
+
+
+# ---------------------------------------------------------------------- counting
+
+
+def _add_chunks(
+    counts: Ints,
+    fragment: Fragment,
+    overlaps: Sequence[Overlap],
+    known: Known | None,
+    kind: Ints | None,
+) -> None:
+    """Add the chunks of a fragment to the counts."""
+    bins = counts.shape[1:]
+    everything = _multiply([o.stop - o.first for o in overlaps]).reshape(bins)
+    if known is None or kind is None:
+        counts[UNREAD] += everything
+        return
+    if known.places is not None:
+        place = _find_bins(fragment, overlaps, known.places)
+    for row in range(FIRST_KIND, counts.shape[0]):
+        same = kind == row - FIRST_KIND
+        if known.places is not None:
+            found = np.bincount(place[same], minlength=prod(bins))
+        else:
+            found = _count_in_bins(same, overlaps)
+        counts[row] += found.reshape(bins)
+        everything = everything - found.reshape(bins)
+    counts[GAP] += np.maximum(everything, 0)
+
+
+def _count_in_bins(same: npt.NDArray[np.bool_], overlaps: Sequence[Overlap]) -> Ints:
+    """Return how many chunks are true, in the bins along every axis."""
+    if same.size == 1:
+        return _multiply([o.stop - o.first for o in overlaps]) * int(same.flat[0])
+    found: Any = same
+    for axis, overlap in enumerate(overlaps):
+        if found.shape[axis] == 1:
+            along = [1] * found.ndim
+            along[axis] = -1
+            found = found * (overlap.stop - overlap.first).reshape(along)
+        else:
+            sums = np.cumsum(found, axis, dtype=np.int64)
+            before = [1 if i == axis else n for i, n in enumerate(found.shape)]
+            sums = np.concatenate([np.zeros(before, np.int64), sums], axis)
+            found = sums.take(overlap.stop, axis) - sums.take(overlap.first, axis)
+    counted: Ints = found
+    return counted
+
+
+def _find_bins(fragment: Fragment, overlaps: Sequence[Overlap], places: Ints) -> Ints:
+    """Return the number of the bin in which each of these chunks begins."""
+    numbers = np.unravel_index(places, fragment.manifest.shape)
+    found = [
+        np.searchsorted(overlap.first, number, "right") - 1
+        for overlap, number in zip(overlaps, numbers, strict=True)
+    ]
+    flat = np.ravel_multi_index(found, [o.first.size for o in overlaps])
+    return np.asarray(flat, np.int64)
+
+
+# ---------------------------------------------------------------------- pictures
+
+
+def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Markup:
+    """Return the picture of the chunks of a `ManifestArray`, and below it what its shades mean.
+
+    It reads and requests nothing: references that lie elsewhere are drawn as unread.
+
+    Parameters
+    ----------
+    array : ManifestArray
+    dims : sequence of str, optional
+        Names of its axes.
+    """
+    found = bin_chunks(array)
+    faces, shades = _list_faces(found), _choose_shades(found)
+    drawn = _draw_grid(array, found, [_make_face(face, shades) for face in faces], dims)
+    meanings = _list_meanings(array, found, faces, shades)
+    return element("div", drawn, key(meanings), _note(array, found, faces, dims))
+
+
+def _list_faces(found: ChunkBins) -> list[Ints]:
+    """Return the counts of the cells that are drawn, in rows and columns.
+
+    Of three axes there are three faces, each of which looks through the whole array: a gap inside
+    shows on all of them.
+    """
+    counts = found.counts
+    if len(found.axes) == 3:
+        return [counts.sum(2), counts.sum(3).swapaxes(1, 2), counts.sum(1)]
+    return [counts if len(found.axes) == 2 else counts.reshape(counts.shape[0], 1, -1)]
+
+
+def _choose_shades(found: ChunkBins) -> list[Shade]:
+    """Return the shade of each kind."""
+    if found.alternates:
+        return [style.SERIES[0], style.NEXT]
+    return [style.shade_of(n) for n in range(found.counts.shape[0] - FIRST_KIND)]
+
+
+def _draw_grid(
+    array: ManifestArray, found: ChunkBins, faces: Sequence[Face], dims: Sequence[str] | None
+) -> Markup:
+    names = [f"{dims[axis]} " if dims else "" for axis in found.axes]
+    lengths = [array.shape[axis] for axis in found.axes]
+    sides = [
+        Side(f"{name}{length:,}", edges.tolist())
+        for name, length, edges in zip(names, lengths, found.edges, strict=True)
+    ]
+    title = f"The chunk grid of an array of shape {array.shape}: {array.nchunks:,} chunks"
+    if len(sides) == 3:
+        back, down, across = sides
+        return draw_box(back, down, across, Box(*faces), title)
+    [face] = faces
+    if len(sides) == 2:
+        down, across = sides
+        return draw_rectangle(down, across, face, title)
+    [side] = sides or [Side("one value", (0, 1))]
+    return draw_line(side, face[0], title)
+
+
+def _make_face(counts: Ints, shades: Sequence[Shade]) -> Face:
+    """Return the cells of bins in rows and columns: each has the shade of most of its chunks."""
+    kinds = counts[FIRST_KIND:]
+    most, there = kinds.argmax(0), kinds.any(0)
+    # the last shades are those of chunks that nobody looked at, and of none
+    number = np.where(there, most, np.where(counts[UNREAD] > 0, len(shades), len(shades) + 1))
+    gaps = (counts[GAP] > 0) & (number <= len(shades))
+    cells = [
+        [Cell(shade, has_gaps) for has_gaps in (False, True)]
+        for shade in (*shades, style.UNKNOWN, None)
+    ]
+    pairs = zip(number.tolist(), gaps.tolist(), strict=True)
+    return [[cells[n][gap] for n, gap in zip(*row, strict=True)] for row in pairs]
+
+
+# ---------------------------------------------------------------------- words
+
+
+def _list_meanings(
+    array: ManifestArray, found: ChunkBins, faces: Sequence[Ints], shades: Sequence[Shade]
+) -> list[tuple[Shade, object]]:
+    """Return what each shade stands for, where the picture does not say it by itself."""
+    meanings: list[tuple[Shade, object]] = []
+    if found.encodings:
+        names = list_encodings([array.pipelines[number] for number in found.encodings])
+        meanings += zip(shades, names, strict=True)
+    if found.alternates:
+        meanings.append((style.NEXT, "shades alternate by file"))
+    if found.counts[UNREAD].any():
+        meanings.append((style.UNKNOWN, "one of several encodings"))
+    if found.counts[GAP].any():
+        apart = all(not (face[GAP] > 0)[(face > 0).sum(0) > 1].any() for face in faces)
+        meanings.append((style.GAP, "missing" if apart else "missing, in whole or in part"))
+    return meanings
+
+
+def list_encodings(pipelines: Sequence[CodecPipeline]) -> list[str]:
+    """Return the names of so many encodings as pictures tell apart; the last may be of all others.
+
+    >>> list_encodings([CodecPipeline(np.dtype("u1"), fill=bytes([n])) for n in range(9)])[4:]
+    ['uint8, uncompressed, missing chunks 4', '4 more encodings']
+    """
+    if len(pipelines) <= MOST_KINDS:
+        return name_pipelines(pipelines)
+    named = name_pipelines(pipelines[: MOST_KINDS - 1])
+    return [*named, f"{len(pipelines) - len(named):,} more encodings"]
+
+
+def _note(
+    array: ManifestArray, found: ChunkBins, faces: Sequence[Ints], dims: Sequence[str] | None
+) -> Markup | None:
+    """Return what the picture leaves out."""
+    parts = []
+    if found.is_assumed:
+        parts.append(
+            "References are not loaded, so missing chunks are not seen: "
+            "ds.virtual.plot.chunks(name) loads and draws those of a variable, "
+            "virtualds info SET --html PAGE those of a set."
+        )
+    if any((face.sum(0) > 1).any() for face in faces):
+        through = "Each face looks through the whole array: cells" if len(faces) > 1 else "Cells"
+        parts.append(f"{through} hold several chunks.")
+    hidden = [axis for axis in range(array.ndim) if axis not in found.axes]
+    if hidden:
+        names = ", ".join(dims[axis] if dims else f"axis {axis}" for axis in hidden)
+        parts.append(f"Not drawn: {names}.")
+    return element("div", " ".join(parts), class_="vds-note") if parts else None
+
+
+# ---------------------------------------------------------------------- display
 
 SHOWN_FILES = 10
 """Most files that an array names."""

@@ -17,7 +17,7 @@ from virtualds.chunks.columns import compact, settle_column
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.table import CountedSources, SourceColumns
-from virtualds.codecs.zip_member import ZipMember
+from virtualds.codecs.zlib import ZipMember
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import NO_NUMBER, SourceFile
 from virtualds.stores import (

@@ -22,10 +22,9 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.alignment import find_regular_chunks
-from virtualds.chunks.columns import INLINE, MISSING, compact
+from virtualds.chunks.columns import INLINE, MISSING, Ints, compact
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError
 from virtualds.reading.plan import count_elements, cut_axis, enter_axis

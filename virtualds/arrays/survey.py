@@ -12,10 +12,9 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import MISSING, compact
+from virtualds.chunks.columns import MISSING, Ints, compact
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
-from virtualds.chunks.projection import Ints
 from virtualds.source_file import SourceFile
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import demand_loadable, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
-from virtualds.datasets.references_behind import replace_variables
+from virtualds.datasets.reference_changes import replace_variables
 from virtualds.datasets.to_dataset import to_virtual_tree
 from virtualds.errors import without_secrets
 from virtualds.formats import Format

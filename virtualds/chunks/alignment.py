@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.chunks.columns import Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment
-from virtualds.chunks.projection import Ints
 from virtualds.options import MIB
 
 LARGE_BLOCK = 128 * MIB

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import compact, narrow_column
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import (
+from virtualds.chunks.columns import (
     EMPTY_PROJECTION,
     AxisKey,
     Ints,
@@ -22,9 +20,12 @@ from virtualds.chunks.projection import (
     SlabRun,
     Slabs,
     Slices,
+    compact,
+    narrow_column,
     split_by_length,
     to_slice,
 )
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import are_alike, join_manifests
 from virtualds.public import public
 from virtualds.quantities import format_count

@@ -22,12 +22,14 @@ from virtualds.chunks.columns import (
     INLINE,
     MISSING,
     Column,
+    Ints,
     JoinedTable,
     Reference,
     as_grid_columns,
     check_references,
     column_of_rows,
     compact,
+    compute_strides,
     concatenate_columns,
     constant_column,
     digest,
@@ -44,7 +46,6 @@ from virtualds.chunks.columns import (
     unpack,
     unpack_table,
 )
-from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.chunks.table import CountedSources, RowView, SourceSummary, Table
 from virtualds.public import public
 from virtualds.quantities import format_count

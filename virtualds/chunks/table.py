@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.chunks.columns import Ints, compute_strides
 from virtualds.source_file import NO_NUMBER, SourceFile
 
 if TYPE_CHECKING:

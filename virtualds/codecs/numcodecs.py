@@ -5,6 +5,11 @@ whose configurations the Zarr v3 codec specifications define.
 HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block size in units of
 100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
 shuffle, compressor), registered with The HDF Group.
+
+Pcodec, a codec for numbers.
+
+Zarr v2 id ``pcodec``, Zarr v3 name ``numcodecs.pcodec``. Streams have pco's standalone format,
+which holds the type of its numbers and ends with a mark.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer
+from virtualds.bounds import Buffer, limit_decoded_size
 from virtualds.codecs.codec import (
     NUMCODECS,
     Codec,
@@ -27,6 +32,7 @@ from virtualds.codecs.codec import (
     Make,
     Name,
     Order,
+    SelfDescribing,
     check_length,
 )
 from virtualds.codecs.libraries import (
@@ -40,6 +46,7 @@ from virtualds.codecs.libraries import (
     zstd_into,
 )
 from virtualds.errors import LIBRARY_ERRORS, UnsupportedError
+from virtualds.extras import import_package
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams hold all that decoding needs."""
@@ -360,3 +367,50 @@ def _make_codec(config: str) -> Any:
     import numcodecs
 
     return numcodecs.get_codec(json.loads(config))
+
+
+# ---------------------------------------------------------------------- pcodec
+
+PCODEC_TYPES = ("f4", "f8", "i4", "i8", "i2", "u4", "u8", "u2", "f2", "i1", "u1")
+"""Dtypes that a stream may have."""
+
+OTHER_TYPE = "does not match"
+"""Part of pco's error for memory of another dtype."""
+
+
+@dataclass(frozen=True)
+class Pcodec(SelfDescribing):
+    """A stream of pco's standalone format."""
+
+    zarr_v2_id: ClassVar[str] = "pcodec"
+    serialises: ClassVar[bool] = True
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        standalone = import_package("pcodec", "pcodec").standalone
+        found = _decode_numbers(
+            standalone, bytes(data), limit_decoded_size(len(data)) if nbytes is None else nbytes
+        )
+        check_length(self, len(found), nbytes)
+        return found
+
+
+def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
+    """Decode numbers of any type into memory of ``most`` bytes.
+
+    The memory is taken here: pco would take as much as a stream asks for.
+    """
+    told = CodecError("pcodec: numbers of no type that is known")
+    for name in PCODEC_TYPES:
+        # one number more shows a stream that is too long
+        room = np.empty(most // np.dtype(name).itemsize + 1, name)
+        try:
+            progress = standalone.simple_decompress_into(data, room)
+        except RuntimeError as error:
+            if OTHER_TYPE not in str(error):
+                told = CodecError(f"pcodec: {error}")
+            continue
+        found = room[: progress.n_processed].tobytes()
+        if not progress.finished or len(found) > most:
+            raise CodecError(f"pcodec: {len(data)} bytes decode to more than {most}")
+        return found
+    raise told

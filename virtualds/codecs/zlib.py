@@ -3,24 +3,110 @@
 - zlib (RFC 1950): Zarr v2 ``{"id": "zlib", "level": 1}``; Zarr v3 ``numcodecs.zlib``; HDF5
   filter 1, "deflate" (HDF5 file format, IV.A.2.l).
 - gzip (RFC 1952): Zarr v2 ``{"id": "gzip", "level": 1}``; Zarr v3 ``gzip``.
+
+Inflates zlib streams with the fastest library that is installed.
+
+Members of zip archives: chunks that are compressed by the archive that they lie in.
+
+The encoded bytes are those of the archive, from the local header of the member to the next one
+(".ZIP File Format Specification", PKWARE, APPNOTE.TXT, 4.3). So a chunk brings its checksum along.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from virtualds.bounds import Buffer, decode_stream, decode_streams
 from virtualds.codecs.codec import Codec, CodecError, check_length
-from virtualds.codecs.inflate import find_inflater
 from virtualds.codecs.libraries import Bytes
+
+SPARE = 64
+"""Bytes of room beyond the last one, which libraries like zlib need to find the end."""
+
+
+@dataclass(frozen=True)
+class Inflater:
+    """A library for streams of a known decoded length; it ignores bytes behind them.
+
+    Parameters
+    ----------
+    zlib, gzip, deflate : callable
+        Take a stream and the decoded length; the result may have another length. Of several gzip
+        members only the first is decoded. ``deflate`` is a stream without a wrapper (RFC 1951).
+    damage : tuple of exception types
+        Errors that they raise.
+    """
+
+    zlib: Callable[[Buffer, int], Buffer]
+    gzip: Callable[[Buffer, int], Buffer]
+    deflate: Callable[[Buffer, int], Buffer]
+    damage: tuple[type[Exception], ...]
+
+
+def _make_libdeflate() -> Inflater:
+    import deflate
+
+    damage = (deflate.DeflateError, ValueError)
+    return Inflater(
+        deflate.zlib_decompress, deflate.gzip_decompress, deflate.deflate_decompress, damage
+    )
+
+
+def _make_isal() -> Inflater:
+    from isal import isal_zlib
+
+    return _wrap_zlib_like(isal_zlib)
+
+
+def _make_zlib_ng() -> Inflater:
+    from zlib_ng import zlib_ng
+
+    return _wrap_zlib_like(zlib_ng)
+
+
+def _make_python_zlib() -> Inflater:
+    return _wrap_zlib_like(zlib)
+
+
+def _wrap_zlib_like(module: Any) -> Inflater:
+    def inflate(wbits: int, data: Buffer, nbytes: int) -> bytes:
+        stream = module.decompressobj(wbits)
+        found: bytes = stream.decompress(data, nbytes + SPARE)
+        # the checksum is checked at the end of the stream only
+        if not stream.eof:
+            raise module.error("the stream is longer than its room, or ends before its end mark")
+        return found
+
+    return Inflater(
+        partial(inflate, 15), partial(inflate, 31), partial(inflate, -15), (module.error,)
+    )
+
+
+INFLATERS = (_make_libdeflate, _make_isal, _make_zlib_ng, _make_python_zlib)
+"""The fastest first; Python's own is always there."""
+
+
+@cache
+def find_inflater() -> Inflater:
+    """Return the fastest library for deflate that is installed."""
+    for library in INFLATERS[:-1]:
+        try:
+            return library()
+        except ImportError:
+            continue
+    return _make_python_zlib()
+
+
+# ---------------------------------------------------------------------- zlib
 
 SUCCESS = 0
 """Of ``enum libdeflate_result``: the stream fills the memory, and is not damaged."""
@@ -210,3 +296,106 @@ def find_libdeflate() -> Libdeflate | None:
         return Libdeflate(ctypes.CDLL(_deflate.__file__))
     except (ImportError, OSError, AttributeError):
         return None
+
+
+# ---------------------------------------------------------------------- zip member
+
+HEADER = struct.Struct("<4s2xHH4xIII2H")
+"""Signature, flags, method, CRC-32, both lengths, lengths of name and extra field (4.3.7)."""
+MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\x08"
+STREAMED = 0x8
+"""The flag of a member whose checksum stands behind its data (4.4.4)."""
+STORED, DEFLATED = 0, 8
+"""Compression methods (4.4.5)."""
+
+
+class _Header(NamedTuple):
+    is_streamed: bool
+    method: int
+    checksum: int
+    data: memoryview
+    """All bytes behind the header."""
+
+
+@dataclass(frozen=True)
+class ZipMember(Codec):
+    """A member of a zip archive with its local header, deflated or stored.
+
+    Parameters
+    ----------
+    skip : int
+        Bytes before the values in the member, such as the header of an ``.npy`` file.
+    """
+
+    skip: int = 0
+
+    zarr_v2_id: ClassVar[str] = "virtualds_zip_member"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.skip < 0:
+            raise ValueError(f"zip_member: {self.skip} bytes before the values")
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        header = _parse_header(data)
+        expected = None if nbytes is None else nbytes + self.skip
+        if header.method == STORED:
+            found, checksum = _take_stored(header, expected)
+        elif header.method == DEFLATED:
+            found, checksum = _inflate(header, expected)
+        else:
+            raise CodecError(f"zip_member: compression method {header.method} is not decoded")
+        if zlib.crc32(found) not in checksum:
+            raise CodecError(
+                f"zip_member: the CRC-32 is {zlib.crc32(found):#010x}, the archive says "
+                f"{checksum[0]:#010x}"
+            )
+        values = memoryview(found)[self.skip :]
+        check_length(self, len(values), nbytes)
+        return values
+
+
+def _parse_header(data: Buffer) -> _Header:
+    if len(data) < HEADER.size or bytes(data[:4]) != MAGIC:
+        raise CodecError(f"zip_member: {bytes(data[:4])!r} begins no member of a zip archive")
+    _, flags, method, checksum, _, _, name, extra = HEADER.unpack_from(data)
+    rest = memoryview(data)[HEADER.size + name + extra :]
+    return _Header(bool(flags & STREAMED), method, checksum, rest)
+
+
+def _take_stored(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
+    """Return the bytes of a stored member, and the checksums that it may have."""
+    if header.is_streamed and nbytes is None:
+        raise CodecError("zip_member: only its list of members says where a stored member ends")
+    found = header.data if nbytes is None else header.data[:nbytes]
+    return found, _list_checksums(header, header.data[len(found) :])
+
+
+def _inflate(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
+    """Return the bytes of a deflated member, and the checksums that it may have."""
+    if nbytes and not header.is_streamed:
+        fast = find_inflater()
+        try:
+            found = fast.deflate(header.data, nbytes)
+        except fast.damage:
+            # the standard library says what is wrong
+            pass
+        else:
+            return found, (header.checksum,)
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        data = decode_stream(stream, header.data, nbytes)
+    except (zlib.error, ValueError, EOFError) as error:
+        raise CodecError(f"zip_member: {error}") from error
+    return data, _list_checksums(header, memoryview(stream.unused_data))
+
+
+def _list_checksums(header: _Header, behind: memoryview) -> tuple[int, ...]:
+    """Return the CRC-32 of a member; behind streamed data, a signature may come first (4.3.9)."""
+    if not header.is_streamed:
+        return (header.checksum,)
+    if len(behind) < 4:
+        raise CodecError("zip_member: it ends before its checksum")
+    plain = int.from_bytes(behind[:4], "little")
+    is_signed = bytes(behind[:4]) == DESCRIPTOR_MAGIC
+    return (int.from_bytes(behind[4:8], "little"), plain) if is_signed else (plain,)

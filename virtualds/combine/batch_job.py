@@ -43,7 +43,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import VirtualdsError, without_secrets
-from virtualds.formats.admission import KEEP_QUERY, demand_unsigned
+from virtualds.formats.referenced_files import KEEP_QUERY, demand_unsigned
 from virtualds.log import INFO, tell, tells
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
 from virtualds.progress import ProgressOption

@@ -22,7 +22,7 @@ import xarray as xr
 
 from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.concatenate import concatenate, reorder
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.combine.alike_files import (
     JoinableFiles,
     NeedsFullCombineError,

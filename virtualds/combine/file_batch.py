@@ -26,7 +26,7 @@ from virtualds.arrays.alike_files import (
 )
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.record_cache import RecordCache
+from virtualds.chunks.tables import RecordCache
 from virtualds.datasets.decoding import (
     DecodingPlan,
     MisfitError,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.registry import format_of_object

@@ -22,7 +22,7 @@ from virtualds.combine.file_batch import FileBatch
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, element, facts, join, section, table
-from virtualds.pictures.palette import MISSING, NEXT, OK, Shade
+from virtualds.pictures.style import MISSING, NEXT, OK, Shade
 from virtualds.pictures.svg import Span, key, strip
 from virtualds.progress import Progress, ProgressCallback
 from virtualds.public import public

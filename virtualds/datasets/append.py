@@ -17,20 +17,18 @@ import xarray as xr
 
 from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
-from virtualds.arrays.concatenate import reorder
+from virtualds.arrays.concatenate import clear_boxes, count_references, find_boxes, reorder
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.regions import clear_boxes, count_references, find_boxes
 from virtualds.bounds import demand_joinable
-from virtualds.chunks.columns import INLINE
+from virtualds.chunks.columns import INLINE, find_runs
 from virtualds.chunks.manifest import iterate_references
-from virtualds.chunks.projection import find_runs
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import is_dated
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.reference_changes import replace_variables, restore_references
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
-from virtualds.datasets.references_behind import replace_variables, restore_references
 from virtualds.datasets.source_positions import (
     NOTHING,
     POSITIONS,

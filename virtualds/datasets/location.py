@@ -34,10 +34,16 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.archive import demand_uncompressed, is_tar, is_zip
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE
+from virtualds.stores.block_cache import (
+    FIRST_PAGES,
+    PAGE,
+    HeldBytes,
+    HeldFile,
+    HeldObject,
+    make_options,
+)
 from virtualds.stores.fence import is_claim
 from virtualds.stores.filesystems import find_options
-from virtualds.stores.held import HeldBytes, HeldFile, HeldObject, make_options
 from virtualds.stores.listing import find_names
 from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import Store, StoreError

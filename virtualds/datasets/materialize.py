@@ -3,30 +3,39 @@
 There are two layouts. ``content`` is a zarr-v3 set that holds each chunk under its hash. So equal
 chunks are stored once, and a copy that was interrupted goes on where it stopped. ``chunks`` is a
 plain Zarr v3 store: every chunk lies where any reader of Zarr looks for it.
+
+Converting a reference set from one format to another.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import MISSING
+from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
-from virtualds.chunks.projection import Ints
-from virtualds.datasets.location import Location
+from virtualds.datasets.decoding import settle_left_out
+from virtualds.datasets.edit import load_own_values
+from virtualds.datasets.keywords import check_choice, check_types
+from virtualds.datasets.location import Location, name_both_options, reader_of
+from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.rewrite.run import estimate_cost
+from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import cannot_hold
-from virtualds.formats import GRACE, replaces_by, zarr_manifests
-from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
-from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate
+from virtualds.formats import GRACE, Format, replaces_by, zarr_manifests
+from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate, parse_chunk_keys
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_export import list_reasons_not_plain
 from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot
@@ -34,7 +43,8 @@ from virtualds.progress import Advance, ProgressOption, count_progress, is_shown
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of
 from virtualds.stores import find_store
-from virtualds.stores.store import ChangedError, explain_write_errors
+from virtualds.stores.access_rules import Allow
+from virtualds.stores.store import ChangedError, explain_open_errors, explain_write_errors
 
 LAYOUTS = ("content", "chunks")
 """How copies lie in their store."""
@@ -277,3 +287,116 @@ def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str,
         for path, one in found.items()
         if path in needed or one.modified is None or one.modified > recent
     }
+
+
+# ---------------------------------------------------------------------- convert
+
+
+def convert(
+    source: Any,
+    target: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    mode: str = "w-",
+    drop_variables: str | Iterable[str] | None = None,
+    parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
+    on_error: str = "raise",
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> None:
+    """Convert a source file or a reference set, with all groups, to a set of another format.
+
+    Only values that a set itself holds are read, and references in records are read record by
+    record. Nothing is decoded: coordinates that `open_virtual_datatree` would load are references,
+    too.
+
+    Parameters
+    ----------
+    source : str or path, or an object
+        A source file, or a reference set in any format, as for `open_virtual_dataset`.
+    target : str or path
+        As for ``ds.virtual.to_manifest``.
+    format : str, optional
+        Name of the target format, if the suffix does not give it.
+    mode : {"w-", "w"}
+        ``"w-"`` creates the set, ``"w"`` creates or replaces it.
+    drop_variables : str or iterable of str, optional
+        Variables to leave out of every group that has them.
+    parser, parser_options
+        Name and options of the format of a source file, as in `open_virtual_datatree`.
+    on_error : {"raise", "skip"}
+        What to do with a variable that cannot be read, as in `open_virtual_datatree`.
+    allow : str, path, or iterable of them, optional
+        Folders in which the files of the set must lie, as in `open_virtual_dataset`.
+    storage_options, target_options : dict, optional
+        Access options of the source and of the target, for fsspec.
+    **choices
+        Options of the target format, and how to write what it cannot hold:
+        ``on_unsupported="rewrite"``, ``main_encoding=``, ``rewrite_limit=`` and ``progress=``, as
+        for ``ds.virtual.to_manifest``.
+
+    Raises
+    ------
+    UnsupportedError
+        The format cannot hold the set; nothing has been written.
+    FormatError
+        The format of the source is unknown, or the source is damaged.
+    FileNotFoundError
+        There is no such file or set.
+    FileExistsError
+        The target exists and ``mode`` is ``"w-"``.
+
+    Examples
+    --------
+    >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
+    """
+    check_types({"target_options": target_options})
+    check_choice("on_error", on_error, ("raise", "skip"))
+    replaces_by(mode)
+    options = WriteOptions(format, mode, choices=choices)
+    opening = OpenOptions(
+        *(None, drop_variables, parser, on_error, allow), below=True, parser_options=parser_options
+    )
+    with name_both_options(target):
+        destination = Destination.of(Location.of(target, target_options), options, convert)
+        destination.demand_free()
+        group = _read_group(Location.of(source, storage_options), opening)
+        destination.create(lambda: group)
+
+
+def estimate_conversion(
+    source: str | os.PathLike[str],
+    format: str,
+    *,
+    drop_variables: str | Iterable[str] | None = None,
+    parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
+    on_error: str = "raise",
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    main_encoding: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> pd.DataFrame:
+    """Return what `convert` would rewrite with ``on_unsupported="rewrite"``: a row per variable.
+
+    Parameters are those of `convert`; nothing is written.
+    """
+    opening = OpenOptions(
+        *(None, drop_variables, parser, on_error, allow), below=True, parser_options=parser_options
+    )
+    group = _read_group(Location.of(source, storage_options), opening)
+    return estimate_cost(group, format, main_encoding, **choices)
+
+
+def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
+    """Read a source or a set, with the values that the set holds itself."""
+    with explain_open_errors(origin.url), origin.hold_scan():
+        found = reader, _ = reader_of(origin, opening.parser)
+        group = open_group(origin, opening, found)
+    group = settle_left_out(group)
+    if isinstance(reader, Format):
+        group = load_own_values(group, f"{origin.url.rstrip('/')}/")
+    return group

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.contiguous import (
+from virtualds.arrays.concatenate import (
     build_flat_array,
     build_flat_variable,
     keep_bytes_apart,

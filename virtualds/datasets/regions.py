@@ -14,8 +14,8 @@ import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill
+from virtualds.arrays.concatenate import count_references, crop_box, put_region
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.regions import count_references, crop_box, put_region
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
@@ -24,8 +24,8 @@ from virtualds.datasets.append import list_misfits, load_alike, to_stored
 from virtualds.datasets.from_dataset import check_loading
 from virtualds.datasets.keywords import format_suggestion, make_strict
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.reference_changes import replace_variables, restore_references
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
-from virtualds.datasets.references_behind import replace_variables, restore_references
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, UnsupportedError, list_details, locating
 from virtualds.formats.undecodable import decode_group

@@ -19,9 +19,8 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mark_covered
 from virtualds.bounds import demand_joinable
-from virtualds.chunks.columns import drop_repeated_tables
+from virtualds.chunks.columns import Ints, drop_repeated_tables
 from virtualds.chunks.manifest import iterate_references
-from virtualds.chunks.projection import Ints
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile

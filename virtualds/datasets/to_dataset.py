@@ -21,7 +21,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_backed, demand_values
-from virtualds.chunks.record_cache import RecordCache
+from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.decoding import (
@@ -37,8 +37,7 @@ from virtualds.datasets.decoding import (
     encoding_of,
     make_plan_key,
 )
-from virtualds.datasets.far_blocks import prefer_far_blocks
-from virtualds.datasets.lazy import get_virtual_array, to_lazy
+from virtualds.datasets.lazy import get_virtual_array, prefer_far_blocks, to_lazy
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
     OpenOptions,

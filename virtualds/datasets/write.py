@@ -37,7 +37,7 @@ from virtualds.errors import (
     exists_already,
 )
 from virtualds.formats import Format, Parts, change_set
-from virtualds.formats.admission import (
+from virtualds.formats.referenced_files import (
     KEEP_QUERY,
     IsKnown,
     demand_admissible,

@@ -23,10 +23,9 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.codecs.codec import OURS
-from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.hdf5 import Shuffle
 from virtualds.codecs.vlen_text import to_text_objects
 from virtualds.errors import UnsupportedError, VirtualdsError
-from virtualds.formats.zarr.chunk_keys import SeparatedKeys
 from virtualds.formats.zarr.data_types import (
     RECORDS,
     data_type_from_v3,
@@ -36,7 +35,7 @@ from virtualds.formats.zarr.data_types import (
     pack_members,
     to_packed,
 )
-from virtualds.formats.zarr.document import MARKER, consolidate
+from virtualds.formats.zarr.document import MARKER, SeparatedKeys, consolidate
 from virtualds.formats.zarr.v2_arrays import unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import (
     TEXT,

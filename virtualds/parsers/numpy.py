@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.contiguous import (
+from virtualds.arrays.concatenate import (
     build_flat_array,
     build_flat_variable,
     keep_bytes_apart,

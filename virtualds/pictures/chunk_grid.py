@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from virtualds.pictures.html import Markup, element
-from virtualds.pictures.palette import GAP, Shade
+from virtualds.pictures.style import GAP, Shade
 from virtualds.pictures.svg import Textures, number, picture, rectangle, text
 
 LONGEST, SHORTEST = 150, 26

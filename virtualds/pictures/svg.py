@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from virtualds.pictures.html import Markup, element, join
-from virtualds.pictures.palette import GAP, TILE, Shade
-from virtualds.pictures.style import name_shade
+from virtualds.pictures.style import GAP, TILE, Shade, name_shade
 
 STRIP_WIDTH, STRIP_HEIGHT = 600, 14
 

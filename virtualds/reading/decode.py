@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.chunks.columns import COLUMNS, Column
+from virtualds.chunks.columns import COLUMNS, Column, Ints, Projection
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.projection import Ints, Projection
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.libraries import Bytes
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis

@@ -12,17 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import demand_chunk
-from virtualds.chunks.columns import INLINE, MISSING, compact
-from virtualds.chunks.fragment import ChunkAxis, Fragment
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import (
+from virtualds.chunks.columns import (
+    INLINE,
+    MISSING,
     AxisKey,
     Ints,
     Projection,
+    compact,
     count_from_front,
     find_runs,
     to_slice,
 )
+from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import COLUMNS, INLINE
+from virtualds.chunks.columns import COLUMNS, INLINE, Ints
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
 from virtualds.errors import ReadError
 from virtualds.reading.fetch import JoinedRange, join_ranges
 from virtualds.reading.threads import HostSlot, Prefetcher, cores, run_all

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import COLUMNS, Column
+from virtualds.chunks.columns import COLUMNS, Column, Ints, Projection, SlabRun
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, Projection, SlabRun
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.reading.threads import cores
 from virtualds.stores import find_store

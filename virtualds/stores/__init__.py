@@ -8,8 +8,8 @@ from typing import Any
 
 from virtualds.source_file import SourceFile
 from virtualds.stores.archive import ArchiveMember, ArchiveStore, read_tar_index, read_zip_index
+from virtualds.stores.block_cache import HeldStore
 from virtualds.stores.fsspec import FsspecStore
-from virtualds.stores.held import HeldStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
 from virtualds.urls import HELD, scheme_of

@@ -21,8 +21,7 @@ from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt
-from virtualds.syncing.files import Changes, SetFiles, list_files
-from virtualds.syncing.open_files import FileOpener, Urls
+from virtualds.syncing.files import Changes, FileOpener, SetFiles, Urls, list_files
 from virtualds.syncing.report import SyncReport
 from virtualds.syncing.update import Update, demand_dimension
 from virtualds.urls import scheme_of

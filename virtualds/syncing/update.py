@@ -13,7 +13,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import move_files
-from virtualds.chunks.projection import find_runs
+from virtualds.chunks.columns import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
 from virtualds.datasets.append import Appending, append_along, remove_sources, replace_sources
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
@@ -34,8 +34,7 @@ from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
-from virtualds.syncing.files import Changes, Mask, SetFiles
-from virtualds.syncing.open_files import FileOpener, Urls
+from virtualds.syncing.files import Changes, FileOpener, Mask, SetFiles, Urls
 from virtualds.syncing.report import SyncReport
 from virtualds.urls import scheme_of
 

@@ -324,7 +324,7 @@ def show_cost(
     source: str, target: str, form: str, chosen: Mapping[str, Any], of_format: Iterable[str]
 ) -> None:
     """Print what would be rewritten, with the options of a format that are given."""
-    from virtualds.datasets.convert import estimate_conversion
+    from virtualds.datasets.materialize import estimate_conversion
 
     found = estimate_conversion(
         source, form, **select_given(chosen, ("on_error", *SOURCE, *of_format))

@@ -58,7 +58,7 @@ def _content(tree: xr.DataTree) -> str:
 
 def _make_page(found: Description) -> str:
     """Return a page of what notebooks show: facts, pictures of the chunks, and the dataset."""
-    from virtualds.accessors.coverage_strip import draw_strips
+    from virtualds.accessors.display import draw_strips
     from virtualds.checks.describe import load_references
     from virtualds.errors import without_secrets
     from virtualds.pictures.html import Markup, facts, page, section

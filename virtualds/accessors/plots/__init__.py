@@ -1,23 +1,328 @@
-"""``ds.virtual.plot``: pictures of a virtual dataset, drawn by matplotlib from its references."""
+"""``ds.virtual.plot``: pictures of a virtual dataset, drawn by matplotlib from its references.
+
+Drawing how many bytes variables take, as stored and as decoded.
+
+Drawing which file covers which part of a dimension.
+
+Drawing the chunks of a variable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import xarray as xr
 
-from virtualds.accessors.plots.chunks import choose_axes, draw_chunks
-from virtualds.accessors.plots.coverage import draw_coverage
-from virtualds.accessors.plots.sizes import VariableSize, draw_sizes
+from virtualds.accessors.plots.canvas import (
+    EMPTY,
+    Floats,
+    add_legend,
+    add_legend_below,
+    add_rectangles,
+    cut_name,
+    make_axes,
+    make_key,
+    set_names,
+    set_title,
+    shorten_urls,
+    show_cells,
+)
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import find_coverage
-from virtualds.arrays.survey import survey
-from virtualds.datasets.axis_cells import AxisCells
+from virtualds.arrays.coverage import IN_THE_SET, SEVERAL, ChunkPlane, Coverage, find_coverage
+from virtualds.arrays.display import list_chunk_lengths, list_encodings
+from virtualds.arrays.survey import Survey, survey
+from virtualds.chunks.columns import Ints
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.datasets.axis_cells import AxisCells, Span
 from virtualds.datasets.keywords import format_suggestion
+from virtualds.pictures.style import GAP, SERIES, UNKNOWN, Shade, shade_of
+from virtualds.quantities import UNITS, format_bytes, format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
+
+
+MOST_BARS = 24
+"""Variables that each have bars; of more variables, the smallest ones share bars."""
+STORED, DECODED = SERIES[0], GAP
+
+
+class VariableSize(NamedTuple):
+    """The bytes of the chunks of a variable: as they are stored, and of their values."""
+
+    name: str
+    stored: int
+    decoded: int
+
+    @classmethod
+    def of(cls, name: str, found: Survey) -> VariableSize:
+        """Return the bytes of a variable whose chunks are counted."""
+        return cls(name, found.stored, found.decoded)
+
+    def __str__(self) -> str:
+        ratio = f", ratio {self.decoded / self.stored:,.1f}" if self.stored else ""
+        return f"{format_bytes(self.stored)} of {format_bytes(self.decoded)}{ratio}"
+
+
+def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
+    """Draw two bars for each variable, the largest first."""
+    bars = _join_small(sorted(sizes, key=lambda size: -max(size.stored, size.decoded)))
+    ax = make_axes("ds.virtual.plot.sizes", ax, 1.5 + 0.34 * len(bars))
+    rows = np.arange(len(bars))
+    for shade, half, column in ((DECODED, 0.36, 2), (STORED, 0.22, 1)):
+        right = np.array([bar[column] for bar in bars], float)
+        sides = np.stack([np.zeros(len(bars)), right, rows - half, rows + half], axis=1)
+        add_rectangles(ax, sides, shade, line=0.6, gid="decoded" if column == 2 else "stored")
+    for row, bar in enumerate(bars):
+        place = (max(bar.stored, bar.decoded), row)
+        beside: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+        ax.annotate(str(bar), place, **beside, fontsize="small")
+    ax.set_ylim(len(bars) - 0.5, -0.5)
+    ax.spines[["top", "right"]].set_visible(False)
+    _show_bytes(ax, max(max(bar.stored, bar.decoded) for bar in bars))
+    set_names(ax, rows.tolist(), [cut_name(bar.name) for bar in bars])
+    keys = [make_key(ax, STORED, "stored"), make_key(ax, DECODED, "decoded")]
+    add_legend(ax, keys, loc="lower right")
+    total = VariableSize("", sum(s.stored for s in sizes), sum(s.decoded for s in sizes))
+    count = format_count(len(sizes), "virtual variable")
+    set_title(ax, f"{count}: {total}")
+    return ax
+
+
+def _show_bytes(ax: Axes, longest: int) -> None:
+    """Set limits that leave room for numbers behind the bars, and ticks at round numbers."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+
+    power = min((len(str(longest)) - 1) // 3, len(UNITS) - 1)
+    unit, name = 1000**power, UNITS[power]
+    ticks = MaxNLocator(5, integer=not power).tick_values(0, longest / unit)
+    ax.set_xlim(0, longest * 1.55 or 1)
+    ax.xaxis.set_major_locator(FixedLocator(ticks * unit))
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {name}")
+
+
+def _join_small(sizes: Sequence[VariableSize]) -> list[VariableSize]:
+    """Return the largest, and the others as one."""
+    if len(sizes) <= MOST_BARS:
+        return list(sizes)
+    rest = sizes[MOST_BARS - 1 :]
+    others = VariableSize(
+        f"{len(rest):,} others", sum(s.stored for s in rest), sum(s.decoded for s in rest)
+    )
+    return [*sizes[: MOST_BARS - 1], others]
+
+
+# ---------------------------------------------------------------------- coverage
+
+MOST_NAMES = 24
+"""Rows that each have the name of a file beside them; of more rows, some have."""
+SOME_NAMES = 10
+
+FILES, HELD = SERIES[0], SERIES[5]
+MISSING_TIMES, DOUBLED = SERIES[1], SERIES[6]
+"""Shades of bands: times that do not exist, and such as several parts of the axis have."""
+
+
+def draw_coverage(
+    coverage: Coverage, cells: AxisCells, dim: str, label: str, ax: Axes | None
+) -> Axes:
+    """Draw a row for each file, and bands over gaps and overlaps."""
+    count = len(coverage.urls)
+    ax = make_axes("ds.virtual.plot.coverage", ax, min(max(1.7 + 0.22 * count, 2.4), 5.5))
+    show_cells(ax, cells, label)
+    ax.set_ylim(max(count, 1) - 0.5, -0.5)
+    _draw_files(ax, coverage, cells)
+    uncovered = [cells.span(*ends) for ends in coverage.find_uncovered()]
+    bands = (
+        Band(GAP, "gap", " without file: fill value", uncovered),
+        Band(MISSING_TIMES, "gap", " in the dates", list(cells.missing)),
+        Band(DOUBLED, "overlap", "", list(cells.doubled)),
+    )
+    shown = [band for band in bands if band.spans]
+    for band in shown:
+        sides = [(*span, 0.0, 1.0) for span in band.spans]
+        add_rectangles(ax, sides, band.shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
+    add_legend_below(ax, [make_key(ax, band.shade, band.describe(cells)) for band in shown])
+    set_title(ax, _summarize_files(count, dim, shown))
+    _name_rows(ax, coverage.urls)
+    return ax
+
+
+class Band(NamedTuple):
+    """Stretches of one kind, and what the legend calls them."""
+
+    shade: Shade
+    kind: str
+    words: str
+    spans: Sequence[Span]
+
+    def describe(self, cells: AxisCells) -> str:
+        """Return how many stretches there are; of one, where it lies."""
+        if len(self.spans) > 1:
+            return f"{format_count(len(self.spans), self.kind)}{self.words}"
+        start, stop = (cells.text_at(end) for end in self.spans[0])
+        return f"{format_count(1, self.kind)}{self.words}, {start} to {stop}"
+
+
+def _draw_files(ax: Axes, coverage: Coverage, cells: AxisCells) -> None:
+    own, low, high = cells.pieces(coverage.start, coverage.stop)
+    number = coverage.file[own]
+    half, line = (0.38, 0.8) if len(coverage.urls) <= MOST_NAMES else (0.5, 2.0)
+    held = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
+    for shade, chosen in ((FILES, ~held), (HELD, held)):
+        sides = np.stack([low, high, number - half, number + half], axis=1)
+        if chosen.any():
+            add_rectangles(ax, sides[chosen], shade, line=line, gid="files")
+
+
+def _summarize_files(files: int, dim: str, bands: Sequence[Band]) -> str:
+    counts: Counter[str] = Counter()
+    for band in bands:
+        counts[band.kind] += len(band.spans)
+    found = ", ".join(format_count(n, kind) for kind, n in counts.items())
+    return f"{format_count(files, 'file')} along {dim}: {found or 'no gap'}"
+
+
+def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
+    """Name all rows, or some of many."""
+    folder, names = shorten_urls(urls)
+    rows = range(len(urls))
+    if len(urls) > MOST_NAMES:
+        rows = np.linspace(0, len(urls) - 1, SOME_NAMES).round().astype(int).tolist()
+    set_names(ax, rows, [cut_name(names[row]) for row in rows])
+    # the folders above the last one would be longer than the axis
+    last = re.search(r"[^/]*/?$", folder.partition("://")[2] or folder)
+    ax.set_ylabel(cut_name(last[0].removeprefix("/")) if last else "", parse_math=False)
+
+
+# ---------------------------------------------------------------------- chunks
+
+MOST_LINES = 150
+"""Borders of chunks along an axis that can be told apart."""
+
+Sides = Sequence[AxisCells]
+"""The cells of the horizontal and of the vertical axis."""
+
+
+def choose_axes(array: ManifestArray, given: Sequence[int | None]) -> list[int]:
+    """Return the axes to show: those that are given, else those with the most chunks.
+
+    An array of one axis has one, and one value has none.
+    """
+    cuts = [{int(n) for f in array.fragments for n in f.edges(axis)} for axis in range(array.ndim)]
+    others = sorted(set(range(array.ndim)) - set(given), key=lambda axis: -len(cuts[axis]))
+    found = [axis if axis is not None else (others.pop(0) if others else None) for axis in given]
+    return [axis for axis in found if axis is not None]
+
+
+def draw_chunks(
+    name: str,
+    array: ManifestArray,
+    axes: Sequence[int],
+    cells: Sides,
+    labels: Sequence[str],
+    ax: Axes | None,
+) -> Axes:
+    """Draw the chunks of a plane over hatched ground."""
+    title = _summarize_chunks(name, array)
+    added = 2 - len(axes)
+    for _ in range(added):
+        array, axes = array.insert_axis(array.ndim), [*axes, array.ndim]
+        cells, labels = [*cells, AxisCells.of_positions(1)], [*labels, ""]
+    plane = ChunkPlane.of(array, *axes)
+    ax = make_axes("ds.virtual.plot.chunks", ax, 2.2 if added else 4.6)
+    for which, own, label in zip("xy", cells, labels, strict=True):
+        show_cells(ax, own, label, which)
+    for axis in (ax.yaxis, ax.xaxis)[:added]:
+        axis.set_ticks([])
+    ax.patch.set(hatch=GAP.hatch, edgecolor=GAP.light, linewidth=0)
+    keys = _draw_boxes(ax, plane, cells, array.pipelines)
+    for side in (0, 1):
+        _draw_borders(ax, plane, cells, side)
+    add_legend_below(ax, [*keys, *_clear_gaps(ax, cells, labels)])
+    set_title(ax, f"{title}, {plane.missing:,} missing" if plane.missing else title)
+    return ax
+
+
+def _summarize_chunks(name: str, array: ManifestArray) -> str:
+    """Return the number and the shape of the chunks in words."""
+    chunks = format_count(array.nchunks, "chunk")
+    return f"{name}: {chunks} of ({', '.join(list_chunk_lengths(array))})"
+
+
+def _draw_boxes(
+    ax: Axes, plane: ChunkPlane, cells: Sides, pipelines: Sequence[CodecPipeline]
+) -> list[Patch]:
+    """Draw rectangles of equal encoding; return the entries of the legend."""
+    sides, box = _find_sides(plane, cells)
+    names, kinds = _number_kinds(plane.codes, pipelines)
+    keys = []
+    for kind in np.unique(kinds).tolist():
+        shade = UNKNOWN if kind == SEVERAL else shade_of(kind)
+        words = "several encodings" if kind == SEVERAL else names[kind]
+        add_rectangles(ax, sides[kinds[box] == kind], shade, gid=words)
+        keys.append(make_key(ax, shade, words))
+    if plane.holes.any():
+        add_rectangles(ax, sides[plane.holes[box]], GAP, gid="holes")
+        keys.append(make_key(ax, GAP, "some chunks missing"))
+    if plane.has_gaps:
+        keys.append(make_key(ax, GAP, "no chunk: fill value"))
+    return keys
+
+
+def _number_kinds(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[list[str], Ints]:
+    """Return the names of the encodings that are seen, and the number of that of each box."""
+    seen = list(dict.fromkeys(pipelines[n] for n in np.unique(codes[codes >= 0]).tolist()))
+    names = list_encodings(seen)
+    number = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(seen)}
+    # the code of several encodings indexes from the end
+    table = np.array([number.get(p, SEVERAL) for p in pipelines] + [SEVERAL] * 2, np.int64)
+    return names, table[codes]
+
+
+def _find_sides(plane: ChunkPlane, cells: Sides) -> tuple[Floats, Ints]:
+    """Return rectangles between gaps of both axes, shape (n, 4), and the box that each is of."""
+    across, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
+    up, low, high = cells[1].pieces(*plane.boxes[across, 2:].T)
+    return np.stack([left[up], right[up], low, high], axis=1), across[up]
+
+
+def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch]:
+    """Leave gaps in the dates of the axes empty; yield the entries of the legend."""
+    for side, own in enumerate(cells):
+        if not own.missing:
+            continue
+        other = cells[1 - side]
+        ends = (float(other.low.min()), float(other.high.max()))
+        sides = [(*ends, *gap) if side else (*gap, *ends) for gap in own.missing]
+        # over the borders of chunks, under the frame of the axes
+        add_rectangles(ax, sides, EMPTY, gid="empty", zorder=2.2)
+        words = f"{format_count(len(own.missing), 'gap')} in the dates along {labels[side]}"
+        yield make_key(ax, EMPTY, words)
+
+
+def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
+    """Draw where chunks meet along one side, unless the lines would cover everything."""
+    from matplotlib.collections import LineCollection
+
+    lines: list[tuple[tuple[float, float], ...]] = []
+    size = plane.shape[side]
+    if len({place for grid in plane.grids for place in grid[side].tolist()}) > MOST_LINES:
+        return
+    for grid in plane.grids:
+        inner = grid[side][(grid[side] > 0) & (grid[side] < size)]
+        begin, end = cells[1 - side].span(int(grid[1 - side][0]), int(grid[1 - side][-1]))
+        pairs = [((place, begin), (place, end)) for place in cells[side].begin(inner).tolist()]
+        lines += [(one[::-1], other[::-1]) for one, other in pairs] if side else pairs
+    ax.add_collection(LineCollection(lines, colors="white", linewidths=0.6, gid="borders"))
+
+
+# ---------------------------------------------------------------------- plots
 
 
 class DatasetPlots:

@@ -14,7 +14,7 @@ from virtualds.arrays.coverage import IN_THE_SET
 from virtualds.datasets.axis_cells import OF_NUMPY, AxisCells
 from virtualds.errors import without_secrets
 from virtualds.extras import import_package
-from virtualds.pictures.palette import GAP, Shade
+from virtualds.pictures.style import GAP, Shade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,9 +23,21 @@ from virtualds.checks.diagnose.findings import (
     format_more,
 )
 from virtualds.errors import without_secrets
-from virtualds.pictures.html import Markup, cell, element, escape, join, page, section, table
-from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
-from virtualds.pictures.reports import draw_card, draw_heading, draw_labels, lay_out
+from virtualds.pictures.html import (
+    Markup,
+    cell,
+    draw_card,
+    draw_heading,
+    draw_labels,
+    element,
+    escape,
+    join,
+    lay_out,
+    page,
+    section,
+    table,
+)
+from virtualds.pictures.style import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
 from virtualds.pictures.svg import Span, key, strip
 from virtualds.public import public
 from virtualds.quantities import format_count

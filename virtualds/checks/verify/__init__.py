@@ -6,17 +6,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from virtualds.checks.verify.archive_members import find_damaged_members
-from virtualds.checks.verify.compare_chunks import Comparison, compare_chunks
-from virtualds.checks.verify.findings import NOT_COMPARED, Problem, list_runs
-from virtualds.checks.verify.report import Verification
-from virtualds.checks.verify.sampled_chunks import count_sampled, demand_sample, sample_chunks
+from virtualds.checks.verify.chunks import (
+    Comparison,
+    compare_chunks,
+    count_sampled,
+    demand_sample,
+    sample_chunks,
+)
+from virtualds.checks.verify.report import NOT_COMPARED, Problem, Verification, list_runs
 from virtualds.checks.verify.sources import (
     Arrays,
     FileStates,
     ReferenceSurvey,
     fetch_states,
     find_beyond,
+    find_damaged_members,
     survey_references,
 )
 from virtualds.datasets.keywords import check_choice

@@ -14,10 +14,9 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, fills_with
 from virtualds.bounds import Buffer, demand_table
-from virtualds.chunks.columns import COLUMNS, MISSING
+from virtualds.chunks.columns import COLUMNS, MISSING, Ints
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
 from virtualds.codecs.cf_packing import Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import Codec

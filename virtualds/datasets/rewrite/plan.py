@@ -20,8 +20,8 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.codecs.codec import Codec
+from virtualds.codecs.hdf5 import Shuffle
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.zlib import Zlib
 from virtualds.datasets.from_dataset import unpack
 from virtualds.datasets.rewrite.encodings import (

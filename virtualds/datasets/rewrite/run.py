@@ -26,9 +26,8 @@ import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import COLUMNS, INLINE, compact, digest
+from virtualds.chunks.columns import COLUMNS, INLINE, Ints, compact, digest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
 from virtualds.datasets.location import Location, format_for
 from virtualds.datasets.reference_changes import ReferenceChanges
 from virtualds.datasets.registry import SUBCHUNK
@@ -42,7 +41,7 @@ from virtualds.datasets.rewrite.plan import (
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, list_details, locating
 from virtualds.formats import Format, ReadOptions, zarr_manifests
-from virtualds.formats.admission import know_nothing
+from virtualds.formats.referenced_files import know_nothing
 from virtualds.formats.zarr_manifests import read
 from virtualds.options import MIB
 from virtualds.progress import ProgressOption, count_progress

@@ -24,7 +24,7 @@ import icechunk
 import numpy as np
 from zarr.core.buffer import default_buffer_prototype
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.chunks.tables import is_sparse
 from virtualds.errors import (
     AccessError,

@@ -16,12 +16,10 @@ import icechunk
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compute_strides
-from virtualds.chunks.record_cache import RecordCache, name_opening, share_opening
 from virtualds.chunks.table import Table
-from virtualds.chunks.tables import build_sparse
+from virtualds.chunks.tables import RecordCache, build_sparse, name_opening, share_opening
 from virtualds.errors import AccessError
 from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.icechunk import library

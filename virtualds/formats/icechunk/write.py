@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import INLINE
+from virtualds.chunks.columns import INLINE, Ints
 from virtualds.chunks.manifest import ChunkManifest, gather_references
-from virtualds.chunks.projection import Ints
 from virtualds.formats.icechunk.library import Needs, OpenStore, Split, Target
 from virtualds.formats.icechunk.locations import find_containers, quote_url
 from virtualds.formats.icechunk.references import NOTES, KnownChunks, list_places, make_reader
-from virtualds.formats.kerchunk.changed_rows import find_same_rows
+from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.referenced_files import fetch_chunk
-from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
+from virtualds.formats.zarr.document import parse_chunk_keys
 from virtualds.formats.zarr.v3_arrays import ManifestPart, axes_from_v3
 from virtualds.formats.zarr.write_plan import (
     PlannedArray,

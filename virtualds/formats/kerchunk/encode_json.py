@@ -21,14 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
-from virtualds.chunks.projection import Ints
-from virtualds.formats.kerchunk.changed_rows import find_same_rows
+from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import UNKNOWN
-from virtualds.formats.zarr.chunk_keys import SeparatedKeys, parse_chunk_keys
-from virtualds.formats.zarr.document import MARKER, consolidate
+from virtualds.formats.zarr.document import MARKER, SeparatedKeys, consolidate, parse_chunk_keys
 from virtualds.formats.zarr.groups import NOTES
 from virtualds.formats.zarr.write_plan import (
     RELATIVE,

@@ -20,27 +20,25 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.columns import find_runs
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import find_runs
 from virtualds.chunks.table import Table
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.formats import READ_ALL, ReadOptions
-from virtualds.formats.kerchunk.changed_rows import (
-    ArrayChunks,
-    RecordChanges,
-    cut_alike,
-    find_changed_records,
-    find_same_rows,
-    list_other_sources,
-)
 from virtualds.formats.kerchunk.records import (
     EARLIER,
     WRITTEN,
+    ArrayChunks,
+    RecordChanges,
     Records,
     RecordTable,
+    cut_alike,
     encode_record,
+    find_changed_records,
+    find_same_rows,
     hash_document,
     join_record_path,
+    list_other_sources,
 )
 from virtualds.formats.referenced_files import explain_malformed
 from virtualds.formats.zarr.document import ZMETADATA

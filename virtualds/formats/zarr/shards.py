@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.fragment import ChunkAxis
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
-from virtualds.chunks.record_cache import RecordCache
 from virtualds.chunks.table import Table
+from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError

@@ -19,10 +19,9 @@ import numpy.typing as npt
 
 from virtualds.arrays.group import count_places, find_places
 from virtualds.bounds import Buffer, demand_selection
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.vlen_text import decode_bytes, decode_text

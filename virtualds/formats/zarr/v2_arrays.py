@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.regions import tile_fragments
+from virtualds.arrays.concatenate import tile_fragments
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.fragment import ChunkAxis, Fragment

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.chunks.alignment import find_mesh_lengths, find_origin, find_regular_chunks
+from virtualds.chunks.columns import Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment, RegularAxis
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf_packing import Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking

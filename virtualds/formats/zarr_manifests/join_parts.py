@@ -14,7 +14,7 @@ import numpy as np
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
 from virtualds.chunks.tables import PlacedReferences, TiledReferences, is_sparse, split_layers
 from virtualds.errors import FormatError
-from virtualds.formats.kerchunk.changed_rows import find_same_rows
+from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 

@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.chunks.columns import COLUMNS, INLINE, MISSING
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.chunks.table import Table
 from virtualds.chunks.tables import PlacedReferences
 from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
-from virtualds.formats.zarr.chunk_keys import ChunkKeys, SeparatedKeys
+from virtualds.formats.zarr.document import ChunkKeys, SeparatedKeys
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import PRESENT, SourceFile

@@ -13,7 +13,7 @@ from typing import Any
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import TiledReferences, have_overlap
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.formats.zarr.chunk_keys import ChunkKeys
+from virtualds.formats.zarr.document import ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart, check_extras
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_counts

@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import INLINE, find_distinct
+from virtualds.chunks.columns import INLINE, Ints, find_distinct
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
-from virtualds.chunks.record_cache import read_rows
 from virtualds.chunks.table import CountedSources, SourceColumns, SourceSummary, Table
-from virtualds.chunks.tables import spread_rows
+from virtualds.chunks.tables import read_rows, spread_rows
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS
 from virtualds.formats.zarr_manifests.set_files import Fingerprint, SetFiles

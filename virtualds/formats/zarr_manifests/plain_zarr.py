@@ -22,8 +22,16 @@ from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.referenced_files import explain_malformed
-from virtualds.formats.zarr.chunk_keys import ChunkKeys, SeparatedKeys, parse_chunk_keys
-from virtualds.formats.zarr.document import MARKER, STORE_MARKERS, ZARRAY, ZGROUP, ZMETADATA
+from virtualds.formats.zarr.document import (
+    MARKER,
+    STORE_MARKERS,
+    ZARRAY,
+    ZGROUP,
+    ZMETADATA,
+    ChunkKeys,
+    SeparatedKeys,
+    parse_chunk_keys,
+)
 from virtualds.formats.zarr.groups import V2, GroupReader, find_whole, merge_zarr_v2
 from virtualds.formats.zarr.v3_arrays import Manifests
 from virtualds.formats.zarr_manifests.manifests import build_json_manifest, read_parts

@@ -10,7 +10,6 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import FormatError, exists_already
 from virtualds.formats import READ_ALL, ReadOptions
-from virtualds.formats.zarr.chunk_keys import drop_manifest_keys, parse_chunk_keys
 from virtualds.formats.zarr.document import (
     COPIES,
     FOLDER,
@@ -18,6 +17,8 @@ from virtualds.formats.zarr.document import (
     NOTES,
     Document,
     build_value_entries,
+    drop_manifest_keys,
+    parse_chunk_keys,
     read_copies,
 )
 from virtualds.formats.zarr.groups import GroupReader

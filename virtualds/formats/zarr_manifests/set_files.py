@@ -6,7 +6,7 @@ import os.path
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from virtualds.chunks.record_cache import RecordCache, name_opening, read_parquet, share_opening
+from virtualds.chunks.tables import RecordCache, name_opening, read_parquet, share_opening
 from virtualds.errors import FormatError, ReadError
 from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable_error
 from virtualds.formats.zarr.document import FOLDER

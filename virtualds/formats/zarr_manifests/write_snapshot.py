@@ -10,19 +10,20 @@ from functools import partial
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.columns import compute_strides
 from virtualds.chunks.manifest import ChunkManifest, gather_references
-from virtualds.chunks.projection import compute_strides
 from virtualds.chunks.tables import PlacedReferences, split_layers
-from virtualds.formats.zarr.chunk_keys import add_manifest_keys, parse_chunk_keys
 from virtualds.formats.zarr.document import (
     COPIES,
     FOLDER,
     Document,
     ValueChunk,
+    add_manifest_keys,
     build_value_entries,
     copy_chunk,
     list_value_chunks,
     note_value_chunks,
+    parse_chunk_keys,
 )
 from virtualds.formats.zarr.v3_arrays import ManifestPart, NativeArray, axes_from_v3, is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing

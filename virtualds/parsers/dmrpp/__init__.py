@@ -35,8 +35,8 @@ from virtualds.parsers.dmrpp.document import (
     name_of_element,
     names_dap,
     parse_sidecar,
+    read_values,
 )
-from virtualds.parsers.dmrpp.values import read_values
 from virtualds.parsers.hdf5 import PARSER as HDF5
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.parsers.hdf5.netcdf_rules import RESERVED

@@ -26,11 +26,10 @@ from virtualds.arrays.parser import (
 from virtualds.bounds import demand_axes
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.codec import Codec
+from virtualds.codecs.fits import SignFlip
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.fits.axes import AxisNames
-from virtualds.parsers.fits.header import NO_NAME, HeaderDataUnit, read_units
+from virtualds.parsers.fits.header import NO_NAME, AxisNames, HeaderDataUnit, read_units
 from virtualds.parsers.fits.tables import read_table
 from virtualds.parsers.fits.tiles import find_tiles, show_image
 from virtualds.source_file import SourceFile

@@ -4,14 +4,24 @@ FITS Standard 4.0, section 7. The rows of all columns lie interleaved. A wide co
 single row, has a chunk for each row. A narrow column has chunks of many rows, from which a codec
 takes its bytes. Arrays of varying length are one ragged array, with a variable that counts the
 elements of each row.
+
+Columns of FITS tables: what their cards say of their bytes and values.
+
+FITS Standard 4.0, section 7.2 (tables in text), 7.3 (binary tables).
+
+Arrays of varying length in FITS tables: their rows say where they lie in the heap.
+
+FITS Standard 4.0, section 7.3.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, BinaryIO
+from math import prod
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -19,14 +29,351 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.codec import Codec
+from virtualds.codecs.fits import SignFlip
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.codecs.table_columns import RowBytes
-from virtualds.errors import VirtualdsError
-from virtualds.parsers.fits.axes import AxisNames
-from virtualds.parsers.fits.columns import PER_COLUMN, Column, VaryingColumn, find_columns
-from virtualds.parsers.fits.header import HeaderDataUnit
-from virtualds.parsers.fits.heap import Places, find_places, read_rows
+from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, RowBytes, TextNumbers
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.fits.header import (
+    AxisNames,
+    HeaderDataUnit,
+    demand_certain_cards,
+    make_damage,
+)
 from virtualds.source_file import SourceFile
+
+DESCRIPTOR = re.compile(r"[01]?([PQ])([LXBIJKAEDCM])")
+"""TFORM of such a column, in capitals: words of its descriptors, elements of its arrays."""
+WORDS: dict[str, np.dtype[Any]] = {"P": np.dtype(">i4"), "Q": np.dtype(">i8")}
+"""A descriptor is two of them: elements, and bytes from the begin of the heap."""
+MOST_ROWS = 2**28
+"""Bytes of rows that are read for their descriptors."""
+
+
+class Places(NamedTuple):
+    """Where arrays begin in the file, in bytes, and how many elements they have, by row."""
+
+    offsets: Any
+    counts: Any
+
+
+def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
+    """Return the bytes of the rows of a table, shape (rows, bytes of a row).
+
+    Raises
+    ------
+    FormatError
+        There are fewer.
+    UnsupportedError
+        They are too many to be read while a file is scanned.
+    """
+    rows, row = part.shape if len(part.shape) == 2 else (0, 0)
+    if rows * row > MOST_ROWS:
+        raise UnsupportedError(
+            f"FITS part {part.number}: {rows * row} bytes of rows say where its arrays lie, more "
+            f"than the {MOST_ROWS} that are read for that; read it with astropy, or leave it out "
+            f"with drop_variables or on_error='skip'"
+        )
+    file.seek(part.offset)
+    data = file.read(rows * row)
+    if len(data) < rows * row:
+        raise make_damage(part, "the file ends within its rows")
+    return np.frombuffer(data, np.uint8).reshape(rows, row)
+
+
+def find_places(
+    part: HeaderDataUnit, cells: Any, start: int, words: np.dtype[Any], itemsize: int
+) -> Places:
+    """Return the places of arrays whose descriptors begin at byte ``start`` of each row.
+
+    Raises
+    ------
+    FormatError
+        An array lies outside the heap.
+    """
+    pairs = np.ascontiguousarray(cells[:, start : start + 2 * words.itemsize]).view(words)
+    counts, offsets = pairs.astype(np.int64).T
+    heap = part.cards.get("THEAP", cells.size)
+    if type(heap) is not int or heap < 0:
+        raise make_damage(part, f"THEAP is {heap!r}")
+    # what is far too large would overflow when it is multiplied
+    room = part.nbytes - heap
+    is_there = (counts >= 0) & (counts <= room) & (offsets >= 0) & (offsets <= room)
+    if not (is_there & (offsets + counts * itemsize * is_there <= room) | (counts == 0)).all():
+        raise make_damage(part, f"an array lies outside the {room} bytes of its heap")
+    return Places(part.offset + heap + offsets, counts)
+
+
+# ---------------------------------------------------------------------- columns
+
+BINARY_FORM = re.compile(r"(\d*)([LXBIJKAEDCMPQ])(\d*)", re.IGNORECASE)
+"""TFORM of a binary table (section 7.3.1): how often, what, and something else."""
+TEXT_FORM = re.compile(r"([AIJFED])(\d+)(\.\d+)?", re.IGNORECASE)
+"""TFORM of a table in text (section 7.2.1): what, and how many characters."""
+LENGTHS = re.compile(r"\(\s*(\d+\s*(?:,\s*\d+\s*)*)\)")
+"""TDIM: the lengths of axes, the fastest one first, and, as in astropy, any text behind them."""
+DTYPES = {
+    **{"L": "?", "X": "?", "B": ">u1", "I": ">i2", "J": ">i4", "K": ">i8"},
+    **{"A": "S1", "E": ">f4", "D": ">f8", "C": ">c8", "M": ">c16", "P": ">i8", "Q": ">c16"},
+}
+"""Stored types by letter (table 18); descriptors of arrays in the heap have their size only."""
+UNSIGNED = {("I", 2**15): ">u2", ("J", 2**31): ">u4", ("K", 2**63): ">u8"}
+"""Types of integers that TZERO shifts, by letter and TZERO (table 19)."""
+PER_COLUMN = re.compile(r"(T[A-Z]+?)(\d+)")
+"""Keywords about one column: a name and the number of the column."""
+OF_STORAGE = {"TFORM", "TTYPE", "TBCOL", "TDIM", "TSCAL", "TZERO", "TNULL", "TUNIT"}
+"""Keywords about columns that are no attributes, or attributes of another name."""
+MOST_COLUMNS = 999
+"""The largest value of TFIELDS."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Parameters
+    ----------
+    start, width : int
+        Where it begins in a row, and how many bytes of the row it takes.
+    shape : tuple of int
+        Shape of its values in one row.
+    dtype : numpy dtype
+    codecs : tuple of Codec
+        What makes values of its bytes.
+    attributes : dict
+    """
+
+    start: int
+    width: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    codecs: tuple[Codec, ...] = ()
+    attributes: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class VaryingColumn:
+    """A column of arrays of varying length, whose values lie in the heap.
+
+    Parameters
+    ----------
+    start : int
+        Where its descriptors begin in a row.
+    words : numpy dtype
+        Of the two numbers of a descriptor.
+    values : Column
+        What one element is.
+    """
+
+    start: int
+    words: np.dtype[Any]
+    values: Column
+
+
+LETTERS = {"id": "astype", "encode_dtype": "|u1", "decode_dtype": "<u4"}
+"""ASCII as numpy's text has it, blanks included."""
+OF_ONE_BYTE = {
+    "L": Column(0, 1, (), np.dtype("?"), (Logicals(has_ones=True),)),
+    "A": Column(0, 1, (), np.dtype("<U1"), (codec_from_zarr_v2(LETTERS),)),
+}
+"""Elements of arrays in the heap that a codec decodes, by letter."""
+
+
+class Place(NamedTuple):
+    """Where a column of a binary table begins in a row, and its TFORM."""
+
+    start: int
+    form: str
+
+
+def find_place(part: HeaderDataUnit, wanted: str) -> Place | None:
+    """Return where a column lies, None if a binary table has no such column."""
+    place, count = 0, part.cards.get("TFIELDS")
+    for number in range(1, (count if type(count) is int else 0) + 1):
+        form = str(part.cards.get(f"TFORM{number}", "")).strip()
+        if str(part.cards.get(f"TTYPE{number}", "")).strip() == wanted:
+            return Place(place, form)
+        if (match := BINARY_FORM.match(form)) is None:
+            raise make_damage(part, f"TFORM{number} is {form!r}")
+        place += _count_bytes(match)
+    return None
+
+
+def find_columns(
+    part: HeaderDataUnit, source: SourceFile
+) -> Iterator[tuple[str, Column | VaryingColumn | VirtualdsError]]:
+    """Yield names and columns, or why a column cannot be read.
+
+    Raises
+    ------
+    FormatError
+        The header does not say where columns lie, or the file is truncated.
+    """
+    demand_certain_cards(part)
+    rows, row = part.shape if len(part.shape) == 2 else (0, 0)
+    count = part.cards.get("TFIELDS")
+    if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MOST_COLUMNS:
+        raise make_damage(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
+    if source.size is not None and part.offset + rows * row > source.size:
+        raise make_damage(part, f"its rows reach past the {source.size} bytes of the file")
+    place, taken = 0, set[str]()
+    for number in range(1, count + 1):
+        name = str(part.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
+        name = name or f"col{number}"
+        name = name if name not in taken else f"{name}_col{number}"
+        taken.add(name)
+        place, found = _find_column(part, number, place, row)
+        yield name, found
+    if count and part.kind != "TABLE" and place != row:
+        # CFITSIO refuses it, and astropy takes the columns for the whole row
+        raise make_damage(part, f"its columns have {place} bytes of a row, and NAXIS1 is {row}")
+
+
+def _find_column(
+    part: HeaderDataUnit, number: int, place: int, row: int
+) -> tuple[int, Column | VaryingColumn | VirtualdsError]:
+    """Return where the next column begins, and this one or why it cannot be read."""
+    form = str(part.cards.get(f"TFORM{number}", "")).strip()
+    is_text = part.kind == "TABLE"
+    match = (TEXT_FORM if is_text else BINARY_FORM).match(form)
+    if match is None:
+        raise make_damage(part, f"TFORM{number} is {form!r}")
+    if is_text:
+        place = part.cards.get(f"TBCOL{number}", 0)
+        if type(place) is not int or place < 1 or not int(match[2]):
+            raise make_damage(part, f"TBCOL{number} is {place!r}, TFORM{number} is {form!r}")
+        column = _find_text(match, place - 1, part.cards.get(f"TNULL{number}"))
+        following = 0
+    else:
+        column = _find_binary(match, place, part.cards.get(f"TDIM{number}"))
+        following = place + _count_bytes(match)
+    if column.start + column.width > row or following > row:
+        raise make_damage(part, f"column {number} reaches past the {row} bytes of a row")
+    letter = match[1 if is_text else 2].upper()
+    try:
+        if letter in "PQ" and not is_text:
+            return following, _find_varying(part, number, column.start, form)
+        return following, _scale(column, letter, number, part.cards)
+    except VirtualdsError as error:
+        return following, error
+
+
+def _find_varying(part: HeaderDataUnit, number: int, start: int, form: str) -> VaryingColumn:
+    """Return a column of arrays in the heap."""
+    found = DESCRIPTOR.match(form.upper())
+    if found is None or found[2] == "X" or form[:1] == "0":
+        raise UnsupportedError(
+            f"FITS part {part.number}: it has arrays of varying length ({form}) that are not read "
+            f"here; read it with astropy, or leave it out with drop_variables or on_error='skip'"
+        )
+    stored = np.dtype(DTYPES[found[2]])
+    element = OF_ONE_BYTE.get(found[2], Column(0, stored.itemsize, (), stored))
+    values = _scale(element, found[2], number, part.cards)
+    if (lengths := part.cards.get(f"TDIM{number}")) is not None:
+        values = replace(values, attributes={**(values.attributes or {}), "TDIM": lengths})
+    return VaryingColumn(start, WORDS[found[1]], values)
+
+
+def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
+    """Return a column of a table in text, in the dtype that astropy gives it."""
+    letter, width = match[1].upper(), int(match[2])
+    if letter == "A":
+        return Column(start, width, (), np.dtype(f"<U{max(width, 1)}"), (PaddedText(width),))
+    integer = "<i2" if width <= 4 else "<i4" if width <= 9 else "<i8"
+    dtype = {"I": integer, "J": "<i8"}.get(letter, "<f8")
+    codec = TextNumbers(width, dtype, "" if null is None else str(null))
+    fills = letter in "IJ" and codec.absent
+    found = {"_FillValue": np.dtype(dtype).type(codec.absent)} if fills else {}
+    return Column(start, width, (), np.dtype(dtype), (codec,), found)
+
+
+def _count_bytes(match: re.Match[str]) -> int:
+    """Return how many bytes a binary column takes in a row."""
+    repeat, letter = _count_repeats(match), match[2].upper()
+    return -(-repeat // 8) if letter == "X" else repeat * np.dtype(DTYPES[letter]).itemsize
+
+
+def _count_repeats(match: re.Match[str]) -> int:
+    # many write the length of a text behind the letter, as in tables in text
+    is_swapped = match[2].upper() == "A" and not match[1] and match[3]
+    return int(match[3]) if is_swapped else int(match[1] or 1)
+
+
+def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
+    """Return a column of a binary table, without its scaling."""
+    repeat, letter, width = _count_repeats(match), match[2].upper(), _count_bytes(match)
+    dtype = np.dtype(DTYPES[letter])
+    shape: tuple[int, ...] = () if repeat == 1 and letter != "X" else (repeat,)
+    axes = _parse_lengths(lengths) if letter != "X" else ()
+    # astropy, too, ignores lengths that ask for more than there is
+    if axes and prod(axes) <= repeat:
+        shape, width = axes, prod(axes) * dtype.itemsize
+    if letter == "A":
+        length = shape[-1] if shape else 1
+        texts = shape[:-1]
+        codecs = (PaddedText(length),) if length else ()
+        return Column(start, width, texts, np.dtype(f"<U{max(length, 1)}"), codecs)
+    if letter == "X":
+        return Column(start, width, shape, dtype, (RowBits(repeat),) if repeat else ())
+    return Column(start, width, shape, dtype, (Logicals(),) if letter == "L" else ())
+
+
+def _parse_lengths(text: Any) -> tuple[int, ...]:
+    """Return the lengths of TDIM, the fastest axis last; none if it is not sound."""
+    found = LENGTHS.match(text) if isinstance(text, str) else None
+    return () if found is None else tuple(map(int, found[1].split(",")))[::-1]
+
+
+def _scale(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -> Column:
+    """Return the column with what the cards say of its values, in the precision of astropy."""
+    attributes = dict(column.attributes or {})
+    scale, zero, null = (cards.get(f"{name}{number}") for name in ("TSCAL", "TZERO", "TNULL"))
+    scale, zero = 1 if scale is None else scale, 0 if zero is None else zero
+    for name, value in ((f"TSCAL{number}", scale), (f"TZERO{number}", zero)):
+        if type(value) not in (int, float):
+            raise FormatError(f"{name} is {value!r}; the file is damaged, fetch it again")
+    if column.dtype.kind == "c" and (scale, zero) != (1, 0):
+        raise UnsupportedError(
+            f"FITS column {number}: its complex numbers are scaled (TSCAL{number}, TZERO{number}), "
+            f"which astropy does to their real parts alone; leave it out with drop_variables or "
+            f"on_error='skip'"
+        )
+    is_number = column.dtype.kind in "iuf"
+    dtype, codecs = column.dtype, column.codecs
+    meant = UNSIGNED.get((letter, zero)) if scale == 1 and not codecs else None
+    if meant is not None:
+        dtype = np.dtype(meant)
+        codecs = (SignFlip(dtype.itemsize),)
+    elif is_number and (scale, zero) != (1, 0):
+        attributes |= {"scale_factor": np.float64(scale)} if scale != 1 else {}
+        attributes |= {"add_offset": np.float64(zero)} if zero != 0 else {}
+    if type(null) is int and not codecs:
+        native = dtype.newbyteorder("=")
+        # floats do not hold all integers of 64 bits
+        fits = dtype.kind in "iu" and np.iinfo(dtype).min <= null <= np.iinfo(dtype).max
+        is_fill = fits and (dtype.itemsize < 8 or bool(attributes))
+        attributes |= {"_FillValue": native.type(null)} if is_fill else {"TNULL": null}
+    elif type(null) is int and meant is not None:
+        attributes["TNULL"] = null
+    if (unit := cards.get(f"TUNIT{number}")) is not None:
+        attributes["units"] = unit
+    return replace(
+        column, dtype=dtype, codecs=codecs, attributes=attributes | _select_more(number, cards)
+    )
+
+
+def _select_more(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the other cards about one column, without its number."""
+    found = {}
+    for name, value in cards.items():
+        match = PER_COLUMN.fullmatch(name)
+        if match and int(match[2]) == number and match[1] not in OF_STORAGE:
+            found[match[1]] = int(value) if isinstance(value, bool) else value
+    return found
+
+
+# ---------------------------------------------------------------------- tables
 
 PIECE = 2**20
 """Bytes of the rows of a chunk."""

@@ -18,14 +18,12 @@ from virtualds.chunks.fragment import ChunkAxis
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
-from virtualds.codecs.fits_image import FitsImage
-from virtualds.codecs.fits_tiles import PlioTile, RiceTile
-from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.fits import FitsImage, PlioTile, RiceTile
+from virtualds.codecs.hdf5 import Shuffle
 from virtualds.codecs.zlib import Gzip
 from virtualds.errors import UnsupportedError
-from virtualds.parsers.fits.columns import find_place
 from virtualds.parsers.fits.header import HeaderDataUnit, demand_certain_cards, make_damage
-from virtualds.parsers.fits.heap import DESCRIPTOR, WORDS, find_places, read_rows
+from virtualds.parsers.fits.tables import DESCRIPTOR, WORDS, find_place, find_places, read_rows
 from virtualds.source_file import SourceFile
 
 OF_TABLE = re.compile(

@@ -17,9 +17,9 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.extras import import_eccodes
-from virtualds.parsers.grib.groups import FoundFields
 from virtualds.parsers.grib.messages import scan_messages
 from virtualds.parsers.grib.sections import find_message
+from virtualds.parsers.grib.variables import FoundFields
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive import is_tar, is_zip

@@ -1,9 +1,21 @@
-"""Variables and coordinates of the GRIB fields that make one dataset."""
+"""Variables and coordinates of the GRIB fields that make one dataset.
+
+Which fields of a GRIB file make one dataset: those that cfgrib's ``open_datasets`` joins.
+
+Fields of one parameter that differ in nothing that an attribute tells make a variable. Variables of
+one type of level make a dataset if they have the same grid, times, steps, levels and members.
+
+Groups of GRIB fields: those that a user wants, each kind of them a group.
+
+Fields come from the messages of a file, or from the index of a file. ``filter_by_keys`` is that of
+cfgrib.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +30,176 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.grib.kinds import AXES, Kind, Parameter
-from virtualds.parsers.grib.messages import GribField, read_coordinates
-from virtualds.parsers.grib.names import (
+from virtualds.parsers.grib.messages import (
+    LISTED_KEYS,
     OF_COORDINATES,
+    OF_DATASETS,
+    OF_PARAMETERS,
+    PARAMETER_NUMBERS,
     PLANES,
+    GribField,
     describe_coordinate,
     describe_dataset,
     describe_variable,
     name_level,
+    name_variable,
+    read_coordinates,
+    read_key,
 )
 from virtualds.source_file import SourceFile
 from virtualds.urls import path_or_url
+
+AXES: dict[str, Callable[[GribField], Any]] = {
+    "number": lambda m: m.keys.get("number"),
+    "time": lambda m: m.time,
+    "step": lambda m: m.step,
+    "level": lambda m: m.keys.get("level"),
+    "directionNumber": lambda m: m.keys.get("directionNumber"),
+    "frequencyNumber": lambda m: m.keys.get("frequencyNumber"),
+}
+"""Axes before those of the grid: how to find a field's place on each, None if it has none."""
+FROM_GROUND_UP = ("isobaricInhPa", "isobaricInPa")
+"""Types of level whose values decrease along their axis."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The fields of one variable.
+
+    Parameters
+    ----------
+    name : str
+    fields : list of GribField
+    axes : dict
+        The values on each axis that the fields have.
+    lacking : list of str
+        Those of the axes on which some of the fields have no place.
+    """
+
+    name: str
+    fields: list[GribField]
+    axes: dict[str, list[Any]]
+    lacking: list[str]
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What all parameters of a dataset have in common, besides their axes."""
+        keys = self.fields[0].keys
+        return tuple(str(keys.get(n)) for n in ("typeOfLevel", "md5GridSection", *OF_DATASETS))
+
+
+Kind = list[Parameter]
+"""Parameters that make one dataset."""
+
+
+def group_kinds(found: Sequence[GribField]) -> dict[str, Kind]:
+    """Return the parameters of each dataset, by the name of its group."""
+    kinds: dict[tuple[Any, ...], list[Kind]] = {}
+    for parameter in _find_parameters(found):
+        rivals = kinds.setdefault(parameter.kind, [])
+        for kind in rivals:
+            if all(_can_join(other, parameter) for other in kind):
+                kind.append(parameter)
+                break
+        else:
+            rivals.append([parameter])
+    every = [kind for rivals in kinds.values() for kind in rivals]
+    return dict(zip(_name_kinds(every), every, strict=True))
+
+
+def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
+    """Yield parameters by the numbers of what they measure."""
+    names = (*OF_PARAMETERS, *OF_DATASETS, "md5GridSection")
+    fields: dict[tuple[Any, ...], list[GribField]] = {}
+    for field in found:
+        told = tuple(field.keys.get(n) for n in names)
+        fields.setdefault((*told, _number_unknown(field)), []).append(field)
+    several = len({numbers for *_, numbers in fields if numbers}) > 1
+    for (*_, numbers), same in sorted(fields.items(), key=_rank):
+        name = name_variable(same[0].keys)
+        name = f"{name}_{numbers}" if numbers and several else name
+        yield Parameter(name, same, *_list_axes(same))
+
+
+def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
+    return int(item[1][0].keys.get("paramId", 0))
+
+
+def _number_unknown(field: GribField) -> str:
+    """Return the numbers of a parameter that ecCodes has no name for; empty for others."""
+    if field.keys.get("paramId", 0):
+        return ""
+    return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
+
+
+def _list_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Return the values of fields on the axes that they have, and which axes some of them lack."""
+    found = {name: {tell(m) for m in fields} for name, tell in AXES.items()}
+    axes = {name: sorted(values - {None}) for name, values in found.items() if values != {None}}
+    if name_level(fields[0].keys) in FROM_GROUND_UP and "level" in axes:
+        axes["level"].reverse()
+    return axes, [name for name in axes if None in found[name]]
+
+
+def _can_join(other: Parameter, parameter: Parameter) -> bool:
+    """Say whether two parameters may be in one dataset."""
+    shared = other.axes.keys() & parameter.axes.keys()
+    alike = all(other.axes[axis] == parameter.axes[axis] for axis in shared)
+    return alike and other.name != parameter.name
+
+
+# ---------------------------------------------------------------------- names of groups
+
+
+def _tell_levels(kind: Kind) -> str:
+    levels = next((p.axes["level"] for p in kind if "level" in p.axes), [])
+    return f"{levels[0]:g}" if len(levels) == 1 else f"{len(levels)}_levels"
+
+
+def _tell_key(name: str) -> Callable[[Kind], str]:
+    """Return a function that tells a key of a kind, if all its fields have the same."""
+
+    def tell(kind: Kind) -> str:
+        values = {str(parameter.fields[0].keys.get(name, "")) for parameter in kind}
+        return values.pop() if len(values) == 1 else ""
+
+    return tell
+
+
+def _tell_steps(kind: Kind) -> str:
+    steps = next((p.axes["step"] for p in kind if "step" in p.axes), [])
+    return f"step_{steps[0]:g}" if len(steps) == 1 else f"{len(steps)}_steps"
+
+
+def _tell_parameters(kind: Kind) -> str:
+    return kind[0].name if len(kind) == 1 else ""
+
+
+TELLING: tuple[Callable[[Kind], str], ...] = (
+    *(_tell_levels, _tell_key("stepType"), _tell_key("dataType"), _tell_steps),
+    _tell_parameters,
+)
+"""What tells kinds of one type of level apart, in the order in which names of groups tell it."""
+
+
+def _name_kinds(kinds: Sequence[Kind]) -> list[str]:
+    """Name kinds by type of level, and by as much else as tells them apart."""
+    named = [str(kind[0].fields[0].keys.get("typeOfLevel", "unknown")) for kind in kinds]
+    for tell in TELLING:
+        counts = Counter(named)
+        told = [tell(kind) for kind in kinds]
+        differ = {
+            n for n in counts if len({t for m, t in zip(named, told, strict=True) if m == n}) > 1
+        }
+        named = [
+            f"{name}_{t}" if name in differ and t else name
+            for name, t in zip(named, told, strict=True)
+        ]
+    counts = Counter(named)
+    return [f"{n}_{named[:i].count(n)}" if counts[n] > 1 else n for i, n in enumerate(named)]
+
+
+# ---------------------------------------------------------------------- variables
 
 REGULAR = ("regular_ll", "regular_gg")
 """Grids whose rows are parallels."""
@@ -217,3 +387,117 @@ def _build_place(
     if dims == ("latitude",) and values[0] > values[-1]:
         attributes = {**attributes, "stored_direction": "decreasing"}
     return ManifestVariable(dims, values, attributes)
+
+
+# ---------------------------------------------------------------------- groups
+
+SHOWN = 12
+"""Fields that an error shows."""
+OWN_KEYS: dict[str, Callable[[GribField], Any]] = {**AXES, "offset": lambda field: field.offset}
+"""Keys that are told as coordinates have them: ``time`` in seconds, ``step`` in hours."""
+
+
+@dataclass(frozen=True)
+class FoundFields:
+    """The fields of a file.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The file that holds the messages.
+    fields : sequence of GribField
+        At least one.
+    eccodes : module
+    damaged : dict
+        What is wrong with the messages that have no field here, by their place.
+    """
+
+    source: SourceFile
+    fields: Sequence[GribField]
+    eccodes: Any
+    damaged: Mapping[str, VirtualdsError]
+
+    def select(self, wanted: Mapping[str, Any] | None) -> FoundFields:
+        """Return the fields whose keys have the wanted values.
+
+        Raises
+        ------
+        ValueError
+            There is none.
+        TypeError
+            ``wanted`` is no dict.
+        """
+        if not isinstance(wanted, Mapping | None):
+            raise TypeError(f"filter_by_keys={wanted!r}: give a dict of keys and their values")
+        found = self.fields
+        for name, values in (wanted or {}).items():
+            several = isinstance(values, list | tuple | set | frozenset)
+            told = {str(v) for v in values} if several else {str(values)}
+            kept = [m for m in found if self._tell(m, name) & told]
+            if not kept:
+                raise self._nothing_error(name, values, found)
+            found = kept
+        return replace(self, fields=found)
+
+    def _tell(self, field: GribField, name: str) -> set[str]:
+        """Return the value of a key as texts that a user may give; none if the field lacks it."""
+        if name in OWN_KEYS:
+            value = OWN_KEYS[name](field)
+        elif name in LISTED_KEYS:
+            value = field.keys.get(name)
+        else:
+            value = read_key(field, name, self.eccodes)
+        if isinstance(value, float) and value.is_integer():
+            return {str(value), str(int(value))}
+        return set() if value is None else {str(value)}
+
+    def _nothing_error(self, name: str, values: Any, found: Sequence[GribField]) -> ValueError:
+        there = sorted({min(self._tell(field, name), default="") for field in found} - {""})
+        shown = ", ".join(there[:SHOWN]) + (", ..." if len(there) > SHOWN else "")
+        return ValueError(
+            f"{self.source.url}: filter_by_keys: no message has {name}={values!r}; "
+            f"{f'those that are left have {shown}' if there else 'no message has this key'}"
+        )
+
+    def read(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
+        """Return one group of the fields, or all if they are of one kind.
+
+        Raises
+        ------
+        UnsupportedError
+            ``group`` is missing where there are several.
+        FileNotFoundError
+            There is no such group.
+        """
+        kinds = group_kinds(self.fields)
+        wanted = group.strip("/") if isinstance(group, str) else group
+        if len(kinds) > 1 and not wanted:
+            raise UnsupportedError(
+                f"{self.source.url}: messages are of {len(kinds)} kinds, by type of level, grid, "
+                f"times, steps and levels; open one with group=, one of {sorted(kinds)}"
+            )
+        if not wanted:
+            (kind,) = kinds.values()
+            return self._note(self._make(kind, skip))
+        groups = {
+            name: self._note(self._make(kind, skip)) if name == wanted else ManifestGroup()
+            for name, kind in kinds.items()
+        }
+        return ManifestGroup(groups=groups).group(group)
+
+    def read_tree(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
+        """Return fields of all kinds, each kind as a group, unless there is only one."""
+        if group is not None and (not isinstance(group, str) or group.strip("/")):
+            return self.read(group, skip)
+        kinds = group_kinds(self.fields)
+        groups = {name: self._make(kind, skip) for name, kind in kinds.items()}
+        return self._note(
+            ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
+        )
+
+    def _make(self, kind: Kind, skip: Iterable[str]) -> ManifestGroup:
+        return MessageGroup(self.source, kind, self.eccodes).read(frozenset(skip))
+
+    def _note(self, group: ManifestGroup) -> ManifestGroup:
+        """Return a group that names the damaged messages of the file."""
+        return replace(group, damaged=self.damaged)

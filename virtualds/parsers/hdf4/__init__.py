@@ -25,11 +25,15 @@ from virtualds.arrays.parser import (
     region_of,
 )
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.parsers.hdf4.calibration import show_as_cf
-from virtualds.parsers.hdf4.datasets import Dataset, name_apart, read_datasets
+from virtualds.parsers.hdf4.datasets import (
+    Dataset,
+    name_apart,
+    read_datasets,
+    read_old_datasets,
+    show_as_cf,
+)
 from virtualds.parsers.hdf4.elements import MAGIC, Elements, open_elements
 from virtualds.parsers.hdf4.eos import Part, split_parts
-from virtualds.parsers.hdf4.old_groups import read_old_datasets
 from virtualds.parsers.hdf4.storage import Wanted, build_array, measure
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import describe_damage

@@ -25,6 +25,7 @@ from virtualds.codecs.zlib import Zlib
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.parsers.hdf4.elements import (
     CHUNKED,
+    CODE,
     COMPRESSED,
     DATA,
     ENCODED,
@@ -32,10 +33,12 @@ from virtualds.parsers.hdf4.elements import (
     IN_BLOCKS,
     Elements,
     Key,
+    Pieces,
+    decode_text,
+    find_dtype,
+    read_records,
     unpack,
 )
-from virtualds.parsers.hdf4.pieces import Pieces
-from virtualds.parsers.hdf4.tables import CODE, decode_text, find_dtype, read_records
 from virtualds.parsers.hdf5.objects import find_referenced_file, list_beside
 from virtualds.source_file import SourceFile
 from virtualds.stores.store import Range

@@ -18,10 +18,9 @@ from virtualds.bounds import demand_selection
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.data_types import CHARSETS, TEXT_DTYPE, StoredType
-from virtualds.parsers.hdf5.library import ask_chosen_fill, open_dataset
+from virtualds.parsers.hdf5.library import ask_chosen_fill, demand_filters, open_dataset
 from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond, path_of
 from virtualds.parsers.hdf5.objects import Dataset, HDF5Files, find_dataset
-from virtualds.parsers.hdf5.plugins import demand_filters
 from virtualds.parsers.hdf5.storage import build_raw_array
 from virtualds.parsers.hdf5.structure import element_types
 from virtualds.parsers.hdf5.structure.element_types import Elements, check_elements

@@ -21,10 +21,9 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_table
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
 from virtualds.chunks.table import Table
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
@@ -41,6 +40,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     demand_order,
 )
 from virtualds.parsers.hdf5.data_types import StoredType
+from virtualds.parsers.hdf5.library import can_undo
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     ListCandidates,
@@ -48,7 +48,6 @@ from virtualds.parsers.hdf5.objects import (
     list_beside,
     list_in_working_directory,
 )
-from virtualds.parsers.hdf5.plugins import can_undo
 from virtualds.parsers.hdf5.structure.byte_rows import Bytes, RowsError, UnknownRowsError
 from virtualds.parsers.hdf5.structure.file_bytes import (
     FORMS,

@@ -20,10 +20,9 @@ from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_tiff, known_names, predictor_from_tiff
 from virtualds.codecs.codec import Codec, CodecError
-from virtualds.codecs.images import Image, Jpeg2000, JpegXl, Lerc, Png, Webp
-from virtualds.codecs.jpeg import CONTIGUOUS, Jpeg
+from virtualds.codecs.images import CONTIGUOUS, Image, Jpeg, Jpeg2000, JpegXl, Lerc, Png, Webp
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.codecs.tiff_bits import Fax, PackedIntegers, ReversedBits
+from virtualds.codecs.tiff import Fax, PackedIntegers, ReversedBits
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import SourceFile
 

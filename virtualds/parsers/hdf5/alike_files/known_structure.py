@@ -17,7 +17,7 @@ import numpy.typing as npt
 from virtualds.arrays.alike_files import Heeds
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.parsers.hdf5 import objects
 from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.structure.byte_rows import Bytes, RowsError
 from virtualds.parsers.hdf5.structure.file_bytes import HEAD_BYTES, lock_for_reading

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.parsers.hdf5.chunk_indexes.b_tree_1 import read_trees as read_trees_1
 from virtualds.parsers.hdf5.chunk_indexes.b_tree_2 import read_trees as read_trees_2
 from virtualds.parsers.hdf5.chunk_indexes.extensible_array import read_extensible_arrays

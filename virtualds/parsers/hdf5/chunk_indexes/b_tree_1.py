@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     LAST,
     ChunkRows,

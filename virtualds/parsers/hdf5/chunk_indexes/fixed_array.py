@@ -12,20 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from virtualds.chunks.projection import Ints
-from virtualds.parsers.hdf5.chunk_indexes.elements import (
-    Run,
-    check_blocks,
-    demand_versions,
-    join_runs,
-)
+from virtualds.chunks.columns import Ints
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
+    Run,
+    check_blocks,
+    demand_versions,
     find_numbers,
     find_places,
     group_alike,
     is_element_size,
+    join_runs,
     meet,
     take_heads,
 )

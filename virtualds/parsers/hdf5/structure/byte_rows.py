@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.columns import Ints
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,

@@ -1,4 +1,6 @@
-"""HDF5's LZ4 and bitshuffle: chunks in blocks that are compressed one by one.
+"""Compressors that shuffle and split: HDF5's LZ4 and bitshuffle, and Blosc2.
+
+HDF5's LZ4 and bitshuffle: chunks in blocks that are compressed one by one.
 
 - LZ4: HDF5 filter 32004; client data: block size. In Zarr ``imagecodecs_lz4h5``, as imagecodecs
   calls it.
@@ -11,6 +13,14 @@ All numbers within a chunk are big-endian: its length (8 bytes), the length of i
 before each block its compressed length (4). An LZ4 block as long as its decoded bytes is stored
 uncompressed ("HDF5 LZ4 filter" of The HDF Group's hdf5_plugins). Bitshuffle stores the last
 elements, fewer than eight, unshuffled at the end (``bshuf_h5filter.c`` of kiyo-masui/bitshuffle).
+
+Blosc2: each chunk is one contiguous frame, a super-chunk or a b2nd array.
+
+HDF5 filter 32026, registered with The HDF Group; client data: revision, version, type size, chunk
+size, level, shuffle, compressor, and the chunk's shape where it is a b2nd array. The frame holds
+all that decoding needs (``README_CFRAME_FORMAT.rst`` and ``README_B2ND_METALAYER.rst`` of
+c-blosc2). Zarr has no name for frames; here they are ``virtualds_blosc2_frame`` in Zarr v2 and
+``virtualds.blosc2_frame`` in Zarr v3.
 """
 
 from __future__ import annotations
@@ -18,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -33,6 +43,7 @@ from virtualds.codecs.libraries import (
     zstd,
 )
 from virtualds.errors import UnsupportedError
+from virtualds.extras import import_package
 
 Decompress = Callable[[memoryview, int], Buffer]
 
@@ -240,3 +251,61 @@ def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
         length = min(size * itemsize, len(part))
         unshuffle_stored(part, out[start : start + step], itemsize, length, STORED_BITS)
     return out.data
+
+
+# ---------------------------------------------------------------------- blosc2
+
+BLOSC2_ERRORS = (
+    RuntimeError,
+    ValueError,
+    SyntaxError,
+    TypeError,
+    MemoryError,
+    OverflowError,
+    SystemError,
+)
+"""Errors of blosc2 for damaged frames: dtypes are parsed as Python, sizes may be negative."""
+
+
+@dataclass(frozen=True)
+class Blosc2Frame(Codec):
+    """A contiguous frame of Blosc2."""
+
+    level: int = field(default=5, compare=False)
+
+    zarr_v2_id: ClassVar[str] = "virtualds_blosc2_frame"
+    only_virtualds: ClassVar[bool] = True
+    hdf5_filter: ClassVar[int | None] = 32026
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        return cls(values[4] if len(values) > 4 else 5)
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        blosc2 = import_package("blosc2", "blosc2")
+        frame = bytes(data)
+        try:
+            # without a copy: the chunk keeps the frame alive
+            chunk = blosc2.schunk_from_cframe(frame, copy=False)
+            if chunk.nchunks != 1:
+                raise CodecError(f"blosc2: {chunk.nchunks} chunks in the frame of one")
+            if "b2nd" in chunk.meta:
+                return self._decode_array(blosc2.ndarray_from_cframe(frame, copy=False), nbytes)
+            return self._decode_single(chunk, nbytes)
+        except BLOSC2_ERRORS as error:
+            raise CodecError(f"blosc2: {error}") from error
+
+    def _decode_array(self, array: Any, nbytes: int | None) -> Buffer:
+        """Decode a b2nd array, whose blocks are not in C order and may be padded."""
+        if array.nbytes > array.schunk.nbytes:
+            raise CodecError(f"blosc2: {array.nbytes} bytes of {array.schunk.nbytes} in the frame")
+        check_length(self, int(array.nbytes), nbytes)
+        out: bytes = array[...].tobytes()
+        check_length(self, len(out), nbytes)
+        return out
+
+    def _decode_single(self, chunk: Any, nbytes: int | None) -> Buffer:
+        check_length(self, int(chunk.nbytes), nbytes)
+        out: bytes = chunk.decompress_chunk(0)
+        check_length(self, len(out), nbytes)
+        return out

@@ -1,0 +1,555 @@
+"""The filters of HDF5 that Zarr has none of its own for: shuffle, LZF, szip, nbit, scaleoffset.
+
+Byte shuffle: the first bytes of all elements, then the second bytes, and so on.
+
+Zarr v2 ``{"id": "shuffle", "elementsize": 4}``; Zarr v3 ``numcodecs.shuffle``; HDF5 filter 2,
+"shuffle", whose client data is the element size (HDF5 file format, IV.A.2.l).
+
+LZF, the compressor that h5py brings.
+
+HDF5 filter 32000, registered with The HDF Group by h5py; client data: revision of the filter,
+version of LibLZF, bytes of a chunk. In Zarr it is imagecodecs' ``imagecodecs_lzf``, without
+imagecodecs' header.
+
+Szip: the entropy coder of CCSDS 121.0-B, as HDF5 uses it.
+
+HDF5 filter 4, "szip"; client data: options mask, pixels per block, bits per pixel, pixels per
+scanline (HDF5 file format, IV.A.2.l). A chunk begins with its decoded length, four bytes. In Zarr
+it is imagecodecs' ``imagecodecs_szip``.
+
+HDF5's filters nbit and scaleoffset: numbers with fewer bits than their type.
+
+- nbit: HDF5 filter 5; client data: number of values, flag "nothing to pack", elements in a chunk,
+  class, then for an atomic type size, byte order, precision, offset.
+- scaleoffset: HDF5 filter 6; client data: scale type, scale factor, elements in a chunk, class,
+  size, sign, byte order, flag "has a fill value", fill value in words of 32 bits, lowest first.
+
+The HDF5 file format, IV.A.2.l, names both; ``H5Znbit.c`` and ``H5Zscaleoffset.c`` define them: the
+bits of the elements in order, most significant first, without a gap. Zarr has no name for either;
+here they are ``virtualds_nbit`` and ``virtualds_scaleoffset`` in Zarr v2, with a dot in Zarr v3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.bounds import Buffer, demand_room
+from virtualds.codecs.codec import KEY, Codec, CodecError, check_length
+from virtualds.codecs.libraries import LARGEST_FRAME, STORED_BYTES, Bytes, unshuffle_stored
+from virtualds.errors import UnsupportedError
+from virtualds.extras import import_package
+
+Unshuffle = Callable[[Buffer, Bytes, int], None]
+
+VECTORISED = (2, 4, 8)
+"""Element sizes that zlib-into unshuffles."""
+
+TILED = (2, 4, 8, 16)
+"""Element sizes for which Blosc has fast code; others it unshuffles byte by byte."""
+
+FEW_BYTES = 2**15
+"""Bytes from which on Blosc is faster than numpy, in spite of the cost of a call."""
+
+LONG = 8
+"""Element size from which on numpy transposes few bytes faster than it copies planes."""
+
+
+@dataclass(frozen=True)
+class Shuffle(Codec):
+    """Elements whose bytes of equal rank are gathered; trailing bytes stay in place."""
+
+    itemsize: int = field(default=4, metadata={KEY: "elementsize"})
+
+    zarr_v2_id: ClassVar[str] = "shuffle"
+    hdf5_filter: ClassVar[int | None] = 2
+    is_filter: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.itemsize < 1:
+            raise ValueError(f"shuffle: elements of {self.itemsize} bytes; give at least 1")
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        return cls(values[0] if values else itemsize)
+
+    @classmethod
+    def from_zarr_v3(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
+        size = config.get("elementsize")
+        return cls(dtype.itemsize if size is None else int(size))
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        return {"shuffle": True}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        if self.itemsize == 1:
+            return data
+        out = np.empty(len(data), np.uint8)
+        self.decode_into(data, out)
+        return out.data
+
+    @property
+    def fills(self) -> bool:
+        return self.itemsize > 1
+
+    def decode_into(self, data: Buffer, out: Bytes) -> None:
+        check_length(self, len(data), out.size)
+        rest = len(data) % self.itemsize
+        if rest:
+            source = memoryview(data)
+            out[-rest:] = np.frombuffer(source[-rest:], np.uint8)
+            data, out = source[:-rest], out[:-rest]
+        if len(data):
+            _find_unshuffle(self.itemsize)(data, out, self.itemsize)
+
+
+@cache
+def _find_unshuffle(itemsize: int) -> Unshuffle:
+    """Return zlib-into's unshuffle where it is installed, else the portable one."""
+    if itemsize not in VECTORISED:
+        return unshuffle_portably
+    try:
+        from zlib_into import unshuffle
+    except ImportError:
+        return unshuffle_portably
+    return lambda data, out, itemsize: unshuffle(data, out.data, itemsize)
+
+
+def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
+    """Unshuffle with numpy and, for longer chunks, Blosc, which are always installed."""
+    if itemsize in TILED and FEW_BYTES <= len(data) <= LARGEST_FRAME:
+        unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
+    elif itemsize < LONG or len(data) >= FEW_BYTES:
+        unshuffle_by_planes(data, out, itemsize)
+    else:
+        planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
+        np.copyto(out.reshape(-1, itemsize), planes.T)
+
+
+def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
+    """Unshuffle plane by plane, the order in which numpy touches the least memory."""
+    planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
+    elements = out.reshape(-1, itemsize)
+    for rank in range(itemsize):
+        elements[:, rank] = planes[rank]
+
+
+# ---------------------------------------------------------------------- lzf
+
+MOST = 140
+"""Times its length that a stream can decode to: three bytes may stand for 264."""
+
+
+@dataclass(frozen=True)
+class Lzf(Codec):
+    """An LZF stream, which does not hold its decoded length."""
+
+    zarr_v2_id: ClassVar[str] = "imagecodecs_lzf"
+    zarr_v3_name: ClassVar[str | None] = "imagecodecs_lzf"
+    hdf5_filter: ClassVar[int | None] = 32000
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        if config.get("header", True):
+            raise UnsupportedError(
+                "imagecodecs_lzf: streams with the header of imagecodecs (header: true) are not "
+                "decoded; open the data with zarr-python"
+            )
+        return cls()
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        return cls()
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "header": False}
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        imagecodecs = import_package("imagecodecs", "lzf")
+        if not len(data):
+            # the decoder reads the first byte before it checks the length
+            raise CodecError("lzf: there are no bytes")
+        room = MOST * len(data) if nbytes is None else nbytes
+        try:
+            out = imagecodecs.lzf_decode(data, header=False, out=room)
+        except (RuntimeError, ValueError) as error:
+            raise CodecError(f"lzf: {error}") from error
+        check_length(self, len(out), nbytes)
+        return bytes(out)
+
+
+# ---------------------------------------------------------------------- szip
+
+PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
+
+SZIP_HEADER = 4
+"""Bytes of the decoded length before a stream."""
+
+NEAREST_NEIGHBOUR = 32
+"""Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
+
+LONGEST_SCANLINE = 4096
+"""Pixels that a scanline has at most (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
+
+LARGEST_BLOCK = 64
+"""Pixels that a block has at most (libaec; szlib has 32)."""
+
+
+@dataclass(frozen=True)
+class Szip(Codec):
+    """Szip with the parameters of its HDF5 filter."""
+
+    options_mask: int
+    pixels_per_block: int
+    bits_per_pixel: int
+    pixels_per_scanline: int
+
+    zarr_v2_id: ClassVar[str] = "imagecodecs_szip"
+    zarr_v3_name: ClassVar[str | None] = "imagecodecs_szip"
+    hdf5_filter: ClassVar[int | None] = 4
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        if not config.get("header", True):
+            raise UnsupportedError(
+                f"{cls.zarr_v2_id}: chunks that do not begin with their decoded length are not "
+                f"decoded; open the data with zarr-python and imagecodecs"
+            )
+        return cls(*(int(config[name]) for name in PARAMETERS))
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        return cls(*values)
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        parameters = {name: getattr(self, name) for name in PARAMETERS}
+        return {"id": self.zarr_v2_id, "header": True, **parameters}
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        coding = "nn" if self.options_mask & NEAREST_NEIGHBOUR else "ec"
+        return {"szip": {"coding": coding, "pixels_per_block": self.pixels_per_block}}
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        # the header holds the decoded length (H5Zszip.c)
+        size = int.from_bytes(data[:SZIP_HEADER], "little")
+        stream = bytes(data[SZIP_HEADER:])
+        try:
+            demand_room(size, nbytes, len(data))
+            if 0 < self.pixels_per_scanline <= LONGEST_SCANLINE and self._spare:
+                return self._decode_padded(stream, size)
+            return self._decode(stream, size, self)
+        except (OverflowError, RuntimeError, ValueError) as error:
+            raise CodecError(f"szip: {error}") from error
+
+    @property
+    def _spare(self) -> int:
+        """Pixels that the encoder adds to each scanline, to fill whole blocks."""
+        block = self.pixels_per_block
+        return -self.pixels_per_scanline % block if 0 < block <= LARGEST_BLOCK else 0
+
+    def _decode(self, stream: bytes, size: int, coded: Szip) -> memoryview:
+        """Decode ``size`` bytes of a stream that was coded with these parameters."""
+        imagecodecs = import_package("imagecodecs", "szip")
+        parameters = {name: getattr(coded, name) for name in PARAMETERS}
+        room = np.empty(size, np.uint8)
+        found = imagecodecs.szip_decode(stream, header=False, out=room, **parameters)
+        # where the stream ends early, the rest of the memory is not written
+        check_length(self, len(found), size)
+        return room.data
+
+    def _decode_padded(self, stream: bytes, size: int) -> memoryview:
+        """Decode scanlines that are longer in the stream than in the chunk.
+
+        Where libaec drops the padding, it does not report a stream that ends early, and returns
+        unwritten memory. So the padded scanlines are decoded, and cut here.
+        """
+        bits = self.bits_per_pixel
+        # libaec codes numbers of 32 and 64 bits as bytes: first all first bytes, then all second
+        planes = bits // 8 if bits in (32, 64) else 1
+        width = 1 if planes > 1 or bits <= 8 else 2 if bits <= 16 else 4
+        length = self.pixels_per_scanline + self._spare
+        coded = replace(self, bits_per_pixel=8 if planes > 1 else bits, pixels_per_scanline=length)
+        lines = -(-size // (self.pixels_per_scanline * width))
+        whole = np.frombuffer(self._decode(stream, lines * length * width, coded), np.uint8)
+        cut = whole.reshape(lines, length * width)[:, : self.pixels_per_scanline * width]
+        found = cut.reshape(-1)[:size]
+        out: memoryview = found.reshape(planes, -1).T.reshape(-1).data
+        return out
+
+
+# ---------------------------------------------------------------------- hdf5 nbit
+
+Unsigned = npt.NDArray[np.unsignedinteger[Any]]
+
+ATOMIC = 1
+"""Class of nbit's client data; arrays are 2, compounds 3."""
+
+FLOAT = 1
+"""Class of scaleoffset's client data; integers are 0."""
+
+BY_DECIMALS, BY_BITS = 0, 2
+"""Scale types: decimal digits that floats keep, bits that integers take."""
+
+NBIT_HEADER = 21
+"""Bytes before scaleoffset's bits: 4 of their number, 1 of the minimum's size, 16 for it."""
+
+SIZES = (1, 2, 4, 8)
+"""Bytes of the elements that are decoded."""
+
+ROWS = 8192
+"""Rows of eight numbers that are unpacked at a time: few enough for the cache."""
+
+WORD = 8
+"""Bytes of the longest word that bits are read with."""
+
+
+@dataclass(frozen=True)
+class Nbit(Codec):
+    """The significant bits of integers or floats; the others are zero.
+
+    Decoding yields the elements in the layout of their HDF5 type, neither shifted nor extended by a
+    sign.
+
+    Parameters
+    ----------
+    dtype : str
+        Unsigned integers of the size and byte order of the elements.
+    precision, offset : int
+        Number of significant bits, and of the bits below them. Where all bits are significant, the
+        elements are not packed.
+    elements : int
+        Elements per chunk.
+    """
+
+    dtype: str
+    precision: int
+    offset: int
+    elements: int
+
+    zarr_v2_id: ClassVar[str] = "virtualds_nbit"
+    only_virtualds: ClassVar[bool] = True
+    hdf5_filter: ClassVar[int | None] = 5
+
+    def __post_init__(self) -> None:
+        dtype = np.dtype(self.dtype)
+        if dtype.kind != "u":
+            raise ValueError(f"elements of {dtype} are not unsigned integers")
+        bits = 8 * dtype.itemsize
+        if not (0 < self.precision <= bits - self.offset and self.offset >= 0):
+            raise UnsupportedError(
+                f"nbit: {self.precision} bits above {self.offset} do not fit into {bits}; "
+                f"leave the variable out with drop_variables"
+            )
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        if len(values) >= 3 and values[1] and itemsize in SIZES:
+            return cls(f"<u{itemsize}", 8 * itemsize, 0, values[2])
+        if len(values) < 8 or values[3] != ATOMIC or values[4] not in SIZES or values[5] > 1:
+            raise UnsupportedError(
+                f"HDF5 filter 5 (nbit) of an element of {itemsize} bytes with client data "
+                f"{tuple(values)}: only integers and floats of {SIZES} bytes are unpacked, no "
+                f"compounds and arrays; leave the variable out with drop_variables"
+            )
+        return cls(f"{'<>'[values[5]]}u{values[4]}", values[6], values[7], values[2])
+
+    @property
+    def _as_they_are(self) -> bool:
+        return self.precision == 8 * np.dtype(self.dtype).itemsize
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes if self._as_they_are else None
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        if self._as_they_are:
+            check_length(self, len(data), nbytes)
+            return data
+        dtype = np.dtype(self.dtype)
+        check_length(self, self.elements * dtype.itemsize, nbytes)
+        found = unpack_bits(data, self.elements, self.precision, dtype.itemsize)
+        found <<= self.offset
+        # no copy in the byte order of the machine
+        return found.astype(dtype, copy=False).view(np.uint8).data
+
+
+@dataclass(frozen=True)
+class ScaleOffset(Codec):
+    """Differences from a minimum: of integers, or of floats times a power of ten.
+
+    Parameters
+    ----------
+    dtype : str
+        Dtype of the elements.
+    factor : int
+        Decimal digits that floats keep; bits that integers take, 0 if each chunk has its own.
+    elements : int
+        Elements per chunk.
+    fill : int or None
+        The bits of the fill value, for which the highest difference stands; None if there is none.
+    """
+
+    dtype: str
+    factor: int
+    elements: int
+    fill: int | None
+
+    zarr_v2_id: ClassVar[str] = "virtualds_scaleoffset"
+    only_virtualds: ClassVar[bool] = True
+    hdf5_filter: ClassVar[int | None] = 6
+
+    def __post_init__(self) -> None:
+        kind = np.dtype(self.dtype)
+        if kind.kind not in "iuf" or kind.itemsize not in SIZES or self.elements < 0:
+            raise ValueError(f"{self.elements} elements of {kind} cannot be scaled")
+        if self.fill is not None and not 0 <= self.fill < 1 << 8 * kind.itemsize:
+            raise ValueError(f"the bits of the fill value, {self.fill}, are out of bounds")
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        if len(values) != 20 or _kind_of(values) is None or values[6] > 1:
+            raise UnsupportedError(
+                f"HDF5 filter 6 (scaleoffset) with client data {tuple(values)}: only "
+                f"integers of {SIZES} bytes and floats of 4 or 8 are decoded; leave the variable "
+                f"out with drop_variables"
+            )
+        factor = values[1] - (values[1] >> 31 << 32)
+        fill = (values[8] | values[9] << 32) % (1 << 8 * values[4]) if values[7] else None
+        return cls(f"{'<>'[values[6]]}{_kind_of(values)}{values[4]}", factor, values[2], fill)
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        dtype = np.dtype(self.dtype)
+        size = self.elements * dtype.itemsize
+        check_length(self, size, nbytes)
+        if dtype.kind != "f" and self.factor == 8 * dtype.itemsize:
+            check_length(self, len(data), size)
+            return data
+        view = memoryview(data)
+        bits, least = self._read_header(view, dtype.itemsize)
+        if bits == 8 * dtype.itemsize:
+            found = _read_full_width(view[NBIT_HEADER:], self.elements, dtype.itemsize)
+        else:
+            found = unpack_bits(view[NBIT_HEADER:], self.elements, bits, dtype.itemsize)
+            found = self._restore(found, bits, least, dtype)
+        # no copy in the byte order of the machine
+        stored = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
+        return found.astype(stored, copy=False).view(np.uint8).data
+
+    def _read_header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
+        """Return the bits per element, and the bits of the minimum as an array of one."""
+        if len(data) < NBIT_HEADER:
+            found = len(data)
+            raise CodecError(f"{self.zarr_v2_id}: {found} bytes hold no header of {NBIT_HEADER}")
+        bits = int.from_bytes(data[:4], "little")
+        if bits > 8 * itemsize:
+            raise CodecError(f"{self.zarr_v2_id}: {bits} bits for elements of {itemsize} bytes")
+        least = bytes(data[5 : 5 + min(data[4], 8)]).ljust(8, b"\0")
+        return bits, np.frombuffer(least[:itemsize], f"<u{itemsize}").astype(f"u{itemsize}")
+
+    def _restore(
+        self, found: Unsigned, bits: int, least: Unsigned, dtype: np.dtype[Any]
+    ) -> Unsigned:
+        """Turn differences from the minimum into the bits of the elements, in place."""
+        filled = found == (1 << bits) - 1
+        if dtype.kind == "f":
+            native = dtype.newbyteorder("=")
+            # HDF5 computes in the precision of the elements; damage may give NaN or infinity
+            with np.errstate(all="ignore"):
+                values = found.view(f"i{dtype.itemsize}").astype(native)
+                values /= np.float64(_compute_power_of_ten(self.factor)).astype(native)
+                values += least.view(native)
+            found = values.view(found.dtype)
+        else:
+            found += least
+        if self.fill is not None:
+            found[filled] = self.fill
+        return found
+
+
+def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
+    """Return the numbers of a stream of bits, ``bits`` of them per number.
+
+    Eight numbers take ``bits`` bytes and make a row of a table, in which the numbers of one column
+    lie in the same bytes. The stream is copied once, so that a word can be read at its end.
+
+    Parameters
+    ----------
+    data : buffer
+        The stream, most significant bit first; bytes behind the numbers are ignored.
+    count : int
+        Number of numbers.
+    bits : int
+        Bits per number, from 0 to ``8 * itemsize``.
+    itemsize : int
+        Bytes of each returned number.
+
+    Raises
+    ------
+    CodecError
+        The stream is too short.
+
+    Examples
+    --------
+    >>> unpack_bits(bytes([0x12, 0x34, 0x56]), 2, 12, 2)
+    array([ 291, 1110], dtype=uint16)
+    """
+    size = -(-count * bits // 8)
+    if len(data) < size:
+        raise CodecError(f"{len(data)} bytes hold no {count} numbers of {bits} bits")
+    rows = -(-count // 8)
+    stream = np.zeros(rows * bits + WORD, np.uint8)
+    stream[:size] = np.frombuffer(data, np.uint8, size)
+    out = np.zeros((rows, 8), f"u{itemsize}")
+    for start in range(0, rows, ROWS) if bits else ():
+        _unpack_rows(stream[start * bits :], bits, out[start : start + ROWS])
+    return out.reshape(-1)[:count]
+
+
+def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> None:
+    """Unpack rows of eight numbers each, place by place, through words that overlap."""
+    word = 4 if bits <= 32 else WORD
+    for place in range(8):
+        first, skipped = divmod(place * bits, 8)
+        words = np.ndarray(len(out), f">u{word}", stream, first, (bits,)).astype(f"u{word}")
+        words <<= skipped
+        words >>= 8 * word - bits
+        if (missing := skipped + bits - 8 * word) > 0:
+            behind = np.ndarray(len(out), np.uint8, stream, first + word, (bits,))
+            words |= behind >> (8 - missing)
+        out[:, place] = words
+
+
+def _read_full_width(data: Buffer, count: int, itemsize: int) -> Unsigned:
+    """Return numbers that take all of their bits, which HDF5 stores little-endian."""
+    if len(data) < count * itemsize:
+        raise CodecError(f"{len(data)} bytes hold no {count} numbers of {itemsize} bytes")
+    return np.frombuffer(data, f"<u{itemsize}", count)
+
+
+def _compute_power_of_ten(exponent: int) -> float:
+    try:
+        return float(10.0**exponent)
+    except OverflowError:
+        return math.inf
+
+
+def _kind_of(values: Sequence[int]) -> str | None:
+    """Return the dtype kind in scaleoffset's client data, None if they are not known."""
+    scale, size, signed = values[0], values[4], values[5]
+    if values[3] == FLOAT:
+        return "f" if scale == BY_DECIMALS and size in (4, 8) else None
+    # a negative factor means that each chunk has its own
+    known = scale == BY_BITS and size in SIZES and (values[1] <= 8 * size or values[1] >> 31)
+    return "ui"[signed] if known and signed < 2 else None

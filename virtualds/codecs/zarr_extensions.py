@@ -1,0 +1,501 @@
+"""Codecs that zarr-extensions registers and that are arithmetic: casts, scales, and fields of bits.
+
+Numbers that were cast to another type, with defined rounding and limits.
+
+Zarr v3 ``cast_value``, registered in zarr-extensions. numpy does the casts that keep every value;
+cast-value-rs, which zarr-python uses, does the others. In Zarr v2 the former are ``astype``, the
+latter ``virtualds_cast_values``.
+
+Zarr v3 ``scale_offset``: numbers less an offset, times a scale.
+
+Registered in zarr-extensions; where zarr-python leaves out ``offset`` and ``scale``, they are 0 and
+1. For floats Zarr v2 has ``fixedscaleoffset``, which decodes alike as long as it has one dtype. For
+integers, which numcodecs would compute as floats, the Zarr v2 id is ``virtualds_scaled_values``.
+
+Zarr v3 ``packbits``: a few bits of each number, least significant bit first.
+
+Registered in zarr-extensions. Zarr v2 ``packbits`` is another codec, of numcodecs, which begins
+with the most significant bit; there this one is ``virtualds_bit_fields``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError, OfOneType, Order, check_length
+from virtualds.codecs.libraries import Bytes
+from virtualds.errors import UnsupportedError
+from virtualds.extras import import_package
+from virtualds.json_values import to_scalar
+
+TYPES = {
+    **{f"{kind}int{8 * n}": f"{kind or 'i'}{n}" for kind in ("", "u") for n in (1, 2, 4, 8)},
+    **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
+}
+"""numpy types by their Zarr v3 names."""
+
+ROUNDINGS = (
+    "nearest-even",
+    "towards-zero",
+    "towards-positive",
+    "towards-negative",
+    "nearest-away",
+)
+
+OUT_OF_RANGE = ("error", "clamp", "wrap")
+
+DIRECTIONS = ("encode", "decode")
+
+DEFAULTS = {"rounding": ROUNDINGS[0], "out_of_range": OUT_OF_RANGE[0], "scalar_map": {}}
+"""Defaults of the configuration; ``data_type`` has none."""
+
+
+@dataclass(frozen=True)
+class CastValues(Codec):
+    """Integers or floats that were cast to others.
+
+    Parameters
+    ----------
+    decoded, encoded : str
+        Types of the values and of the stored numbers, byte order included.
+    rounding, out_of_range : str
+        How to cast values that the other type does not have.
+    scalar_map : str
+        Values that stand for others, by direction, as JSON.
+
+    Raises
+    ------
+    ValueError
+        A type is not numeric, a word is unknown, or a value is not of its type.
+    """
+
+    decoded: str
+    encoded: str
+    rounding: str = "nearest-even"
+    out_of_range: str = "error"
+    scalar_map: str = "{}"
+
+    zarr_v2_id: ClassVar[str] = "virtualds_cast_values"
+    registered_name: ClassVar[str | None] = "cast_value"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in (self.decoded, self.encoded):
+            if np.dtype(name).kind not in "iuf":
+                raise ValueError(f"cast_value: {name} is neither integer nor float")
+        if self.rounding not in ROUNDINGS or self.out_of_range not in OUT_OF_RANGE:
+            raise ValueError(
+                f"cast_value: rounding {self.rounding!r}, out_of_range {self.out_of_range!r}; give "
+                f"one of {ROUNDINGS} and one of {OUT_OF_RANGE}"
+            )
+        if self.out_of_range == "wrap" and np.dtype(self.encoded).kind == "f":
+            raise ValueError(f"cast_value: floats ({self.encoded}) do not wrap")
+        said = json.loads(self.scalar_map)
+        if not isinstance(said, dict) or said.keys() - set(DIRECTIONS):
+            raise ValueError(f"cast_value: scalar_map {said} has other keys than {DIRECTIONS}")
+        for direction in DIRECTIONS:
+            self._build_map(direction)
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        kept = ("decoded", "encoded", "rounding", "out_of_range")
+        mapped = json.dumps(config["scalar_map"], sort_keys=True)
+        return cls(**{name: str(config[name]) for name in kept}, scalar_map=mapped)
+
+    @classmethod
+    def from_registry(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
+        """Build the codec from the configuration of ``cast_value``."""
+        if unknown := config.keys() - {"data_type", *DEFAULTS}:
+            raise ValueError(f"{min(unknown)!r} is not known")
+        said = {"decoded": dtype.str, "encoded": _type_of(config["data_type"])}
+        ways = {name: config.get(name) or way for name, way in DEFAULTS.items()}
+        return cls.from_zarr_v2({**said, **ways})
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        if self._keeps_values:
+            types = {"encode_dtype": self.encoded, "decode_dtype": self.decoded}
+            return {"id": "astype", **types}
+        return {"id": self.zarr_v2_id, **self._parameters}
+
+    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
+        return {"name": self.prefixed_name(), "configuration": self._parameters}
+
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        said = {name: self._parameters[name] for name in DEFAULTS}
+        told = {name: way for name, way in said.items() if way != DEFAULTS[name]}
+        # numpy and Zarr v3 have the same names
+        kind = np.dtype(self.encoded).name
+        return {"name": self.registered_name, "configuration": {"data_type": kind, **told}}
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {
+            "decoded": self.decoded,
+            "encoded": self.encoded,
+            "rounding": self.rounding,
+            "out_of_range": self.out_of_range,
+            "scalar_map": json.loads(self.scalar_map),
+        }
+
+    def _build_map(self, direction: str) -> dict[Any, Any]:
+        """Return the scalar map of one direction as Python numbers."""
+        pairs = json.loads(self.scalar_map).get(direction) or []
+        types = (np.dtype(self.decoded), np.dtype(self.encoded))
+        key, value = types if direction == "encode" else types[::-1]
+        return {to_scalar(k, key).item(): to_scalar(v, value).item() for k, v in pairs}
+
+    @cached_property
+    def _keeps_values(self) -> bool:
+        """Whether the decoded type holds every stored number."""
+        stored, shown = (np.dtype(n).newbyteorder("=") for n in (self.encoded, self.decoded))
+        wider = np.can_cast(stored, shown) and stored.itemsize < shown.itemsize
+        return (stored == shown or wider) and not self._build_map("decode")
+
+    @property
+    def maps_arrays(self) -> bool:
+        return True
+
+    @property
+    def heeds_memory(self) -> bool:
+        return False
+
+    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        return np.dtype(self.encoded) if dtype == np.dtype(self.decoded) else None
+
+    def in_order(self, order: Order) -> Self:
+        turned = (np.dtype(n).newbyteorder(order).str for n in (self.decoded, self.encoded))
+        return replace(self, **dict(zip(("decoded", "encoded"), turned, strict=True)))
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes // np.dtype(self.decoded).itemsize * np.dtype(self.encoded).itemsize
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        stored, shown = np.dtype(self.encoded), np.dtype(self.decoded)
+        if len(data) % stored.itemsize:
+            raise CodecError(f"cast_value: {len(data)} bytes are not a whole number of {stored}")
+        count = len(data) // stored.itemsize
+        check_length(self, count * shown.itemsize, nbytes)
+        numbers = np.frombuffer(data, stored)
+        found = numbers if self._keeps_values else self._cast(numbers)
+        return found.astype(shown, copy=False).view(np.uint8).data
+
+    def _cast(self, numbers: Any) -> Any:
+        """Cast as zarr-python does, in the byte order of the machine."""
+        library = import_package("cast_value_rs", "cast_value that rounds, wraps, clamps or maps")
+        try:
+            return library.cast_array(
+                numbers.astype(numbers.dtype.newbyteorder("="), copy=False),
+                target_dtype=np.dtype(self.decoded).name,
+                rounding_mode=self.rounding,
+                out_of_range_mode=None if self.out_of_range == "error" else self.out_of_range,
+                scalar_map_entries=self._build_map("decode"),
+            )
+        except ValueError as error:
+            raise CodecError(f"cast_value: {error}") from error
+
+
+def _type_of(said: Any) -> str:
+    """Return the numpy name of a Zarr v3 data type."""
+    name = said["name"] if isinstance(said, Mapping) else said
+    if name not in TYPES:
+        raise UnsupportedError(
+            f"codec 'cast_value': data_type {said!r} is not one of {list(TYPES)}; open the data "
+            f"with zarr-python"
+        )
+    return np.dtype(TYPES[name]).str
+
+
+# ---------------------------------------------------------------------- scale offset
+
+PARAMETERS = {"offset": 0, "scale": 1}
+"""Keys of the configuration, with defaults."""
+
+
+@dataclass(frozen=True)
+class ScaledValues(OfOneType):
+    """Integers or floats that were scaled: ``(x - offset) * scale``.
+
+    Parameters
+    ----------
+    dtype : str
+        Dtype of the numbers, byte order included.
+    offset, scale : int, float or str
+        The JSON values.
+
+    Raises
+    ------
+    ValueError
+        Offset or scale is no number of that dtype, or the scale is zero.
+    """
+
+    dtype: str
+    offset: Any
+    scale: Any
+
+    zarr_v2_id: ClassVar[str] = "virtualds_scaled_values"
+    registered_name: ClassVar[str | None] = "scale_offset"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype).kind not in "iuf":
+            raise ValueError(f"scale_offset: {self.dtype} is neither integer nor float")
+        if self._numbers[1] == 0:
+            raise ValueError("scale_offset: a scale of 0 leaves nothing of a number")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(str(config["dtype"]), config["offset"], config["scale"])
+
+    @classmethod
+    def from_registry(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
+        """Build the codec from the configuration of ``scale_offset``."""
+        if unknown := config.keys() - PARAMETERS.keys():
+            raise ValueError(f"{min(unknown)!r} is not known")
+        return cls(dtype.str, **{**PARAMETERS, **config})
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        offset, scale = (float(one) for one in self._numbers)
+        if np.dtype(self.dtype).kind == "f" and np.isfinite([offset, scale]).all():
+            types = {"dtype": self.dtype, "astype": self.dtype}
+            return {"id": "fixedscaleoffset", "offset": offset, "scale": scale, **types}
+        return {"id": self.zarr_v2_id, **self._parameters}
+
+    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
+        return {"name": self.prefixed_name(), "configuration": self._parameters}
+
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        said = {"offset": self.offset, "scale": self.scale}
+        return {"name": self.registered_name, "configuration": said}
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "offset": self.offset, "scale": self.scale}
+
+    @cached_property
+    def _numbers(self) -> tuple[Any, Any]:
+        """Offset and scale as scalars of the type."""
+        dtype = np.dtype(self.dtype)
+        return to_scalar(self.offset, dtype), to_scalar(self.scale, dtype)
+
+    @property
+    def maps_arrays(self) -> bool:
+        return True
+
+    def in_order(self, order: Order) -> Self:
+        return replace(self, dtype=np.dtype(self.dtype).newbyteorder(order).str)
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        check_length(self, len(data), nbytes)
+        dtype = np.dtype(self.dtype)
+        if len(data) % dtype.itemsize:
+            raise CodecError(f"scale_offset: {len(data)} bytes are not a whole number of {dtype}")
+        stored = np.frombuffer(data, dtype)
+        native = stored.astype(dtype.newbyteorder("="), copy=False)
+        found = (_unscale_floats if dtype.kind == "f" else _unscale_integers)(
+            native, *self._numbers
+        )
+        return found.astype(dtype, copy=False).view(np.uint8).data
+
+
+def _unscale_floats(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
+    # infinities and NaN are values
+    with np.errstate(all="ignore"):
+        found: npt.NDArray[Any] = stored / scale + offset
+    return found
+
+
+def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
+    """Divide without remainder and add the offset, within the limits of the dtype."""
+    if not stored.size:
+        return stored
+    with np.errstate(over="ignore"):
+        quotients = stored // scale
+        if (quotients * scale != stored).any():
+            raise CodecError(
+                f"scale_offset: a stored number is not a multiple of the scale {scale}"
+            )
+        limits = np.iinfo(stored.dtype)
+        ends = [int(n) // int(scale) + int(offset) for n in (stored.min(), stored.max())]
+        if min(ends) < limits.min or max(ends) > limits.max:
+            raise CodecError(
+                f"scale_offset: {min(ends)} to {max(ends)} go beyond the limits of {stored.dtype}"
+            )
+        # quotients may have wrapped, and wrap back
+        found: npt.NDArray[Any] = quotients + offset
+    return found
+
+
+# ---------------------------------------------------------------------- packbits
+
+PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
+"""Bytes before and behind the bits, for the number of padding bits in their last byte."""
+
+KEYS = {"padding_encoding", "first_bit", "last_bit"}
+"""Keys of the configuration of ``packbits``."""
+
+NUMBERS = 2**16
+"""Numbers that are unpacked at a time: a multiple of eight, so that they begin with a byte."""
+
+
+@dataclass(frozen=True)
+class BitFields(OfOneType):
+    """Some of the bits of booleans, integers, floats or parts of complex numbers.
+
+    Decoding yields little-endian numbers. Bits below the stored ones are zero; bits above are zero,
+    or, for signed integers, equal to the highest stored one.
+
+    Parameters
+    ----------
+    dtype : str
+        Dtype of the numbers.
+    first_bit, last_bit : int
+        The lowest and the highest bit that is stored.
+    padding : str
+        Where the number of padding bits stands: a key of `PADDING_BYTE`.
+
+    Raises
+    ------
+    ValueError
+        The dtype, the bits or the padding are invalid.
+    """
+
+    dtype: str
+    first_bit: int
+    last_bit: int
+    padding: str = "none"
+
+    zarr_v2_id: ClassVar[str] = "virtualds_bit_fields"
+    registered_name: ClassVar[str | None] = "packbits"
+    only_virtualds: ClassVar[bool] = True
+    serialises: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype).kind not in "biufc":
+            raise ValueError(f"packbits: {self.dtype} is not a number")
+        if not 0 <= self.first_bit <= self.last_bit < self._all_bits:
+            raise ValueError(
+                f"packbits: bits {self.first_bit} to {self.last_bit} are outside {self._all_bits}"
+            )
+        if self.padding not in PADDING_BYTE:
+            raise ValueError(f"packbits: padding {self.padding!r} is none of {list(PADDING_BYTE)}")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        first, last = (_demand_int(config[name]) for name in ("first_bit", "last_bit"))
+        return cls(str(config["dtype"]), first, last, str(config["padding_encoding"]))
+
+    @classmethod
+    def from_registry(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
+        """Build the codec from the configuration of ``packbits``."""
+        if unknown := config.keys() - KEYS:
+            raise ValueError(f"{min(unknown)!r} is not known")
+        first, last = config.get("first_bit"), config.get("last_bit")
+        said = {
+            "dtype": dtype.newbyteorder("<").str,
+            "first_bit": 0 if first is None else first,
+            "last_bit": _count_bits(dtype) - 1 if last is None else last,
+            "padding_encoding": config.get("padding_encoding", "none"),
+        }
+        return cls.from_zarr_v2(said)
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "dtype": self.dtype, **self._parameters}
+
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        return {"name": self.registered_name, "configuration": self._parameters}
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        bits = {"first_bit": self.first_bit, "last_bit": self.last_bit}
+        return {"padding_encoding": self.padding, **bits}
+
+    @property
+    def _all_bits(self) -> int:
+        """Bits of a number, or of either part of a complex one."""
+        return _count_bits(np.dtype(self.dtype))
+
+    @property
+    def _parts(self) -> int:
+        return 2 if np.dtype(self.dtype).kind == "c" else 1
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        numbers = nbytes // np.dtype(self.dtype).itemsize * self._parts
+        return -(-numbers * self._width // 8) + sum(PADDING_BYTE[self.padding])
+
+    @property
+    def _width(self) -> int:
+        """Stored bits of a number, or of either part of a complex one."""
+        return self.last_bit - self.first_bit + 1
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        packed, padding = self._split_header(np.frombuffer(data, np.uint8))
+        each = np.dtype(self.dtype).itemsize // self._parts
+        if nbytes is None:
+            count = (8 * packed.size - (padding or 0)) // self._width
+        else:
+            count = nbytes // each
+        filled = 8 * packed.size - count * self._width
+        if count < 0 or not 0 <= filled < 8 or padding not in (None, filled):
+            raise CodecError(
+                f"packbits: {packed.size} bytes with {padding} padding bits do not hold {count} "
+                f"numbers of {self._width} bits"
+            )
+        return self._unpack(packed, count, each).data
+
+    def _split_header(self, data: Bytes) -> tuple[Bytes, int | None]:
+        """Return the packed bytes, and the number of padding bits where it is stored."""
+        before, behind = PADDING_BYTE[self.padding]
+        if data.size < before + behind:
+            raise CodecError("packbits: no bytes, where one holds the number of padding bits")
+        packed = data[before : data.size - behind]
+        return packed, int(data[0 if before else -1]) if before or behind else None
+
+    def _unpack(self, packed: Bytes, count: int, each: int) -> Bytes:
+        """Return the bytes of ``count`` numbers of ``each`` bytes."""
+        width, all_bits = self._width, self._all_bits
+        if all_bits == 1:
+            return np.unpackbits(packed, count=count, bitorder="little")
+        if width == all_bits:
+            return packed
+        signed = np.dtype(self.dtype).kind == "i"
+        out = np.empty((count, each), np.uint8)
+        for start in range(0, count, NUMBERS):
+            some = out[start : start + NUMBERS]
+            part = packed[start // 8 * width :]
+            bits = np.unpackbits(part, count=len(some) * width, bitorder="little")
+            fields = bits.reshape(len(some), width)
+            spread = np.zeros((len(some), all_bits), np.uint8)
+            spread[:, self.first_bit : self.last_bit + 1] = fields
+            if signed:
+                spread[:, self.last_bit + 1 :] = fields[:, -1:]
+            some[:] = np.packbits(spread, axis=1, bitorder="little")
+        return out.reshape(-1)
+
+
+def _count_bits(dtype: np.dtype[Any]) -> int:
+    if dtype.kind == "b":
+        return 1
+    return 8 * dtype.itemsize // (2 if dtype.kind == "c" else 1)
+
+
+def _demand_int(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"packbits: {value!r} is not a number of bits")
+    return value
