@@ -164,6 +164,23 @@ def test_a_changed_source_is_noticed_by_icechunk_and_virtualds(tmp_path: Path) -
         xr.open_dataset(target, engine="virtual").load()
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ["repository", "session", "store"])
+def test_a_repository_in_memory_is_not_read_as_missing_once_it_is_pickled(what: str) -> None:
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    session = repository.writable_session("main")
+    peer("icechunk.xarray").to_icechunk(xr.Dataset({"b": ("x", np.arange(5.0))}), session)
+    session.commit("five")
+    opened: Any = repository
+    if what != "repository":
+        opened = repository.readonly_session("main")
+        opened = opened if what == "session" else opened.store
+    ds = virtualds.open_virtual_dataset(opened, loadable_variables=[])
+    assert ds.virtual.load()["b"].values.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(UnsupportedError, match="repositories in memory"):
+        pickle.loads(pickle.dumps(ds))
+
+
 def test_references_travel_to_workers(tmp_path: Path) -> None:
     files, target = years(tmp_path / "in", 2), tmp_path / "a.icechunk"
     virtualds.open_virtual_mfdataset(files).virtual.to_manifest(target)

@@ -20,7 +20,7 @@ from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.table import Table
 from virtualds.chunks.tables import RecordCache, build_sparse, name_opening, share_opening
-from virtualds.errors import AccessError
+from virtualds.errors import AccessError, ReadError, UnsupportedError
 from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.icechunk import library
 from virtualds.formats.icechunk.library import (
@@ -245,6 +245,16 @@ class StoreReferences:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.__init__(*state)  # type: ignore[misc]
+        if self._opened is not None:
+            store = self._opened[1]
+            try:
+                # of a repository that is gone Icechunk says that all chunks are missing
+                store.read_document("")
+            except ReadError as error:
+                raise UnsupportedError(
+                    f"{store.url}: it does not hold its snapshot once it is pickled, as "
+                    f"repositories in memory do not; write it to a folder or a bucket"
+                ) from error
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
