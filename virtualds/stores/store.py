@@ -88,7 +88,7 @@ class Store(ABC):
     By default a store writes nothing; ``refusal`` says so, and what to do.
     """
 
-    refusal: ClassVar[str] = ""
+    refusal: ClassVar[str] = "nothing can be written there; write to another url"
 
     @property
     def reach(self) -> RequestLimits:
