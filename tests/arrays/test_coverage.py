@@ -57,7 +57,8 @@ def test_positions_and_stretches_are_those_of_the_chunks(seed: int) -> None:
             u: {n for run in runs for n in range(*run)} for u, runs in stretches.items()
         } == kept
     for chosen in (*covered, "no file"):
-        marked = mark_covered(size, pairs, chosen.__eq__)
+        [marked] = mark_covered(size, pairs, chosen.__eq__)
         assert set(np.flatnonzero(marked).tolist()) == covered.get(chosen, set())
-    everywhere = set(np.flatnonzero(mark_covered(size, pairs, lambda url: True)).tolist())
-    assert everywhere == set().union(*covered.values())
+    everywhere, nowhere = mark_covered(size, pairs, lambda url: True, lambda url: False)
+    assert set(np.flatnonzero(everywhere).tolist()) == set().union(*covered.values())
+    assert not nowhere.any()

@@ -243,27 +243,29 @@ def find_coverage(
 
 
 def mark_covered(
-    size: int, arrays: Iterable[tuple[ManifestArray, int]], chooses: Callable[[str], bool]
-) -> npt.NDArray[np.bool_]:
-    """Say for every position whether one of the chosen files covers it, given their urls.
+    size: int, arrays: Iterable[tuple[ManifestArray, int]], *choices: Callable[[str], bool]
+) -> list[npt.NDArray[np.bool_]]:
+    """Say for every position, an array for each choice, whether one of the chosen files covers it.
 
-    ``arrays`` are as in `find_coverage`.
+    ``arrays`` are as in `find_coverage`; a choice takes the url of a file.
     """
-    found = np.zeros(size, bool)
+    found = np.zeros((len(choices), size), bool)
     known: tuple[SourceFile, ...] | None = None
-    kept = np.zeros(0, bool)
+    kept = np.zeros((len(choices), 0), bool)
     for array, axis in arrays:
         for fragment in array.fragments:
             edges = fragment.edges(axis)
             for files, codes, slabs in _list_chunks(fragment.manifest, axis):
                 if files is not known:
                     # the codes of inline and of missing chunks index from the end
-                    chosen = [chooses(file.url) for file in files]
-                    known, kept = files, np.array([*chosen, chooses(IN_THE_SET), False])
-                there = np.zeros(edges.size - 1, bool)
-                there[slabs[kept[codes]]] = True
-                found[edges[0] : edges[-1]] |= np.repeat(there, np.diff(edges))
-    return found
+                    urls = [*(file.url for file in files), IN_THE_SET]
+                    known = files
+                    kept = np.array([[*map(chooses, urls), False] for chooses in choices])
+                for marked, chosen in zip(found, kept, strict=True):
+                    there = np.zeros(edges.size - 1, bool)
+                    there[slabs[chosen[codes]]] = True
+                    marked[edges[0] : edges[-1]] |= np.repeat(there, np.diff(edges))
+    return list(found)
 
 
 class _UrlTable:

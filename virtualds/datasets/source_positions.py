@@ -86,7 +86,8 @@ def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
 def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
     """Say for every position along a dimension whether data there come from some sources."""
     arrays = [(a, n) for a, n in _list_arrays(dataset, dim) if _find_listed([a], urls)]
-    return mark_covered(dataset.sizes[dim], arrays, urls.__contains__)
+    [found] = mark_covered(dataset.sizes[dim], arrays, urls.__contains__)
+    return found
 
 
 def find_stretches(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Stretch]]:
@@ -155,9 +156,9 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
     def is_own(url: str) -> bool:
         return url == IN_THE_SET or is_copy(url)
 
-    size, arrays = dataset.sizes[dim], [*_list_arrays(dataset, dim)]
-    referred = mark_covered(size, arrays, lambda url: not is_own(url))
-    return mark_covered(size, arrays, is_own) & ~referred
+    arrays = _list_arrays(dataset, dim)
+    copied, referred = mark_covered(dataset.sizes[dim], arrays, is_own, lambda url: not is_own(url))
+    return copied & ~referred
 
 
 def borders(marked: Mask, stretch: Stretch) -> bool:
