@@ -282,7 +282,7 @@ def open_group(
     else:
         read = replace(read, damaged={})
     if problems:
-        read = apply_on_error(read, problems, opening.on_error, location.url, depth=5)
+        read = apply_on_error(read, problems, opening.on_error, location.url)
     return read
 
 

@@ -7,7 +7,6 @@ problems of the group, too. ``on_error`` decides about all of them here.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +21,7 @@ from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,
     list_details,
+    warn_user,
     without_secrets,
 )
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
@@ -62,13 +62,13 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
 
 
 def apply_on_error(
-    group: ManifestGroup, problems: Problems, on_error: str, where: str, depth: int
+    group: ManifestGroup, problems: Problems, on_error: str, where: str
 ) -> ManifestGroup:
     """Return a group as ``on_error`` wants it in spite of its problems.
 
     Its variables that have problems refuse to be read. ``problems`` are those of the group and the
     groups below it: ``"raise"`` raises the first, with notes on the others; the other values warn
-    with a list of all, for the caller that is ``depth`` calls above this one.
+    with a list of all.
     """
     found = ON_ERROR[on_error](group, problems)
     where = without_secrets(where)
@@ -76,7 +76,7 @@ def apply_on_error(
         f"{name}: " + f"{error}".removeprefix(f"variable {name!r} of {where}: ")
         for name, error in problems.items()
     )
-    warnings.warn(list_details(f"{where}: could not be read", details), stacklevel=depth + 1)
+    warn_user(list_details(f"{where}: could not be read", details))
     return found
 
 
@@ -188,7 +188,7 @@ def decode_group(
         except UndecodableError as error:
             problems = error.problems
         # every turn takes out at least one variable
-        group = apply_on_error(_refuse_on_read(group, problems), problems, on_error, where, depth=5)
+        group = apply_on_error(_refuse_on_read(group, problems), problems, on_error, where)
 
 
 def _refuse_on_read(group: ManifestGroup, problems: Problems) -> ManifestGroup:
