@@ -296,14 +296,9 @@ def test_a_copy_may_be_written_over_itself(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.t, virtual.t)
 
 
-def test_bytes_are_fetched_in_batches_of_bounded_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = np.random.default_rng(0).normal(size=(64, 1000))
-    xr.Dataset({"a": (("y", "x"), values)}).to_netcdf(
-        tmp_path / "a.nc", encoding={"a": {"chunksizes": (1, 1000)}}
-    )
-    opened = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+@pytest.fixture
+def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that each batch asks for; one holds at most 20,000."""
     monkeypatch.setattr("virtualds.reading.stored_chunks.BATCH_BYTES", 40_000)
     monkeypatch.setattr("virtualds.reading.stored_chunks.cores", lambda: 2)
     sizes: list[int] = []
@@ -314,14 +309,26 @@ def test_bytes_are_fetched_in_batches_of_bounded_size(
         return get(self, file, ranges)
 
     monkeypatch.setattr(LocalStore, "get_ranges", noted)
+    return sizes
+
+
+def test_bytes_are_fetched_in_batches_of_bounded_size(
+    tmp_path: Path, batch_sizes: list[int]
+) -> None:
+    values = np.random.default_rng(0).normal(size=(64, 1000))
+    xr.Dataset({"a": (("y", "x"), values)}).to_netcdf(
+        tmp_path / "a.nc", encoding={"a": {"chunksizes": (1, 1000)}}
+    )
+    opened = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+    batch_sizes.clear()
     opened.virtual.materialize(tmp_path / "copy.zarr")
-    assert max(sizes) <= 20_000
-    assert sum(sizes) == values.nbytes
-    assert len(sizes) == 32
+    assert max(batch_sizes) <= 20_000
+    assert sum(batch_sizes) == values.nbytes
+    assert len(batch_sizes) == 32
 
 
 def test_what_lies_between_chunks_counts_as_bytes_of_a_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, batch_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, count, apart = tmp_path / "a.bin", 64, 5_000
     values = np.arange(count, dtype="<f8")
@@ -330,20 +337,10 @@ def test_what_lies_between_chunks_counts_as_bytes_of_a_batch(
         shape=(count,), chunks=(1,), dtype="<f8", path=path.as_uri(),
         offsets=np.arange(count) * apart, lengths=8,
     )  # fmt: skip
-    monkeypatch.setattr("virtualds.reading.stored_chunks.BATCH_BYTES", 40_000)
-    monkeypatch.setattr("virtualds.reading.stored_chunks.cores", lambda: 2)
     monkeypatch.setattr(LocalStore, "reach", RequestLimits(gap=2 * apart, run=2**20, at_once=0))
-    sizes: list[int] = []
-    get = LocalStore.get_ranges
-
-    def noted(self: LocalStore, file: Any, ranges: Any) -> Any:
-        sizes.append(sum(length for _, length in ranges))
-        return get(self, file, ranges)
-
-    monkeypatch.setattr(LocalStore, "get_ranges", noted)
     xr.Dataset({"v": ("x", array)}).virtual.materialize(tmp_path / "copy.zarr")
-    assert max(sizes) <= 20_000
-    assert len(sizes) == 16
+    assert max(batch_sizes) <= 20_000
+    assert len(batch_sizes) == 16
     monkeypatch.undo()
     copy = xr.open_dataset(tmp_path / "copy.zarr", engine="virtual")
     np.testing.assert_array_equal(copy["v"], values)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import COLUMNS, INLINE, Ints
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import ReadError
-from virtualds.reading.fetch import JoinedRange, join_ranges
+from virtualds.reading.fetch import join_ranges
 from virtualds.reading.threads import HostSlot, Prefetcher, cores, run_all
 from virtualds.source_file import SourceFile, find_mismatch
 from virtualds.stores import find_store
@@ -24,6 +24,13 @@ ChunkIndex = tuple[int, ...]
 """Where a chunk lies in the grid of its array."""
 Work = Callable[[Ints, Sequence[bytes]], object]
 """Takes the numbers of chunks, in C order, and their bytes."""
+
+
+class Batch(NamedTuple):
+    """Numbers of chunks that are fetched together, and at most so many bytes."""
+
+    ids: Ints
+    nbytes: int
 
 
 class StoredChunks:
@@ -77,46 +84,52 @@ class StoredChunks:
             Bytes cannot be read, have changed, or do not match their checksum.
         """
 
-        def slot_of(batch: Ints) -> HostSlot | None:
-            number = int(self.file[batch[0]])
+        def slot_of(batch: Batch) -> HostSlot | None:
+            number = int(self.file[batch.ids[0]])
             if number < 0:
                 return None
-            nbytes = sum(run.length for run in self._join(batch))
-            return HostSlot.to(self.manifest.files[number].url, nbytes)
+            return HostSlot.to(self.manifest.files[number].url, batch.nbytes)
 
-        def finish(item: tuple[Ints, Sequence[bytes] | None]) -> None:
+        def finish(item: tuple[Batch, Sequence[bytes] | None]) -> None:
             batch, fetched = item
-            work(batch, self.fetch(batch) if fetched is None else fetched)
+            work(batch.ids, self.fetch(batch.ids) if fetched is None else fetched)
 
-        run_all(Prefetcher(self._split_batches(ids), slot_of, self.fetch), finish)
+        batches = self._split_batches(ids)
+        run_all(Prefetcher(batches, slot_of, lambda batch: self.fetch(batch.ids)), finish)
 
-    def _split_batches(self, ids: Ints) -> Iterator[Ints]:
+    def _split_batches(self, ids: Ints) -> Iterator[Batch]:
         """Yield batches of chunks of one file that fit in memory, with what lies between them."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
         most = BATCH_BYTES // cores()
         batch: list[int] = []
-        file = nbytes = end = gap = 0
-        rows = (column[ordered].tolist() for column in (self.file, self.offset, self.length))
-        for one, number, offset, length in zip(ordered.tolist(), *rows, strict=True):
-            between = offset - end if 0 < offset - end <= gap else 0
-            full = len(batch) == BATCH_CHUNKS or nbytes + between + length > most
+        file = nbytes = 0
+        rows = (column.tolist() for column in (ordered, self.file[ordered], self._measure(ordered)))
+        for one, number, size in zip(*rows, strict=True):
+            full = len(batch) == BATCH_CHUNKS or nbytes + size > most
             if batch and (full or number != file):
-                yield np.array(batch)
-                batch, nbytes, between = [], 0, 0
-            if number != file or not batch:
-                near = number < 0
-                gap = 0 if near else find_store(self.manifest.files[number].url).reach.gap
-            file, end = number, max(offset + length, 0 if number != file else end)
+                yield Batch(np.array(batch), nbytes)
+                batch, nbytes = [], 0
+            file = number
             batch.append(one)
-            nbytes += between + length
+            nbytes += size
         if batch:
-            yield np.array(batch)
+            yield Batch(np.array(batch), nbytes)
 
-    def _join(self, batch: Ints) -> list[JoinedRange]:
-        """Return the ranges to ask for, of which each holds neighbours of one file."""
-        reach = find_store(self.manifest.files[int(self.file[batch[0]])].url).reach
-        offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
-        return join_ranges(list(zip(offsets, lengths, strict=True)), reach.gap, reach.run)
+    def _measure(self, ordered: Ints) -> Ints:
+        """Return the bytes to fetch for each chunk, with those between it and the one before.
+
+        Chunks are in the order of their files, and of their places there.
+        """
+        file, offset, length = (c[ordered] for c in (self.file, self.offset, self.length))
+        gaps = {
+            number: find_store(self.manifest.files[number].url).reach.gap if number >= 0 else 0
+            for number in np.unique(file).tolist()
+        }
+        between = np.diff(offset, prepend=0) - np.append(0, length[:-1])
+        is_joined = (np.diff(file, prepend=MISSING) == 0) & (between > 0)
+        is_joined &= between <= np.array([gaps[number] for number in file.tolist()], np.int64)
+        found: Ints = length + np.where(is_joined, between, 0)
+        return found
 
     def fetch(self, batch: Ints) -> Sequence[bytes]:
         """Return the bytes of chunks of one file, neighbours by one request, or of inline chunks.
@@ -131,7 +144,9 @@ class StoredChunks:
         found: list[bytes] = [self.manifest.inline[k] if number == INLINE else b"" for k in offsets]
         if number != INLINE:
             file = self.manifest.files[number]
-            runs = self._join(batch)
+            reach = find_store(file.url).reach
+            ranges = list(zip(offsets, lengths, strict=True))
+            runs = join_ranges(ranges, reach.gap, reach.run)
             try:
                 wanted = [(run.offset, run.length) for run in runs]
                 fetched = find_store(file.url).get_ranges(file, wanted)
