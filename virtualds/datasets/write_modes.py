@@ -167,16 +167,16 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
         replace(find_group(root, path) or EMPTY, groups={})
         for root in (written.before or EMPTY, written.after)
     )
-    counts = [
+    begun, grown = (
         {
             name: v.data.nchunks
             for name, v in g.variables.items()
             if isinstance(v.data, ManifestArray)
         }
         for g in (before, after)
-    ]
+    )
     # coordinates that the set holds itself are values in memory once they have changed
-    references = sum(count - counts[0].get(name, 0) for name, count in counts[1].items())
+    references = sum(count - begun.get(name, 0) for name, count in grown.items())
     return Added(list_sizes(after).get(dim, 0) - list_sizes(before).get(dim, 0), references)
 
 
