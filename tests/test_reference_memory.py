@@ -2,9 +2,9 @@
 
 A reference takes 4 bytes for its file, 8 for its offset and 8 for its length; 8 for a checksum and
 2 for a pipeline where there are any. Whoever works on them may take a buffer of a size that does
-not depend on how many there are. Two sets are left out: the text of kerchunk JSON takes hundreds of
-bytes a reference, and Icechunk's library takes all references of an array at once, with a text for
-each url.
+not depend on how many there are. Two sets cannot do so: a kerchunk JSON set is one document, which
+is in memory as a whole while it is written and read, and Icechunk's library takes all references of
+an array at once, with a text for each url.
 """
 
 from __future__ import annotations
@@ -130,6 +130,14 @@ def test_writing_takes_a_buffer(name: str, tmp_path: Path) -> None:
         taken.append(held + most)
     # 3,000,000 more references, which take 60 MB
     assert taken[1] - taken[0] < 3_000_000
+
+
+@pytest.mark.full
+def test_a_json_document_is_written_in_little_more_than_twice_its_size(tmp_path: Path) -> None:
+    whole, target = part(2), tmp_path / "refs.json"
+    _, most = over(lambda: whole.virtual.to_manifest(target))
+    # its blocks, the whole, and the texts of one block of references
+    assert most < 2 * target.stat().st_size + 4 * WORK
 
 
 @pytest.mark.parametrize("name", SUFFIXES)

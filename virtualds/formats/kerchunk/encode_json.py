@@ -13,6 +13,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import compress, count, groupby
 from math import prod
 from typing import Any, NamedTuple
@@ -281,15 +282,18 @@ def edit_document(
 
 
 class _Written(NamedTuple):
-    """References to write: of the array at a path, with their keys below it."""
+    """References to write: of the array at a path, and how to make their keys below it.
+
+    Keys are made where they are used, since they take several times the memory of the references.
+    """
 
     path: str
-    keys: list[str]
+    make_keys: Callable[[], list[str]]
     rows: ChunkManifest
 
     def list_keys(self) -> Iterator[str]:
         """Yield the keys in the document."""
-        return (f"{self.path}/{key}" for key in self.keys)
+        return (f"{self.path}/{key}" for key in self.make_keys())
 
 
 @dataclass(frozen=True)
@@ -363,14 +367,14 @@ class _Difference:
         folders = {folder: name for name, folder in texts.items() if "{{" not in folder}
         if templates:
             folders |= self._name_folders(after, texts, folders)
-        added, replaced = list[str](), dict[str, str]()
+        added, replaced = list[bytes](), dict[str, str]()
         for path, blocks in groupby(self.written, lambda written: written.path):
             with count_array(sum(part.size for _, part in after.arrays[path].parts)) as advance:
                 for written in blocks:
                     urls = [_shorten_url(after.name(f.url), folders) for f in written.rows.files]
                     members = _encode_rows(written, urls)
                     if path in self.anew or refs.keys().isdisjoint(written.list_keys()):
-                        added += members
+                        added.append(",\n".join(members).encode())
                     else:
                         replaced.update(zip(written.list_keys(), members, strict=True))
                     advance(written.rows.size)
@@ -379,9 +383,8 @@ class _Difference:
             # before the references, for those who read the file
             content = {"version": 1, "templates": texts, **content, **{"templates": texts}}
         content |= {"version": 1, NOTES: encode_notes(after.notes)}
-        kept = [*_encode_members(refs, replaced)]
-        body = ",\n".join([*kept, *replaced.values(), *added])
-        return _encode_document(content, body).encode()
+        kept = [*_encode_members(refs, replaced), *replaced.values()]
+        return _encode_document(content, [",\n".join(kept).encode(), *added])
 
     def _take_away(self, refs: Metadata) -> dict[str, Any]:
         """Return references without those that go."""
@@ -461,7 +464,8 @@ def _write_all(path: str, references: ArrayReferences) -> Iterator[_Written]:
     """Yield all references of an array, in blocks."""
     for origin, manifest in references.parts:
         for ids, rows in iterate_references(manifest):
-            yield _Written(path, _list_keys(ids, manifest.shape, origin, references.key), rows)
+            make_keys = partial(_list_keys, ids, manifest.shape, origin, references.key)
+            yield _Written(path, make_keys, rows)
 
 
 def _list_keys(
@@ -515,7 +519,7 @@ def _compare(
         differs = np.flatnonzero(~(find_same_rows(others, rows) & inside))
         if differs.size:
             keys = _list_keys(ids[differs], after.shape, origin, key)
-            written.append(_Written(path, keys, rows.at(differs).pruned()))
+            written.append(_Written(path, keys.copy, rows.at(differs).pruned()))
             replaced += compress(keys, (inside & (others.file != MISSING))[differs])
     prefix = f"{path}/"
     return [prefix + name for name in gone], [prefix + name for name in replaced], written
@@ -654,7 +658,7 @@ def _encode_rows(written: _Written, urls: Sequence[str]) -> Iterator[str]:
     prefix, rows = json.dumps(f"{written.path}/")[:-1], written.rows
     heads = [f"[{json.dumps(url)}," for url in urls]
     columns = (column.tolist() for column in (rows.file, rows.offset, rows.length))
-    for key, file, offset, length in zip(written.keys, *columns, strict=True):
+    for key, file, offset, length in zip(written.make_keys(), *columns, strict=True):
         if file == INLINE:
             data = base64.b64encode(rows.inline[offset]).decode()
             yield f'{prefix}{key}":"base64:{data}"'
@@ -670,11 +674,13 @@ def encode_notes(notes: Metadata) -> str:
     return json.dumps(notes, **COMPACT_JSON)
 
 
-def _encode_document(content: Metadata, references: str) -> str:
-    """Return a document with a reference in each line."""
-    whole = {key: _encode(value) for key, value in content.items() if key != "refs"}
-    whole = dict.fromkeys(content, f"{{\n{references}\n}}") | whole
-    return f"{{{','.join(f'{_encode(key)}:{text}' for key, text in whole.items())}}}\n"
+def _encode_document(content: Metadata, references: Sequence[bytes]) -> bytes:
+    """Return a document with a reference in each line; the references come in blocks of lines."""
+    texts = [f"{_encode(k)}:{'' if k == 'refs' else _encode(v)}" for k, v in content.items()]
+    place = [*content].index("refs") + 1
+    before, after = ",".join(texts[:place]), "".join(f",{text}" for text in texts[place:])
+    lines = [part for block in filter(None, references) for part in (b",\n", block)][1:]
+    return b"".join([f"{{{before}{{\n".encode(), *lines, f"\n}}{after}}}\n".encode()])
 
 
 def _encode_members(refs: Metadata, replaced: dict[str, str]) -> Iterator[str]:
