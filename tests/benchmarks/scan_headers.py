@@ -40,7 +40,7 @@ PARSING: Mapping[str, Sequence[Function]] = {
     "netcdf3": [Function("virtualds.parsers.netcdf3", "parse_header")],
     "grib": [
         Function("virtualds.parsers.grib", "scan_messages", _list_now),
-        Function("virtualds.parsers.grib.variables", "read_coordinates"),
+        Function("virtualds.parsers.grib", "read_coordinates"),
     ],
     "fits": [Function("virtualds.parsers.fits", "read_units", _list_now)],
     "tiff": [Function("tifffile", "TiffFile", _find_images)],

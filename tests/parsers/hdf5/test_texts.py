@@ -17,7 +17,7 @@ from virtualds import ReadError
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.parsers.hdf5.h5py_values import HDF5Array
+from virtualds.parsers.hdf5.group_reader import HDF5Array
 from virtualds.parsers.hdf5.objects import HDF5Files
 
 UTF_8, ASCII = h5py.string_dtype(), h5py.string_dtype("ascii")

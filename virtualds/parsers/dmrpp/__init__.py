@@ -20,20 +20,18 @@ from virtualds.arrays.parser import Parser
 from virtualds.bounds import demand_axes
 from virtualds.chunks.fragment import LONGEST_AXIS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, warn_user
-from virtualds.parsers.dmrpp.chunks import (
-    DMRPP,
-    REMEDY,
-    Storage,
-    lacks_byte_order,
-    parse_number,
-)
 from virtualds.parsers.dmrpp.document import (
     DAP,
+    DMRPP,
+    REMEDY,
     SUFFIX,
     DescribedFiles,
+    Storage,
     is_described,
+    lacks_byte_order,
     name_of_element,
     names_dap,
+    parse_number,
     parse_sidecar,
     read_values,
 )

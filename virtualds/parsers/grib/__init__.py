@@ -1,31 +1,516 @@
 """GRIB files: messages as chunks, decoded by ecCodes.
 
-Messages of one parameter make one variable, with the coordinates that cfgrib gives it: number,
-time, step and level, where there are several. Messages that differ in type of level, grid or kind
-of interval are in different groups.
+Messages of one parameter that differ in nothing that an attribute says make one variable, with the
+coordinates that cfgrib gives it: number, time, step and level, where there are several. Variables
+of one type of level make a dataset if they have the same grid, times, steps, levels and members,
+as those that cfgrib's ``open_datasets`` joins. Messages that differ in type of level, grid or kind
+of interval are in different groups; ``filter_by_keys`` is that of cfgrib.
+
+Fields come from the messages of a file, or from the index of a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
+from virtualds.bounds import demand_table
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs.grib import GribMessage
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.extras import import_eccodes
-from virtualds.parsers.grib.messages import scan_messages
+from virtualds.parsers.grib.messages import (
+    LISTED_KEYS,
+    OF_COORDINATES,
+    OF_DATASETS,
+    OF_PARAMETERS,
+    PARAMETER_NUMBERS,
+    PLANES,
+    GribField,
+    describe_coordinate,
+    describe_dataset,
+    describe_variable,
+    name_level,
+    name_variable,
+    read_coordinates,
+    read_key,
+    scan_messages,
+)
 from virtualds.parsers.grib.sections import find_message
-from virtualds.parsers.grib.variables import FoundFields
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive import is_tar, is_zip
 from virtualds.stores.block_cache import PAGE
 from virtualds.stores.scan_cache import describe_damage, fetch_ahead, open_source
-from virtualds.urls import scheme_of
+from virtualds.urls import path_or_url, scheme_of
+
+AXES: dict[str, Callable[[GribField], Any]] = {
+    "number": lambda m: m.keys.get("number"),
+    "time": lambda m: m.time,
+    "step": lambda m: m.step,
+    "level": lambda m: m.keys.get("level"),
+    "directionNumber": lambda m: m.keys.get("directionNumber"),
+    "frequencyNumber": lambda m: m.keys.get("frequencyNumber"),
+}
+"""Axes before those of the grid: how to find a field's place on each, None if it has none."""
+FROM_GROUND_UP = ("isobaricInhPa", "isobaricInPa")
+"""Types of level whose values decrease along their axis."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The fields of one variable.
+
+    Parameters
+    ----------
+    name : str
+    fields : list of GribField
+    axes : dict
+        The values on each axis that the fields have.
+    lacking : list of str
+        Those of the axes on which some of the fields have no place.
+    """
+
+    name: str
+    fields: list[GribField]
+    axes: dict[str, list[Any]]
+    lacking: list[str]
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What all parameters of a dataset have in common, besides their axes."""
+        keys = self.fields[0].keys
+        return tuple(str(keys.get(n)) for n in ("typeOfLevel", "md5GridSection", *OF_DATASETS))
+
+
+Kind = list[Parameter]
+"""Parameters that make one dataset."""
+
+
+def group_kinds(found: Sequence[GribField]) -> dict[str, Kind]:
+    """Return the parameters of each dataset, by the name of its group."""
+    kinds: dict[tuple[Any, ...], list[Kind]] = {}
+    for parameter in _find_parameters(found):
+        rivals = kinds.setdefault(parameter.kind, [])
+        for kind in rivals:
+            if all(_can_join(other, parameter) for other in kind):
+                kind.append(parameter)
+                break
+        else:
+            rivals.append([parameter])
+    every = [kind for rivals in kinds.values() for kind in rivals]
+    return dict(zip(_name_kinds(every), every, strict=True))
+
+
+def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
+    """Yield parameters by the numbers of what they measure."""
+    names = (*OF_PARAMETERS, *OF_DATASETS, "md5GridSection")
+    fields: dict[tuple[Any, ...], list[GribField]] = {}
+    for field in found:
+        told = tuple(field.keys.get(n) for n in names)
+        fields.setdefault((*told, _number_unknown(field)), []).append(field)
+    several = len({numbers for *_, numbers in fields if numbers}) > 1
+    for (*_, numbers), same in sorted(fields.items(), key=_rank):
+        name = name_variable(same[0].keys)
+        name = f"{name}_{numbers}" if numbers and several else name
+        yield Parameter(name, same, *_list_axes(same))
+
+
+def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
+    return int(item[1][0].keys.get("paramId", 0))
+
+
+def _number_unknown(field: GribField) -> str:
+    """Return the numbers of a parameter that ecCodes has no name for; empty for others."""
+    if field.keys.get("paramId", 0):
+        return ""
+    return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
+
+
+def _list_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Return the values of fields on the axes that they have, and which axes some of them lack."""
+    found = {name: {tell(m) for m in fields} for name, tell in AXES.items()}
+    axes = {name: sorted(values - {None}) for name, values in found.items() if values != {None}}
+    if name_level(fields[0].keys) in FROM_GROUND_UP and "level" in axes:
+        axes["level"].reverse()
+    return axes, [name for name in axes if None in found[name]]
+
+
+def _can_join(other: Parameter, parameter: Parameter) -> bool:
+    """Say whether two parameters may be in one dataset."""
+    shared = other.axes.keys() & parameter.axes.keys()
+    alike = all(other.axes[axis] == parameter.axes[axis] for axis in shared)
+    return alike and other.name != parameter.name
+
+
+# ---------------------------------------------------------------------- names of groups
+
+
+def _tell_levels(kind: Kind) -> str:
+    levels = next((p.axes["level"] for p in kind if "level" in p.axes), [])
+    return f"{levels[0]:g}" if len(levels) == 1 else f"{len(levels)}_levels"
+
+
+def _tell_key(name: str) -> Callable[[Kind], str]:
+    """Return a function that tells a key of a kind, if all its fields have the same."""
+
+    def tell(kind: Kind) -> str:
+        values = {str(parameter.fields[0].keys.get(name, "")) for parameter in kind}
+        return values.pop() if len(values) == 1 else ""
+
+    return tell
+
+
+def _tell_steps(kind: Kind) -> str:
+    steps = next((p.axes["step"] for p in kind if "step" in p.axes), [])
+    return f"step_{steps[0]:g}" if len(steps) == 1 else f"{len(steps)}_steps"
+
+
+def _tell_parameters(kind: Kind) -> str:
+    return kind[0].name if len(kind) == 1 else ""
+
+
+TELLING: tuple[Callable[[Kind], str], ...] = (
+    *(_tell_levels, _tell_key("stepType"), _tell_key("dataType"), _tell_steps),
+    _tell_parameters,
+)
+"""What tells kinds of one type of level apart, in the order in which names of groups tell it."""
+
+
+def _name_kinds(kinds: Sequence[Kind]) -> list[str]:
+    """Name kinds by type of level, and by as much else as tells them apart."""
+    named = [str(kind[0].fields[0].keys.get("typeOfLevel", "unknown")) for kind in kinds]
+    for tell in TELLING:
+        counts = Counter(named)
+        told = [tell(kind) for kind in kinds]
+        differ = {
+            n for n in counts if len({t for m, t in zip(named, told, strict=True) if m == n}) > 1
+        }
+        named = [
+            f"{name}_{t}" if name in differ and t else name
+            for name, t in zip(named, told, strict=True)
+        ]
+    counts = Counter(named)
+    return [f"{n}_{named[:i].count(n)}" if counts[n] > 1 else n for i, n in enumerate(named)]
+
+
+# ---------------------------------------------------------------------- variables
+
+REGULAR = ("regular_ll", "regular_gg")
+"""Grids whose rows are parallels."""
+DISTINGUISHING_KEYS = (
+    *("stepRange", "bottomLevel", "dataType", "percentileValue", "perturbationNumber"),
+    *("forecastProbabilityNumber", "probabilityType", "typeOfStatisticalProcessing", "paramId"),
+    *("constituentType", "aerosolType", "scaledValueOfFirstWavelength", "statisticalProcess"),
+    "scaledValueOfSecondFixedSurface",
+)
+"""Keys that may tell apart messages with the same coordinates."""
+
+
+class MessageGroup:
+    """Parameters that make one dataset: of one type of level, one grid, the same axes."""
+
+    def __init__(self, source: SourceFile, kind: Kind, eccodes: Any) -> None:
+        self.source, self.kind, self.first = source, kind, kind[0].fields[0]
+        self.level = name_level(self.first.keys)
+        known = {axis: values for parameter in kind for axis, values in parameter.axes.items()}
+        self.values = {axis: known[axis] for axis in AXES if axis in known}
+        self.problems: dict[str, VirtualdsError] = {}
+        self.dims, self.shape, self.places = _build_grid(
+            self.first, read_coordinates(self.first, eccodes)
+        )
+
+    def read(self, skip: frozenset[str]) -> ManifestGroup:
+        """Return the variables of all parameters, and their coordinates."""
+        variables = {
+            p.name: self._read_parameter(p)
+            for p in sorted(self.kind, key=lambda p: p.name)
+            if p.name not in skip
+        }
+        variables |= {n: v for n, v in self._build_coordinates().items() if n not in skip}
+        encoding = {"unlimited_dims": set[str]()}
+        attributes = describe_dataset(self.first.keys)
+        return ManifestGroup(variables, attributes, {}, encoding, self.problems)
+
+    def _read_parameter(self, parameter: Parameter) -> ManifestVariable:
+        """Return a variable, unreadable if its fields do not make an array."""
+        axes = [axis for axis in parameter.axes if len(parameter.axes[axis]) > 1]
+        lengths = tuple(len(parameter.axes[axis]) for axis in axes)
+        try:
+            array = self._build_array(parameter, axes, lengths)
+        except VirtualdsError as error:
+            error.locate(f"variable {parameter.name!r}", self.source.url)
+            self.problems[parameter.name] = error
+            array = ManifestArray.unreadable((*lengths, *self.shape), "f4", f"{error}")
+        origin = path_or_url(self.source.url)
+        encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
+        names = [*map(self._name_axis, parameter.axes), *self.places]
+        names += ["valid_time"] if {"time", "step"} <= parameter.axes.keys() else []
+        # missing messages read as NaN, like missing values
+        more = {"coordinates": " ".join(names), "_FillValue": np.float32(np.nan)}
+        attributes = describe_variable(parameter.fields[0].keys) | more
+        dims = (*map(self._name_axis, axes), *self.dims)
+        return ManifestVariable(dims, array, attributes, encoding)
+
+    def _build_array(
+        self, parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
+    ) -> ManifestArray:
+        """Return the fields of one parameter as an array, one chunk each."""
+        found = parameter.fields
+        demand_table(lengths, len(found), f"parameter {parameter.name!r}")
+        rows = _place_fields(parameter, axes, lengths)
+        grid = (*lengths, *(1 for _ in self.shape))
+        numbers = sorted({m.number for m in found})
+        there = (rows >= 0).reshape(grid)
+
+        def place(column: list[int]) -> npt.NDArray[np.int64]:
+            return np.where(there, np.array(column)[rows].reshape(grid), 0)
+
+        manifest = ChunkManifest.build(
+            grid,
+            files=[self.source],
+            file=np.where(there, 0, MISSING),
+            offset=place([m.offset for m in found]),
+            length=place([m.length for m in found]),
+            pipeline=place([numbers.index(m.number) for m in found]),
+        )
+        chunks = (*(ChunkAxis.regular(n, 1) for n in lengths),)
+        chunks += tuple(ChunkAxis.regular(n, n) for n in self.shape)
+        fragment = Fragment.whole(chunks, manifest)
+        pipelines = tuple(_decode_with(GribMessage(n), len(chunks)) for n in numbers)
+        array = ManifestArray.of_fragment(fragment, pipelines[0])
+        return replace(array, pipelines=pipelines)
+
+    def _name_axis(self, axis: str) -> str:
+        """Return the name of an axis; the level axis has the name of the type of level."""
+        return self.level if axis == "level" else axis
+
+    def _build_coordinates(self) -> dict[str, ManifestVariable]:
+        found = dict(self.places)
+        for axis, several in self.values.items():
+            name, values = self._name_axis(axis), np.array(several)
+            attributes = describe_coordinate(name, axis)
+            if len(values) > 1:
+                found[name] = ManifestVariable((name,), values, attributes)
+            else:
+                found[name] = ManifestVariable((), values.reshape(()), attributes)
+        if {"time", "step"} <= self.values.keys():
+            found["valid_time"] = self._build_valid_time()
+        return found
+
+    def _build_valid_time(self) -> ManifestVariable:
+        time, step = (np.array(self.values[axis]) for axis in ("time", "step"))
+        valid = time[:, None] + np.round(step[None, :] * 3600).astype(np.int64)
+        kept = tuple(axis for axis in ("time", "step") if len(self.values[axis]) > 1)
+        valid = valid.reshape([len(self.values[axis]) for axis in kept])
+        return ManifestVariable(kept, valid, OF_COORDINATES["valid_time"])
+
+
+def _decode_with(codec: GribMessage, ndim: int) -> CodecPipeline:
+    nothing = np.float32(np.nan).tobytes()
+    return CodecPipeline(np.dtype("<f4"), (codec,), nothing, tuple(range(ndim)))
+
+
+def _place_fields(
+    parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
+) -> npt.NDArray[np.int64]:
+    """Return the row of the field at each place of the axes, -1 where there is none."""
+    for axis in parameter.lacking:
+        field = next(field for field in parameter.fields if AXES[axis](field) is None)
+        raise UnsupportedError(
+            f"GRIB message at byte {field.offset} has no {axis}, and other messages of "
+            f"{parameter.name!r} have; choose messages by a key with "
+            f"parser_options={{'filter_by_keys': ...}}, or leave it out with drop_variables"
+        )
+    rows = np.full(lengths, -1)
+    places = [{v: i for i, v in enumerate(parameter.axes[axis])} for axis in axes]
+    for row, field in enumerate(parameter.fields):
+        told = zip(axes, places, strict=True)
+        at = tuple(place[AXES[axis](field)] for axis, place in told)
+        if rows[at] >= 0:
+            raise _ambiguous_error(parameter.name, parameter.fields[rows[at]], field)
+        rows[at] = row
+    return rows
+
+
+def _ambiguous_error(name: str, first: GribField, second: GribField) -> UnsupportedError:
+    """Return the error of two messages at one place of an array."""
+    values_by_key = {n: (first.keys.get(n), second.keys.get(n)) for n in DISTINGUISHING_KEYS}
+    differing = {n: values for n, values in values_by_key.items() if values[0] != values[1]}
+    key = next(iter(differing), "offset")
+    value = next(v for v in differing.get(key, [first.offset]) if v is not None)
+    return UnsupportedError(
+        f"GRIB messages at bytes {first.offset} and {second.offset} are both {name!r} of one "
+        f"time, step, number and level, and differ in {differing or 'no key that is known here'}; "
+        f"choose with parser_options={{'filter_by_keys': {{{key!r}: {value!r}}}}}, or leave it out "
+        f"with drop_variables"
+    )
+
+
+def _build_grid(
+    message: GribField, where: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[int, ...], dict[str, ManifestVariable]]:
+    """Return the names and lengths of a grid's axes, and the coordinates of its points."""
+    keys = message.keys
+    count, columns, rows = (int(keys.get(n, 0)) for n in ("numberOfDataPoints", "Nx", "Ny"))
+    if count < 1:
+        raise FormatError(
+            f"GRIB message at byte {message.offset}: its grid has {count} points; the file is "
+            f"damaged"
+        )
+    grid = str(keys.get("gridType"))
+    if columns * rows != count or grid not in (*REGULAR, *PLANES):
+        dims: tuple[str, ...] = ("values",)
+        return dims, (count,), {n: _build_place(dims, n, v) for n, v in where.items()}
+    by_columns = bool(keys.get("jPointsAreConsecutive"))
+    shape = (columns, rows) if by_columns else (rows, columns)
+    full = {n: values.reshape(shape) for n, values in where.items()}
+    if grid in REGULAR and full:
+        dims = ("longitude", "latitude") if by_columns else ("latitude", "longitude")
+        # copies, which do not hold all points in memory
+        lines = {dims[0]: full[dims[0]][:, 0].copy(), dims[1]: full[dims[1]][0].copy()}
+        return dims, shape, {n: _build_place((n,), n, v) for n, v in lines.items()}
+    dims = ("x", "y") if by_columns else ("y", "x")
+    return dims, shape, {n: _build_place(dims, n, v) for n, v in full.items()}
+
+
+def _build_place(
+    dims: tuple[str, ...], name: str, values: npt.NDArray[np.float64]
+) -> ManifestVariable:
+    """Return a coordinate of the points of a grid."""
+    attributes = OF_COORDINATES[name]
+    if dims == ("latitude",) and values[0] > values[-1]:
+        attributes = {**attributes, "stored_direction": "decreasing"}
+    return ManifestVariable(dims, values, attributes)
+
+
+# ---------------------------------------------------------------------- groups
+
+SHOWN = 12
+"""Fields that an error shows."""
+OWN_KEYS: dict[str, Callable[[GribField], Any]] = {**AXES, "offset": lambda field: field.offset}
+"""Keys that are told as coordinates have them: ``time`` in seconds, ``step`` in hours."""
+
+
+@dataclass(frozen=True)
+class FoundFields:
+    """The fields of a file.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The file that holds the messages.
+    fields : sequence of GribField
+        At least one.
+    eccodes : module
+    damaged : dict
+        What is wrong with the messages that have no field here, by their place.
+    """
+
+    source: SourceFile
+    fields: Sequence[GribField]
+    eccodes: Any
+    damaged: Mapping[str, VirtualdsError]
+
+    def select(self, wanted: Mapping[str, Any] | None) -> FoundFields:
+        """Return the fields whose keys have the wanted values.
+
+        Raises
+        ------
+        ValueError
+            There is none.
+        TypeError
+            ``wanted`` is no dict.
+        """
+        if not isinstance(wanted, Mapping | None):
+            raise TypeError(f"filter_by_keys={wanted!r}: give a dict of keys and their values")
+        found = self.fields
+        for name, values in (wanted or {}).items():
+            several = isinstance(values, list | tuple | set | frozenset)
+            told = {str(v) for v in values} if several else {str(values)}
+            kept = [m for m in found if self._tell(m, name) & told]
+            if not kept:
+                raise self._nothing_error(name, values, found)
+            found = kept
+        return replace(self, fields=found)
+
+    def _tell(self, field: GribField, name: str) -> set[str]:
+        """Return the value of a key as texts that a user may give; none if the field lacks it."""
+        if name in OWN_KEYS:
+            value = OWN_KEYS[name](field)
+        elif name in LISTED_KEYS:
+            value = field.keys.get(name)
+        else:
+            value = read_key(field, name, self.eccodes)
+        if isinstance(value, float) and value.is_integer():
+            return {str(value), str(int(value))}
+        return set() if value is None else {str(value)}
+
+    def _nothing_error(self, name: str, values: Any, found: Sequence[GribField]) -> ValueError:
+        there = sorted({min(self._tell(field, name), default="") for field in found} - {""})
+        shown = ", ".join(there[:SHOWN]) + (", ..." if len(there) > SHOWN else "")
+        return ValueError(
+            f"{self.source.url}: filter_by_keys: no message has {name}={values!r}; "
+            f"{f'those that are left have {shown}' if there else 'no message has this key'}"
+        )
+
+    def read(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
+        """Return one group of the fields, or all if they are of one kind.
+
+        Raises
+        ------
+        UnsupportedError
+            ``group`` is missing where there are several.
+        FileNotFoundError
+            There is no such group.
+        """
+        kinds = group_kinds(self.fields)
+        wanted = group.strip("/") if isinstance(group, str) else group
+        if len(kinds) > 1 and not wanted:
+            raise UnsupportedError(
+                f"{self.source.url}: messages are of {len(kinds)} kinds, by type of level, grid, "
+                f"times, steps and levels; open one with group=, one of {sorted(kinds)}"
+            )
+        if not wanted:
+            (kind,) = kinds.values()
+            return self._note(self._make(kind, skip))
+        groups = {
+            name: self._note(self._make(kind, skip)) if name == wanted else ManifestGroup()
+            for name, kind in kinds.items()
+        }
+        return ManifestGroup(groups=groups).group(group)
+
+    def read_tree(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
+        """Return fields of all kinds, each kind as a group, unless there is only one."""
+        if group is not None and (not isinstance(group, str) or group.strip("/")):
+            return self.read(group, skip)
+        kinds = group_kinds(self.fields)
+        groups = {name: self._make(kind, skip) for name, kind in kinds.items()}
+        return self._note(
+            ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
+        )
+
+    def _make(self, kind: Kind, skip: Iterable[str]) -> ManifestGroup:
+        return MessageGroup(self.source, kind, self.eccodes).read(frozenset(skip))
+
+    def _note(self, group: ManifestGroup) -> ManifestGroup:
+        """Return a group that names the damaged messages of the file."""
+        return replace(group, damaged=self.damaged)
+
+
+# ---------------------------------------------------------------------- grib
 
 HEADER = PAGE
 """Bytes that are fetched from the beginning of each message: one page."""

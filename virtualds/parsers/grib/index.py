@@ -29,8 +29,8 @@ from virtualds.arrays.parser import Parser
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.extras import import_eccodes
 from virtualds.parsers import grib
+from virtualds.parsers.grib import OWN_KEYS, FoundFields
 from virtualds.parsers.grib.messages import LISTED_KEYS, SECONDS, GribField
-from virtualds.parsers.grib.variables import OWN_KEYS, FoundFields
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.scan_cache import hold_scan

@@ -27,13 +27,14 @@ from virtualds.arrays.parser import (
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf4.datasets import (
     Dataset,
+    Part,
     name_apart,
     read_datasets,
     read_old_datasets,
     show_as_cf,
+    split_parts,
 )
 from virtualds.parsers.hdf4.elements import MAGIC, Elements, open_elements
-from virtualds.parsers.hdf4.eos import Part, split_parts
 from virtualds.parsers.hdf4.storage import Wanted, build_array, measure
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import describe_damage

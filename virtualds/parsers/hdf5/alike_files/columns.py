@@ -27,16 +27,18 @@ from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.alike_files.known_structure import (
+    FEWEST,
     Dimension,
     KnownStructure,
     KnownVariable,
+    ManyFiles,
     Match,
     Part,
     UnreadValuesError,
     Variable,
+    open_many,
     read_structure,
 )
-from virtualds.parsers.hdf5.alike_files.many_files import FEWEST, ManyFiles, open_many
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
 from virtualds.parsers.hdf5.objects import ADDRESS, CHUNK, CHUNK_LENGTH, DATA, LENGTH, LIMIT, SIZE
