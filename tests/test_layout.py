@@ -366,6 +366,16 @@ def test_every_package_has_a_layer() -> None:
     assert set.union(*LAYERS) == {top(module) for module in MODULES}
 
 
+def test_the_page_of_the_architecture_names_files_that_exist() -> None:
+    page = PACKAGE.parent / "docs" / "explanation" / "architecture.md"
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", page.read_text()))
+    assert len(named) > 30
+    roots = (PACKAGE, PACKAGE.parent)
+    missing = {name for name in named if not any((root / name).exists() for root in roots)}
+    # files that stand after one of the same folder are named without it
+    assert not {name for name in missing if "/" in name or not [*PACKAGE.rglob(name)]}
+
+
 def test_few_modules_lie_in_the_root() -> None:
     assert len([path for path in FILES if path.parent == PACKAGE]) <= MOST_MODULES_IN_ROOT
 
