@@ -104,6 +104,9 @@ COROUTINES |= {"stores.object_access", "stores.google_files"}
 # only when a user asks for them. There, stores answer and wait in coroutines.
 ADAPTERS = {"datasets.zarr_adapter", "formats.icechunk.library"}
 
+PATHS = re.compile(r"`([\w/]+(?:\.py|/))`")
+"""Files and folders of the package as pages name them."""
+
 VAGUE = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "types", "utils"}
 
 
@@ -366,14 +369,14 @@ def test_every_package_has_a_layer() -> None:
     assert set.union(*LAYERS) == {top(module) for module in MODULES}
 
 
-def test_the_page_of_the_architecture_names_files_that_exist() -> None:
-    page = PACKAGE.parent / "docs" / "explanation" / "architecture.md"
-    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", page.read_text()))
-    assert len(named) > 30
+def test_pages_of_explanation_name_files_that_exist() -> None:
+    pages = (PACKAGE.parent / "docs" / "explanation").rglob("*.md")
+    named = {(page.name, name) for page in pages for name in PATHS.findall(page.read_text())}
+    assert len(named) > 60
     roots = (PACKAGE, PACKAGE.parent)
-    missing = {name for name in named if not any((root / name).exists() for root in roots)}
+    missing = {found for found in named if not any((root / found[1]).exists() for root in roots)}
     # files that stand after one of the same folder are named without it
-    assert not {name for name in missing if "/" in name or not [*PACKAGE.rglob(name)]}
+    assert not {(page, n) for page, n in missing if "/" in n or not [*PACKAGE.rglob(n)]}
 
 
 def test_few_modules_lie_in_the_root() -> None:
