@@ -542,6 +542,21 @@ def test_missing_chunks_read_as_fill(missing: str, tmp_path: Path) -> None:
     assert (values[:2] == (VALUES[:2] if missing == "row" else 7)).all()
 
 
+def test_records_that_others_left_out_are_left_out_by_a_change(tmp_path: Path) -> None:
+    table = {"path": ["data.bin"], "offset": [5], "size": [12]}
+    path = by_hand(tmp_path, table, record_size=1)
+    document = json.loads((path / ".zmetadata").read_text())
+    document["metadata"]["v/.zarray"] = ZARRAY | {"shape": [80, 3]}
+    document["metadata"]["w/.zarray"] = ZARRAY | {"shape": [80, 3]}
+    document["metadata"]["w/.zattrs"] = {"_ARRAY_DIMENSIONS": ["y", "x"]}
+    (path / ".zmetadata").write_text(json.dumps(document))
+    virtualds.edit(path, rename={"v": "u"}, format="kerchunk-parquet")
+    assert {str(p.relative_to(path)) for p in path.rglob("*.parq")} == {"u/refs.0.parq"}
+    found = lazy(path, mask_and_scale=False)
+    np.testing.assert_array_equal(found["u"][:2].values, VALUES[:2])
+    assert (found["u"][2:].values == 7).all() and (found["w"].values == 7).all()
+
+
 def test_metadata_may_stand_as_text(tmp_path: Path) -> None:
     document = {
         "v/.zarray": json.dumps(ZARRAY),

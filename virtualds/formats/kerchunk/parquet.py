@@ -39,6 +39,7 @@ from virtualds.formats.kerchunk.records import (
     hash_document,
     join_record_path,
     list_other_sources,
+    list_stretches_of_records,
 )
 from virtualds.formats.referenced_files import explain_malformed
 from virtualds.formats.zarr.document import ZMETADATA
@@ -233,6 +234,10 @@ def read_version(
     raw, version, displaced = read_marker(f"{url}/{ZMETADATA}", options, count_displaced)
     demand_no_claim(raw, url)
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
+    if found.records.token is None:
+        # other tools do not note which records they have left out
+        there = list_stretches_of_records(url, options)
+        found.records.written = {path: there.get(path, []) for path in found.read_arrays()}
     return replace(found, version=version, displaced=displaced)
 
 

@@ -13,6 +13,7 @@ rows of which table it counts.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import INLINE, MISSING, Ints, pack_table, unpack_table
+from virtualds.chunks.columns import INLINE, MISSING, Ints, find_runs, pack_table, unpack_table
 from virtualds.chunks.manifest import BLOCK_CHUNKS, ChunkManifest
 from virtualds.chunks.table import SourceSummary, Table
 from virtualds.chunks.tables import (
@@ -47,7 +48,7 @@ from virtualds.formats.referenced_files import (
 from virtualds.formats.zarr.data_types import dtype_from_zarr_v2
 from virtualds.formats.zarr.document import ZMETADATA
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.store import version_of
@@ -68,9 +69,23 @@ WRITER = b"virtualds-writer"
 """Key in the metadata of a record with the name of its writer, so that no two records are equal."""
 
 
+RECORD_NAME = re.compile(r"refs\.(0|[1-9]\d{0,17})\.parq")
+"""The name of a record in the folder of its array."""
+
+
 def join_record_path(path: str, number: int) -> str:
     """Return the path, in a set, of a record of an array."""
     return f"{path}/refs.{number}.parq"
+
+
+def list_stretches_of_records(url: str, options: StorageOptions | None) -> dict[str, Any]:
+    """Return, by array, the stretches of records that a folder has."""
+    found: dict[str, list[int]] = {}
+    for listed in find_store(url).list_files(url, options):
+        path, _, name = listed.path.rpartition("/")
+        if number := RECORD_NAME.fullmatch(name):
+            found.setdefault(path, []).append(int(number[1]))
+    return {path: find_runs(np.unique(numbers)) for path, numbers in found.items()}
 
 
 # ---------------------------------------------------------------------- reading
