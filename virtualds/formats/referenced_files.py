@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice
+from operator import is_
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
@@ -145,6 +146,59 @@ def _list_manifests(arrays: Iterable[Any]) -> Iterator[ChunkManifest]:
             yield fragment.manifest
 
 
+# ---------------------------------------------------------------------- written files
+
+Fingerprint = tuple[int | None, int | None, str | None]
+"""Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
+
+
+class NumberedFiles:
+    """The files that references to write lie in, which are numbered as they come.
+
+    ``name`` takes a url, and returns the path to write.
+    """
+
+    def __init__(self, name: Callable[[str], str] = str) -> None:
+        self.name = name
+        self.files: dict[str, SourceFile] = {}
+        self._numbers: dict[str, int] = {}
+        self._together: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
+
+    def number(self, file: SourceFile) -> int:
+        """Return the number of a file; refuse one that is there with another fingerprint."""
+        known = self.files.setdefault(file.url, file)
+        if (joined := known.joined_with(file)) is None:
+            raise UnsupportedError(
+                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
+                f"{list(known.fingerprint)} and {list(file.fingerprint)}); scan it again"
+            )
+        self.files[file.url] = joined
+        return self._numbers.setdefault(file.url, len(self._numbers))
+
+    def number_all(self, files: tuple[SourceFile, ...]) -> list[int]:
+        """Return the numbers of files; answers are kept, since arrays share files."""
+        key = (len(files), *map(id, files[:1] + files[-1:]))
+        known, numbers = self._together.get(key, ((), []))
+        if len(known) != len(files) or not all(map(is_, known, files)):
+            numbers = list(map(self.number, files))
+            self._together[key] = files, numbers
+        return numbers
+
+    def list_rows(self) -> list[tuple[str, Fingerprint]]:
+        """Return the path to write and the fingerprint of every file, in their order."""
+        return [(self.name(file.url), file.fingerprint) for file in self.files.values()]
+
+
+def list_fingerprints(
+    manifests: Iterable[ChunkManifest], name: Callable[[str], str], *, every: bool = False
+) -> dict[str, Fingerprint]:
+    """Return the fingerprints of files, or of every file, by the path to write."""
+    found = NumberedFiles(name)
+    for manifest in manifests:
+        found.number_all(manifest.sources)
+    return {path: one for path, one in found.list_rows() if every or any(one)}
+
+
 # ---------------------------------------------------------------------- referenced files
 
 UNKNOWN = (None, None, None)
@@ -154,14 +208,8 @@ UNKNOWN = (None, None, None)
 class ReferencedFiles:
     """The files behind the urls of one set, each checked once.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The set. Relative urls start from its folder.
-    noted : mapping of url to [size, mtime, etag]
-        Fingerprints that the set notes.
-    allow : AccessPolicy
-        Where they may lie.
+    Relative urls start from the folder of the set ``source``, which notes the fingerprints
+    ``noted``, by url. ``allow`` says where files may lie.
     """
 
     def __init__(
@@ -193,7 +241,7 @@ class ReferencedFiles:
         size, mtime, etag = self._check_fingerprint(url, fingerprint)
         return found._replace(size=size, mtime=mtime, etag=etag)
 
-    def _check_fingerprint(self, url: str, noted: Any) -> tuple[int | None, int | None, str | None]:
+    def _check_fingerprint(self, url: str, noted: Any) -> Fingerprint:
         """Return the noted fingerprint of a file; JSON may hold anything else."""
         match noted:
             case (size, mtime, (str() | None) as etag) if _is_int64(size) and _is_int64(mtime):

@@ -20,7 +20,6 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.hdf5 import Shuffle
@@ -35,7 +34,14 @@ from virtualds.formats.zarr.data_types import (
     pack_members,
     to_packed,
 )
-from virtualds.formats.zarr.document import MARKER, SeparatedKeys, consolidate
+from virtualds.formats.zarr.document import (
+    MARKER,
+    PLAIN_KEYS,
+    consolidate,
+    describe_group,
+    find_places,
+    join_node_path,
+)
 from virtualds.formats.zarr.v2_arrays import unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import (
     TEXT,
@@ -58,7 +64,6 @@ LISTED = 2**16
 """Chunks that are listed at a time."""
 CHUNKS = "c"
 """The beginning of chunk keys, below the path of their array."""
-KEYS = SeparatedKeys("default", "/")
 CHUNK_BYTES = 2**24
 """Most bytes of a decoded chunk, where its array has no regular chunks."""
 UNWIELDY_BYTES = 2**26
@@ -69,16 +74,7 @@ UNWIELDY_BYTES = 2**26
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in plain Zarr with its chunks as stored.
-
-    Parameters
-    ----------
-    path : str
-    metadata : dict
-        The content of its ``zarr.json``.
-    parts : tuple of ManifestPart
-        Where its chunks lie.
-    """
+    """An array in plain Zarr with its chunks as stored: its ``zarr.json``, and where they lie."""
 
     path: str
     metadata: dict[str, Any]
@@ -123,9 +119,7 @@ class StoredArray:
             shape = part.manifest.shape
             for ids, rows in iterate_blocks(part.manifest, most=LISTED):
                 there = ids[rows.file.reshape(-1) != MISSING]
-                inner = np.stack(np.unravel_index(there, shape), -1) if shape else there[:, None]
-                for found in inner[:, : len(shape)] + np.asarray(part.origin, np.int64):
-                    yield tuple(found.tolist())
+                yield from map(tuple, find_places(there, shape, part.origin).tolist())
 
     def _find_row(self, place: ChunkIndex) -> ChunkManifest | None:
         """Return the manifest of one chunk alone; nothing else is loaded."""
@@ -144,15 +138,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class DecodedArray:
-    """An array in plain Zarr whose chunks are decoded: plain numbers or strings.
-
-    Parameters
-    ----------
-    path : str
-    metadata : dict
-        The content of its ``zarr.json``.
-    data : ManifestArray, numpy.ndarray or Deferred
-    """
+    """An array in plain Zarr whose chunks are decoded: plain numbers or strings."""
 
     path: str
     metadata: dict[str, Any]
@@ -234,7 +220,11 @@ def _list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
     lengths = _find_regular_chunks(data)
     if isinstance(data, ManifestArray):
         if _is_unwieldy(data):
-            lengths = _cut_smaller(lengths, data.dtype.itemsize)
+            # along the first axes, so that chunks stay runs of bytes
+            for axis, length in enumerate(lengths):
+                nbytes = prod(lengths) * data.dtype.itemsize
+                if nbytes > CHUNK_BYTES:
+                    lengths[axis] = max(length * CHUNK_BYTES // nbytes, 1)
         elif (own := grid_to_v3(data)) is not None:
             yield own
     yield {"name": "regular", "configuration": {"chunk_shape": lengths}}
@@ -254,16 +244,6 @@ def _is_unwieldy(array: ManifestArray) -> bool:
     return max(largest, default=0) * array.dtype.itemsize > UNWIELDY_BYTES
 
 
-def _cut_smaller(lengths: list[int], itemsize: int) -> list[int]:
-    """Cut chunks along their first axes, so that they stay runs of bytes."""
-    lengths = list(lengths)
-    for axis, length in enumerate(lengths):
-        nbytes = prod(lengths) * itemsize
-        if nbytes > CHUNK_BYTES:
-            lengths[axis] = max(length * CHUNK_BYTES // nbytes, 1)
-    return lengths
-
-
 def _find_regular_chunks(data: Data) -> list[int]:
     """Return a regular chunk shape that cuts few chunks of the sources.
 
@@ -277,17 +257,13 @@ def _find_regular_chunks(data: Data) -> list[int]:
         longest = max((int(f.axes[axis].lengths.max(initial=1)) for f in fragments), default=0)
         lengths[axis] = max(min(longest or lengths[axis], size), 1)
     for axis, size in enumerate(data.shape):
-        if fragments and _is_aligned(fragments, axis, lengths[axis], size):
+        cuts = [f.start[axis] + f.axes[axis].slabs().edges for f in fragments]
+        # all chunks begin and end at multiples of the length, or where the array ends
+        if cuts and all(((c % lengths[axis] == 0) | (c == size)).all() for c in cuts):
             continue
         nbytes = max(prod(lengths) * data.dtype.itemsize, 1)
         lengths[axis] = max(min(lengths[axis] * max(CHUNK_BYTES // nbytes, 1), size), 1)
     return lengths
-
-
-def _is_aligned(fragments: tuple[Fragment, ...], axis: int, length: int, size: int) -> bool:
-    """Say whether chunks begin and end at multiples of a length, or where the array ends."""
-    cuts = np.concatenate([f.start[axis] + f.axes[axis].slabs().edges for f in fragments])
-    return bool(((cuts % length == 0) | (cuts == size)).all())
 
 
 # ---------------------------------------------------------------------- which of them
@@ -302,8 +278,13 @@ def _serve_array(
     """Return an array in the first form that the reader can read."""
     reason: str | None = None
     try:
+        attributes, dtype = dict(variable.attributes), variable.data.dtype
+        fill = attributes.get("_FillValue")
+        if fill is not None and np.size(fill) == 1 and dtype.kind in "biufcS":
+            # as xarray spells it in Zarr v3
+            attributes["_FillValue"] = fill_to_attribute(np.asarray(fill).reshape(())[()], dtype)
         said = {
-            "attributes": _attributes_to_v3(variable),
+            "attributes": to_json(attributes)[0],
             "dimension_names": list(variable.dims),
             "storage_transformers": [],
         }
@@ -380,29 +361,12 @@ def _to_pairs(kind: Any) -> Any:
     return {"name": RECORDS[1], "configuration": {"fields": pairs}}
 
 
-def _attributes_to_v3(variable: ManifestVariable) -> dict[str, Any]:
-    """Return attributes as JSON, ``_FillValue`` as xarray spells it in Zarr v3."""
-    attributes = dict(variable.attributes)
-    fill = attributes.get("_FillValue")
-    if fill is not None and np.size(fill) == 1 and variable.data.dtype.kind in "biufcS":
-        attributes["_FillValue"] = fill_to_attribute(
-            np.asarray(fill).reshape(())[()], variable.data.dtype
-        )
-    return to_json(attributes)[0]
-
-
 # ---------------------------------------------------------------------- keys and values
 
 
 @dataclass(frozen=True)
 class ZarrView:
-    r"""The hierarchy below a group: metadata documents, and chunks.
-
-    Parameters
-    ----------
-    groups : dict of str to dict
-        Attributes of every group by path; the root is under ``""``.
-    arrays : dict of str to StoredArray, DecodedArray or UnsupportedError
+    r"""The hierarchy below a group: attributes of groups and arrays, by path.
 
     Examples
     --------
@@ -424,7 +388,7 @@ class ZarrView:
         for path, part in group.walk():
             groups[path] = to_json(part.attributes)[0]
             for name, variable in part.variables.items():
-                below = f"{path}/{name}" if path else name
+                below = join_node_path(path, name)
                 arrays[below] = _serve_array(below, variable, objection)
         return cls(groups, arrays)
 
@@ -463,15 +427,12 @@ class ZarrView:
 
     def _build_document(self, path: str) -> bytes:
         if (array := self.arrays.get(path)) is None:
-            found = self._describe_group(path) | self._consolidate(path)
+            found = describe_group(self.groups[path]) | self._consolidate(path)
         elif isinstance(array, UnsupportedError):
             raise array
         else:
             found = array.metadata
         return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
-
-    def _describe_group(self, path: str) -> dict[str, Any]:
-        return {"zarr_format": 3, "node_type": "group", "attributes": self.groups[path]}
 
     def _consolidate(self, path: str) -> dict[str, Any]:
         """Return the metadata of all nodes below a group, unless one of its arrays is refused.
@@ -479,7 +440,7 @@ class ZarrView:
         In that case readers look for each array, and get the error of that array alone.
         """
         prefix = f"{path}/" if path else ""
-        nodes = {key: self._describe_group(key) for key in self.groups if key}
+        nodes = {key: describe_group(found) for key, found in self.groups.items() if key}
         for key, array in self.arrays.items():
             if not isinstance(array, UnsupportedError):
                 nodes[key] = array.metadata
@@ -496,7 +457,7 @@ class ZarrView:
             array = self.arrays.get("/".join(parts[:at]))
             if array is not None and not isinstance(array, UnsupportedError):
                 ndim = len(array.metadata["shape"])
-                if (place := KEYS.parse_key("/".join(parts[at:]), ndim)) is not None:
+                if (place := PLAIN_KEYS.parse_key("/".join(parts[at:]), ndim)) is not None:
                     return array, place
         return None
 
@@ -512,15 +473,15 @@ class ZarrView:
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield all keys that begin with a prefix; chunks that are missing have none."""
         for path in (*self.groups, *self.arrays):
-            key = _join_path(path, MARKER)
+            key = join_node_path(path, MARKER)
             if key.startswith(prefix):
                 yield key
         for path, array in self.arrays.items():
-            begin = _join_path(path, CHUNKS)
+            begin = join_node_path(path, CHUNKS)
             is_nested = begin.startswith(prefix) or prefix.startswith(begin)
             if isinstance(array, UnsupportedError) or not is_nested:
                 continue
-            keys = (_join_path(path, KEYS(place)) for place in array.list_chunks())
+            keys = (join_node_path(path, PLAIN_KEYS(place)) for place in array.list_chunks())
             yield from (key for key in keys if key.startswith(prefix))
 
     def list_names(self, folder: str) -> Iterator[str]:
@@ -536,7 +497,3 @@ class ZarrView:
         else:
             found = (key.removeprefix(prefix) for key in self.list_keys(prefix))
             yield from dict.fromkeys(key.partition("/")[0] for key in found)
-
-
-def _join_path(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name

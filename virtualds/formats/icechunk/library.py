@@ -35,6 +35,7 @@ from virtualds.errors import (
     cannot_hold,
 )
 from virtualds.formats.icechunk.locations import ObjectLocation, find_storage
+from virtualds.formats.zarr.document import MARKER, find_places, join_node_path
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -47,7 +48,6 @@ PATIENCE, PAUSE = 3.0, 0.05
 """Seconds in which another writer has created a repository, and between two looks at it."""
 REQUESTS_AT_ONCE = 256
 """Chunks that are written at a time."""
-MARKER = "zarr.json"
 MAIN = "main"
 CHUNKS = "chunks"
 """The folder of a repository's own chunks (Icechunk specification, "Layout")."""
@@ -270,7 +270,7 @@ class OpenStore:
         return await self._fetch_document(path) or {}
 
     async def _fetch_document(self, path: str) -> dict[str, Any] | None:
-        data = await self.store.get(_make_key(path, MARKER), default_buffer_prototype())
+        data = await self.store.get(join_node_path(path, MARKER), default_buffer_prototype())
         if data is None:
             return None
         where = f"metadata of {path or 'the root'!r} in the repository"
@@ -281,7 +281,7 @@ class OpenStore:
 
     async def _list_children(self, path: str) -> list[str]:
         names = [name async for name in self.store.list_dir(path)]
-        return [_make_key(path, name) for name in names if name != MARKER]
+        return [join_node_path(path, name) for name in names if name != MARKER]
 
     @_waited
     async def read_references(self, path: str) -> References:
@@ -364,8 +364,7 @@ class OpenStore:
         used = {checks[number] for number in np.unique(columns[0]).tolist()}
         if not used:
             return
-        none = np.zeros((numbers.size, 0), np.int64)
-        places = np.stack(np.unravel_index(numbers, grid), 1) if grid else none
+        places = find_places(numbers, grid)
         low = places.min(0)
         box = tuple((places.max(0) - low + 1).tolist())
         with describe_errors(self.url):
@@ -392,10 +391,6 @@ class OpenStore:
                 f"{self.url}: Icechunk refuses {len(refused)} references of {path}, the first of "
                 f"chunk {tuple(refused[0])}: no container covers its url"
             )
-
-
-def _make_key(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name
 
 
 def _to_checksum(file: SourceFile) -> datetime | str | None:

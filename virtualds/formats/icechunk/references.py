@@ -34,6 +34,7 @@ from virtualds.formats.icechunk.library import (
 )
 from virtualds.formats.icechunk.locations import unquote_url
 from virtualds.formats.referenced_files import ReferencedFiles
+from virtualds.formats.zarr.document import NOTES, find_places, number_in_grid
 from virtualds.formats.zarr.groups import GroupReader, find_whole
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.source_file import SourceFile, StorageOptions
@@ -42,8 +43,6 @@ from virtualds.urls import scheme_of
 
 KEPT_TABLES = 8
 """Arrays whose references are kept in memory."""
-NOTES = "virtualds"
-"""The key of our notes in the metadata of nodes."""
 OWN = "icechunk:"
 """The prefix of names of chunks that a store without a place holds itself."""
 Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
@@ -303,7 +302,7 @@ class StoreReferences:
         if not rows.any():
             return found
         numbers = np.asarray(ids)[rows]
-        read = self.store.read_chunks(path, list_places(numbers, grid))
+        read = self.store.read_chunks(path, find_places(numbers, grid).tolist())
         file, offset = found.file.copy(), found.offset.copy()
         file[rows], offset[rows] = INLINE, len(found.inline) + np.arange(len(read))
         return ChunkManifest.build(
@@ -339,7 +338,7 @@ class StoreReferences:
             "offset": np.where(held, np.cumsum(held) - 1, found.offset[rows]),
             "length": found.length[rows],
         }
-        where = np.ravel_multi_index(tuple(places[rows].T), grid) if grid else np.zeros_like(rows)
+        where = number_in_grid(places[rows], grid)
         there = ChunkManifest.build(
             rows.shape,
             files=[self.get_file(found.paths[n], bool(native[n])) for n in used.tolist()],
@@ -347,7 +346,7 @@ class StoreReferences:
             **columns,
         )
         order = np.argsort(where)
-        return build_sparse(np.asarray(where[order], np.int64), there.at(order), grid)
+        return build_sparse(where[order], there.at(order), grid)
 
 
 @dataclass(frozen=True)
@@ -382,14 +381,6 @@ class ArrayTable(Table):
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return the files of some urls, and maybe files that only other arrays refer to."""
         return self.store.find_sources(self.path, self.grid, urls)
-
-
-def list_places(numbers: Ints, grid: tuple[int, ...]) -> list[list[int]]:
-    """Return the place of each chunk in its grid."""
-    if not grid:
-        return [[]] * numbers.size
-    places: list[list[int]] = np.stack(np.unravel_index(numbers, grid), 1).tolist()
-    return places
 
 
 # ---------------------------------------------------------------------- a store that is changed

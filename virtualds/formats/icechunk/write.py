@@ -15,10 +15,15 @@ from virtualds.chunks.columns import INLINE, Ints
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.formats.icechunk.library import Needs, OpenStore, Split, Target
 from virtualds.formats.icechunk.locations import find_containers, quote_url
-from virtualds.formats.icechunk.references import NOTES, KnownChunks, list_places, make_reader
+from virtualds.formats.icechunk.references import KnownChunks, make_reader
 from virtualds.formats.kerchunk.records import find_same_rows
-from virtualds.formats.referenced_files import fetch_chunk
-from virtualds.formats.zarr.document import parse_chunk_keys
+from virtualds.formats.referenced_files import fetch_chunk, list_fingerprints
+from virtualds.formats.zarr.document import (
+    NOTES,
+    PLAIN_KEYS,
+    find_places,
+    number_in_grid,
+)
 from virtualds.formats.zarr.v3_arrays import ManifestPart, axes_from_v3
 from virtualds.formats.zarr.write_plan import (
     PlannedArray,
@@ -27,7 +32,6 @@ from virtualds.formats.zarr.write_plan import (
     plan_writing,
     suggest_zarr_v3,
 )
-from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
 from virtualds.progress import count_array
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
@@ -246,12 +250,13 @@ class NodeWriter:
     def _list_sources(self, planned: WritePlan) -> dict[str, Any]:
         """Return the fingerprints of files."""
         arrays = [(p, n) for p, n in planned.nodes.items() if isinstance(n, PlannedArray)]
-        everything = [part for _, node in arrays for part in node.parts]
+        everything = [part.manifest for _, node in arrays for part in node.parts]
         if self.known is None or not self.known.notes_all:
             return list_fingerprints(everything, str, every=True)
         noted = {url: tuple(known) for url, known in self.known.noted.items()}
         found = [(node.parts, self._find_new_parts(path, node.parts)) for path, node in arrays]
-        new = [part for parts, some in found for part in (parts if some is None else some)]
+        parts = (part for parts, some in found for part in (parts if some is None else some))
+        new = [part.manifest for part in parts]
         sources = list_fingerprints(new, str, every=True)
         if any(noted.get(url, known) != known for url, known in sources.items()):
             # only now are references that stay read: whether they need the file as it was
@@ -266,18 +271,17 @@ class NodeWriter:
             self._put_document(path, node, notes["groups"].get(path))
             return
         metadata = {n: v for n, v in node.metadata.items() if n != "storage_transformers"}
-        metadata |= {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}
-        key = parse_chunk_keys(metadata)
+        metadata |= {"chunk_key_encoding": PLAIN_KEYS.to_json()}
         if node.values is not None:
             self._remove(path)
             self._put_document(path, metadata, notes["arrays"].get(path))
-            chunks = ((f"{path}/{key(place)}", data) for place, data in node.values.chunks)
+            chunks = ((f"{path}/{PLAIN_KEYS(place)}", data) for place, data in node.values.chunks)
             self.store.put(chunks)
             return
         placed = self._place_changed(path, metadata, node, count_chunks(metadata))
         self._put_document(path, metadata, notes["arrays"].get(path))
         with count_array(prod(placed.grid)):
-            self._put_chunks(path, placed, key)
+            self._put_chunks(path, placed)
 
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
         extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
@@ -336,16 +340,16 @@ class NodeWriter:
         changed[row] = ~find_same_rows(old.rows, new.rows.at(row))
         return np.flatnonzero(changed)
 
-    def _put_chunks(self, path: str, chunks: _PlacedChunks, key: Any) -> None:
+    def _put_chunks(self, path: str, chunks: _PlacedChunks) -> None:
         """Write the chunks that the repository holds itself, and references to all others."""
         rows, files = chunks.rows, chunks.rows.files
         own = [n for n, file in enumerate(files) if self.target.is_own(file.url)]
         is_held = np.isin(rows.file, [INLINE, *own])
         held = np.flatnonzero(is_held)
-        places = list_places(chunks.numbers[held], chunks.grid)
+        keys = PLAIN_KEYS.list_keys(chunks.numbers[held], chunks.grid)
         self.store.put(
-            (f"{path}/{key(tuple(place))}", fetch_chunk(rows, (row,)))
-            for row, place in zip(held.tolist(), places, strict=True)
+            (f"{path}/{name}", fetch_chunk(rows, (row,)))
+            for row, name in zip(held.tolist(), keys, strict=True)
         )
         virtual = chunks.at(np.flatnonzero(~is_held))
         self.store.refer(
@@ -370,7 +374,10 @@ class _PlacedChunks(NamedTuple):
         found = [(part, *gather_references(part.manifest)) for part in parts]
         if len(found) == 1 and parts[0].manifest.shape == grid:
             return cls(grid, *found[0][1:])
-        numbers = [_number_in_grid(part, ids, grid) for part, ids, _ in found]
+        numbers = [
+            number_in_grid(find_places(ids, part.manifest.shape, part.origin), grid)
+            for part, ids, _ in found
+        ]
         rows = [ChunkManifest.missing((0,)), *(rows for _, _, rows in found)]
         flat = np.concatenate([np.zeros(0, np.int64), *numbers])
         order = np.argsort(flat)
@@ -382,14 +389,4 @@ class _PlacedChunks(NamedTuple):
 
     def number_in(self, grid: tuple[int, ...]) -> Ints:
         """Return the numbers of the chunks in a larger grid."""
-        if not grid:
-            return self.numbers
-        places = np.unravel_index(self.numbers, self.grid)
-        return np.asarray(np.ravel_multi_index(places, grid), np.int64)
-
-
-def _number_in_grid(part: ManifestPart, ids: Ints, grid: tuple[int, ...]) -> Ints:
-    """Return the numbers that chunks of a part have in the grid of the array."""
-    places = np.unravel_index(ids, part.manifest.shape)
-    moved = tuple(place + begin for place, begin in zip(places, part.origin, strict=True))
-    return np.asarray(np.ravel_multi_index(moved, grid), np.int64) if grid else np.zeros_like(ids)
+        return number_in_grid(find_places(self.numbers, self.grid), grid)

@@ -26,9 +26,16 @@ from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.kerchunk.templates import Templates
-from virtualds.formats.referenced_files import UNKNOWN
-from virtualds.formats.zarr.document import MARKER, SeparatedKeys, consolidate, parse_chunk_keys
-from virtualds.formats.zarr.groups import NOTES
+from virtualds.formats.referenced_files import list_fingerprints
+from virtualds.formats.zarr.document import (
+    KEYS,
+    MARKER,
+    NOTES,
+    ChunkKeys,
+    SeparatedKeys,
+    consolidate,
+    parse_chunk_keys,
+)
 from virtualds.formats.zarr.write_plan import (
     RELATIVE,
     Hierarchy,
@@ -38,7 +45,6 @@ from virtualds.formats.zarr.write_plan import (
     plan_writing,
     suggest_zarr_v3,
 )
-from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
 from virtualds.progress import count_array
 from virtualds.urls import make_relative
 
@@ -57,20 +63,9 @@ Metadata = Mapping[str, Any]
 class DocumentForm:
     """How a document is written.
 
-    Parameters
-    ----------
-    templates : bool
-        Whether folders of sources are written once, as templates, and referred to by name: a
-        smaller file, and one place to change when an archive moves.
-    relative_paths : bool
-        Whether urls of sources are written relative to the folder that the set lies in.
-    zarr_format : {2, 3}
-        The version of the metadata.
-
-    Raises
-    ------
-    ValueError
-        There is no such version.
+    With ``templates``, folders of sources are written once, and referred to by name: a smaller
+    file, and one place to change when an archive moves. With ``relative_paths``, urls of sources
+    are relative to the folder of the set. ``zarr_format`` is the version of the metadata, 2 or 3.
     """
 
     templates: bool = False
@@ -109,22 +104,14 @@ class ArrayReferences(NamedTuple):
     """The chunks of an array: manifests, and where in the grid each begins; and their keys."""
 
     parts: Sequence[tuple[tuple[int, ...], ChunkManifest]]
-    key: Callable[[tuple[int, ...]], str]
+    key: ChunkKeys
 
 
 @dataclass(frozen=True)
 class Description:
-    """A group in the words of a document.
+    """A group as a document has it: metadata by key, arrays by path, and our notes.
 
-    Parameters
-    ----------
-    metadata : mapping
-        By key.
-    arrays : mapping of str to ArrayReferences
-        By path.
-    notes : mapping
-    name : callable
-        Takes the url of a file, and returns it as it is written.
+    ``name`` takes the url of a file, and returns it as it is written.
     """
 
     metadata: Metadata = field(default_factory=dict)
@@ -140,22 +127,14 @@ class Description:
 def describe(group: ManifestGroup, url: str, form: DocumentForm) -> Description:
     """Return a group as the document at ``url`` has it.
 
-    Raises
-    ------
-    UnsupportedError
-        Metadata of that version cannot describe some variables; all of them are named.
+    An error names all variables that metadata of that version of Zarr cannot describe.
     """
     with suggest_zarr_v3(group, url):
-        describe = _describe_v3 if form.zarr_format == 3 else _describe_v2
-        return describe(group, url, form.relative_paths)
-
-
-def _describe_v2(group: ManifestGroup, url: str, relative: bool) -> Description:
-    """Return a group with Zarr v2 metadata."""
-    found = Hierarchy.of(group, url, FORM, relative=relative)
-    key = SeparatedKeys("v2", ".")
+        if form.zarr_format == 3:
+            return _describe_v3(group, url, form.relative_paths)
+        found = Hierarchy.of(group, url, FORM, relative=form.relative_paths)
     arrays = {
-        path: ArrayReferences([((0,) * len(manifest.shape), manifest)], key)
+        path: ArrayReferences([((0,) * len(manifest.shape), manifest)], KEYS)
         for path, manifest in found.manifests.items()
     }
     return Description(found.metadata, arrays, found.get_notes(), found.name_file)
@@ -164,18 +143,23 @@ def _describe_v2(group: ManifestGroup, url: str, relative: bool) -> Description:
 def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
     """Return a group with Zarr v3 metadata."""
     planned = plan_writing(group, url, form=FORM, grids=GRIDS)
-    nodes = {path: _to_node(node) for path, node in planned.nodes.items()}
+    arrays = {p: node for p, node in planned.nodes.items() if isinstance(node, PlannedArray)}
+    nodes = {
+        path: {name: value for name, value in node.items() if name != "storage_transformers"}
+        for path, node in (
+            (path, node.metadata if isinstance(node, PlannedArray) else node)
+            for path, node in planned.nodes.items()
+        )
+    }
     below = {path: node for path, node in nodes.items() if path}
     root = {"": nodes[""] | consolidate(below)}
     metadata = {f"{path}/{MARKER}".lstrip("/"): node for path, node in (root | below).items()}
-    arrays = {p: node for p, node in planned.nodes.items() if isinstance(node, PlannedArray)}
 
     def name(source: str) -> str:
         return make_relative(source, url) if relative else source
 
-    parts = [part for node in arrays.values() for part in node.parts]
-    names = {name(file.url): UNKNOWN for part in parts for file in part.manifest.sources}
-    files = names | list_fingerprints(parts, name)
+    manifests = [part.manifest for node in arrays.values() for part in node.parts]
+    files = list_fingerprints(manifests, name, every=True)
     notes = {"files": files} | {kind: part for kind, part in planned.notes.items() if part}
     notes |= {RELATIVE: True} if relative else {}
     references = {
@@ -186,12 +170,6 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
         for path, node in arrays.items()
     }
     return Description(metadata, references, notes, name)
-
-
-def _to_node(node: Metadata | PlannedArray) -> dict[str, Any]:
-    """Return the metadata of a node without what only manifests need."""
-    found = node.metadata if isinstance(node, PlannedArray) else node
-    return {name: value for name, value in found.items() if name != "storage_transformers"}
 
 
 def _hold_values(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkManifest]]:
@@ -215,18 +193,9 @@ def _hold_values(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkManifes
 class Document:
     """A document as it was read, or an empty one.
 
-    Parameters
-    ----------
-    content : dict
-        Of version 1, with our notes as an object.
-    refs : mapping
-        Its references with templates rendered, and those that it generates.
-    generated : set of str
-        The keys of those.
-    metadata : mapping
-        The Zarr metadata by key.
-    resolve : callable
-        Takes a url of a reference, and returns the absolute url that it means.
+    ``content`` is of version 1, with our notes as an object. ``refs`` are its references with
+    templates rendered, and those that it generates, whose keys are ``generated``. ``metadata`` are
+    those of Zarr by key; ``resolve`` returns the absolute url that the url of a reference means.
     """
 
     content: dict[str, Any] = field(default_factory=lambda: {"version": 1, "refs": {}})
@@ -255,17 +224,9 @@ class Document:
 def edit_document(
     document: Document, before: Description | None, after: Description, form: DocumentForm
 ) -> bytes:
-    """Return a document, as the bytes of a file, that holds another group.
+    """Return a document, as the bytes of a file, that holds the group ``after``.
 
-    Parameters
-    ----------
-    document : Document
-    before : Description, optional
-        The group that it holds; by default all references are written anew.
-    after : Description
-        The group that it shall hold.
-    form : DocumentForm
-        Whether new folders get templates.
+    ``before`` is the group that it holds; without it all references are written anew.
     """
     if before is None:
         document, before = document.emptied(), Description()
@@ -300,18 +261,10 @@ class _Written(NamedTuple):
 class _Difference:
     """What differs between the group that a document holds and another one.
 
-    Parameters
-    ----------
-    metadata : dict
-        By key, what is new or differs; None is to go.
-    anew : set of str
-        Paths of arrays all of whose references go, since there is no such array, or one that is
-        stored in another way.
-    removed : list of str
-        Keys of other references that go.
-    written : list of _Written
-    moves : dict of str to str
-        The new url of each file that has moved: references to it stay, but for the url.
+    ``metadata`` are those that are new or differ, by key; None is to go. All references of the
+    arrays at the paths ``anew`` go, since there is no such array any more, or it is stored in
+    another way; ``removed`` are keys of other references that go. ``moves`` has the new url of each
+    file that has moved: references to it stay, but for the url.
     """
 
     metadata: dict[str, Any]
@@ -336,7 +289,10 @@ class _Difference:
                     written += changed
                     continue
                 # the document names its chunks in a way that its metadata do not say
-            written += _write_all(path, references)
+            for origin, manifest in references.parts:
+                for ids, rows in iterate_references(manifest):
+                    make_keys = partial(references.key.list_keys, ids, manifest.shape, origin)
+                    written.append(_Written(path, make_keys, rows))
         metadata = _edit_metadata(document, before, after, anew)
         return cls(metadata, anew, removed, written, moves)
 
@@ -435,7 +391,7 @@ class _Difference:
         return {f: next(free) for f in folders if f and f not in known}
 
 
-def _find_keys(document: Document, path: str) -> Callable[[tuple[int, ...]], str]:
+def _find_keys(document: Document, path: str) -> ChunkKeys:
     """Return how the document names the chunks of an array."""
     node = document.metadata.get(f"{path}/{MARKER}")
     if node is not None:
@@ -460,33 +416,6 @@ def _is_stored_alike(before: Description, after: Description, path: str) -> bool
     )
 
 
-def _write_all(path: str, references: ArrayReferences) -> Iterator[_Written]:
-    """Yield all references of an array, in blocks."""
-    for origin, manifest in references.parts:
-        for ids, rows in iterate_references(manifest):
-            make_keys = partial(_list_keys, ids, manifest.shape, origin, references.key)
-            yield _Written(path, make_keys, rows)
-
-
-def _list_keys(
-    ids: Ints,
-    grid: tuple[int, ...],
-    origin: tuple[int, ...],
-    key: Callable[[tuple[int, ...]], str],
-) -> list[str]:
-    """Return the keys of chunks by their numbers."""
-    if not grid:
-        return [key(())] * ids.size
-    places = zip(np.unravel_index(ids, grid), origin, strict=True)
-    columns = [(place + first).tolist() for place, first in places]
-    if isinstance(key, SeparatedKeys):
-        # a million calls take longer than all that is done with the keys
-        before = "" if key.name == "v2" else f"c{key.separator}"
-        texts = zip(*(map(str, column) for column in columns), strict=True)
-        return [before + text for text in map(key.separator.join, texts)]
-    return list(map(key, zip(*columns, strict=True)))
-
-
 # ---------------------------------------------------------------------- references that differ
 
 
@@ -494,16 +423,13 @@ def _compare(
     path: str,
     old: ArrayReferences,
     new: ArrayReferences,
-    key: Callable[[tuple[int, ...]], str],
+    key: ChunkKeys,
     moves: Mapping[str, str],
 ) -> tuple[list[str], list[str], list[_Written]]:
     """Compare the chunks of an array, place by place.
 
-    Returns
-    -------
-    gone, replaced : list of str
-        The keys, in the document, of chunks that go, and of those that others replace.
-    written : list of _Written
+    Return the keys, in the document, of chunks that go, and of those that others replace, and what
+    is to be written.
     """
     (origin, before), (_, after) = old.parts[0], new.parts[0]
     if moves:
@@ -512,13 +438,13 @@ def _compare(
     for ids, _ in iterate_references(before):
         inside, twins = _find_twins(ids, before.shape, after.shape)
         there = inside & (after.at(twins).file != MISSING) if after.size else inside
-        gone += _list_keys(ids[~there], before.shape, origin, key)
+        gone += key.list_keys(ids[~there], before.shape, origin)
     for ids, rows in iterate_references(after):
         inside, twins = _find_twins(ids, after.shape, before.shape)
         others = before.at(twins) if before.size else rows
         differs = np.flatnonzero(~(find_same_rows(others, rows) & inside))
         if differs.size:
-            keys = _list_keys(ids[differs], after.shape, origin, key)
+            keys = key.list_keys(ids[differs], after.shape, origin)
             written.append(_Written(path, keys.copy, rows.at(differs).pruned()))
             replaced += compress(keys, (inside & (others.file != MISSING))[differs])
     prefix = f"{path}/"
@@ -624,11 +550,6 @@ def _consolidate(refs: dict[str, Any], metadata: Metadata, changed: bool) -> dic
 # ---------------------------------------------------------------------- text
 
 
-def _is_metadata(key: str) -> bool:
-    name = key.rpartition("/")[2]
-    return name.startswith(".z") or name == MARKER
-
-
 def _list_below(keys: Iterable[str], paths: set[str]) -> Iterator[str]:
     """Yield the keys of chunks of some arrays; they may have slashes."""
     known: dict[str, bool] = {}
@@ -638,7 +559,8 @@ def _list_below(keys: Iterable[str], paths: set[str]) -> Iterator[str]:
             parts = folder.split("/")
             found = any("/".join(parts[:n]) in paths for n in range(1, len(parts) + 1))
             known[folder] = found
-        if found and not _is_metadata(key):
+        name = key[len(folder) + 1 :] if folder else key
+        if found and not (name.startswith(".z") or name == MARKER):
             yield key
 
 

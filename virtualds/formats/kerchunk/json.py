@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.bounds import limit_decoded_size
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE, MISSING, find_distinct
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import build_sparse, is_sparse
 from virtualds.errors import AccessError, FormatError, UnsupportedError
@@ -31,8 +31,8 @@ from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.kerchunk.encode_json import Document, DocumentForm, describe, edit_document
 from virtualds.formats.kerchunk.templates import Templates, generate_references
 from virtualds.formats.referenced_files import ReferencedFiles, explain_malformed
-from virtualds.formats.zarr.document import MARKER
-from virtualds.formats.zarr.groups import NOTES, V2, V3, GroupReader, find_whole, merge_zarr_v2
+from virtualds.formats.zarr.document import MARKER, NOTES, number_in_grid
+from virtualds.formats.zarr.groups import V2, V3, GroupReader, find_whole, merge_zarr_v2
 from virtualds.importing import pause_garbage_collection
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
@@ -69,23 +69,7 @@ def detect(head: bytes) -> bool:
 
 
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
-    """Read a reference set.
-
-    Parameters
-    ----------
-    source : SourceFile
-        The JSON file, which may be compressed.
-    how : ReadOptions
-
-    Raises
-    ------
-    FormatError
-        It is no JSON, or no reference set, or its templates go beyond the specification.
-    UnsupportedError
-        It uses an unknown codec.
-    AccessError
-        It refers to files that it may not name.
-    """
+    """Read the reference set in a JSON file, which may be compressed."""
     raw = find_store(source.url).read_all(source.url, source.options)
     return _build_tree(*_parse(parse_document(raw, source.url), source, how.allow), how)
 
@@ -190,7 +174,9 @@ class Entries:
         for key, value in refs.items():
             folder, _, name = key.rpartition("/")
             if name.startswith(".z") or name == MARKER:
-                self.metadata[key] = _parse_metadata(key, value, source.url)
+                if isinstance(value, str):
+                    value = parse_json(_decode_inline(value), f"{source.url}: key {key!r}")
+                self.metadata[key] = value
                 continue
             if folder != last:
                 last, chunks = folder, self.chunks.setdefault(folder, [])
@@ -206,7 +192,13 @@ class Entries:
             self._move_nested_chunks(
                 {path for path, node in nodes.items() if node.get("node_type") == "array"}
             )
-            self._name_chunks_as_v2()
+            for path, rows in self.chunks.items():
+                encoding = nodes[path].get("chunk_key_encoding") or {}
+                if encoding.get("name", "default") == "default":
+                    # the keys of Zarr v2 have no c before them; an array without axes has the key 0
+                    self.chunks[path] = [
+                        ("0" if name == "c" else name.removeprefix("c."), v) for name, v in rows
+                    ]
         else:
             named = (key for key in self.metadata if key.endswith("/.zarray"))
             self._move_nested_chunks({key.removesuffix("/.zarray") for key in named})
@@ -221,13 +213,6 @@ class Entries:
         }
         below = (found.get("", {}).get("consolidated_metadata") or {}).get("metadata", {})
         return {"": {"zarr_format": 3, "node_type": "group"}} | below | found if found else {}
-
-    def _name_chunks_as_v2(self) -> None:
-        """Remove the prefix of Zarr v3 ("default") from the keys of chunks."""
-        for path, rows in self.chunks.items():
-            encoding = self.nodes[path].get("chunk_key_encoding") or {}
-            if encoding.get("name", "default") == "default":
-                self.chunks[path] = [(_strip_c(name), value) for name, value in rows]
 
     def _move_nested_chunks(self, arrays: set[str]) -> None:
         """Move chunks under keys with slashes ("dimension_separator") to their array."""
@@ -265,28 +250,19 @@ def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     are_lists = set(map(type, values)) == {list} and all(values)
     if are_lists and set(map(type, map(itemgetter(0), values))) == {str}:
         return rows
-    return [row for row in rows if not _is_missing(row[1])]
 
+    def is_nothing(value: Any) -> bool:
+        return value is None or (isinstance(value, float) and isnan(value))
 
-def _is_missing(value: Any) -> bool:
-    """Say whether a reference stands for no bytes."""
-    url, *place = value if isinstance(value, list) and value else [value]
-    return _is_nothing(url) and all(_is_nothing(n) or n == 0 for n in place)
+    def is_missing(value: Any) -> bool:
+        url, *place = value if isinstance(value, list) and value else [value]
+        return is_nothing(url) and all(is_nothing(n) or n == 0 for n in place)
 
-
-def _is_nothing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and isnan(value))
+    return [row for row in rows if not is_missing(row[1])]
 
 
 class _Columns:
-    """The columns of one manifest while it is read.
-
-    Parameters
-    ----------
-    path : str
-        Of the array.
-    references : Entries
-    """
+    """The columns of the manifest of the array at a path, while it is read."""
 
     def __init__(self, path: str, references: Entries) -> None:
         self._path = path
@@ -310,23 +286,21 @@ class _Columns:
         ):
             column.extend(values)
 
-    def _add(self, *row: Any) -> None:
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
-
     def add_others(self, rows: Iterable[tuple[str, Any]]) -> None:
         """Add chunks that are whole files, or stand in the document."""
         for name, value in rows:
             if not isinstance(value, list):
                 self._inline.append(_decode_inline(value))
-                self._add(INLINE, len(self._inline) - 1, len(self._inline[-1]))
+                row: tuple[int | None, ...] = INLINE, len(self._inline) - 1, len(self._inline[-1])
             elif len(value) == 1 and isinstance(value[0], str):
                 number = self._number_file(value[0], [(name, value)])
-                self._add(number, 0, self._references.files.get_size(self._files[number]))
+                row = number, 0, self._references.files.get_size(self._files[number])
             else:
                 raise FormatError(
                     f"{self._path}/{name}: {value} is neither [url] nor [url, offset, length]"
                 )
+            for column, item in zip(self._columns, row, strict=True):
+                column.append(item)
 
     def _number_file(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
         """Return the number of a file that rows name; check it the first time."""
@@ -355,26 +329,6 @@ class _Columns:
             length=_spread_values(length, flat, shape, 0, order),
         )
         return found if order is None else build_sparse(flat[order], found, grid)
-
-
-def _parse_metadata(key: str, value: Any, url: str) -> Any:
-    """Return metadata, given as text or as JSON."""
-    return (
-        parse_json(_decode_inline(value), f"{url}: key {key!r}")
-        if isinstance(value, str)
-        else value
-    )
-
-
-def _strip_c(name: str) -> str:
-    """Return the indices of a key, ``0`` for an array without axes.
-
-    Examples
-    --------
-    >>> _strip_c("c.0.1"), _strip_c("c")
-    ('0.1', '0')
-    """
-    return "0" if name == "c" else name.removeprefix("c.")
 
 
 def _decode_inline(value: Any) -> bytes:
@@ -411,19 +365,10 @@ def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.N
             f"array is not known; scan the files anew, or leave the variable out with "
             f"drop_variables"
         )
-    flat = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
-    if _has_repeats(flat, prod(grid)):
+    flat = number_in_grid(numbers, grid)
+    if find_distinct(flat, prod(grid)).size != flat.size:
         raise FormatError(f"{path}: two keys stand for one chunk")
     return flat
-
-
-def _has_repeats(flat: npt.NDArray[np.int64], size: int) -> bool:
-    """Say whether a number below ``size`` comes twice."""
-    if is_sparse(size, flat.size):
-        return np.unique(flat).size != flat.size
-    seen = np.zeros(size, bool)
-    seen[flat] = True
-    return bool(np.count_nonzero(seen) != flat.size)
 
 
 def _spread_values(
@@ -450,19 +395,7 @@ def _spread_values(
 
 @dataclass(frozen=True)
 class JsonVersion:
-    """A set as a writer has read it.
-
-    Parameters
-    ----------
-    file : SourceFile
-        The JSON file.
-    raw : bytes
-        Its content.
-    version : str
-        The name of that content.
-    document : Document
-    group : ManifestGroup
-    """
+    """A set as a writer has read it: its file, the bytes of that, and the name of their version."""
 
     file: SourceFile
     raw: bytes
@@ -471,7 +404,6 @@ class JsonVersion:
     group: ManifestGroup
 
     def is_current(self) -> bool:
-        """Say whether the file still has this content."""
         url, options = self.file.url, self.file.options
         return find_store(url).find_version(url, options) == self.version
 
@@ -479,13 +411,7 @@ class JsonVersion:
 def read_version(
     url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
 ) -> JsonVersion:
-    """Read a set in order to change it.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    """
+    """Read a set in order to change it."""
     raw, version = find_store(url).read_version(url, options)
     file = SourceFile(url, options=options)
     document, entries = _parse(parse_document(raw, url), file, allow)
@@ -546,7 +472,8 @@ def write(
         store.write_all(url, compress_for(data, url), options, replace=replace)
         return
     try:
-        store.write_version(url, compress_like(base.raw, data), options, base.version)
+        data = compress_with(data, find_codec(base.raw))
+        store.write_version(url, data, options, base.version)
     except ChangedError as error:
         raise outrun_error(url) from error
 
@@ -577,14 +504,8 @@ def to_dict(
 
 
 def decompress(data: bytes, url: str) -> bytes:
-    """Return the content of a file that may be compressed.
-
-    Raises
-    ------
-    FormatError
-        It is damaged, or expands more than text can.
-    """
-    if (codec := _codec_of(data)) is None:
+    """Return the content of a file that may be compressed; refuse more than text can expand to."""
+    if (codec := find_codec(data)) is None:
         return data
     most = limit_decoded_size(len(data))
     parts: list[bytes] = []
@@ -608,7 +529,7 @@ def decompress(data: bytes, url: str) -> bytes:
 
 def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
     """Return the beginning of a file's content, None if its first bytes are not enough."""
-    if (codec := _codec_of(head)) is None:
+    if (codec := find_codec(head)) is None:
         return head
     try:
         return bytes(_open_reader(head, codec).read(size))
@@ -618,15 +539,11 @@ def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
 
 def compress_for(data: bytes, url: str) -> bytes:
     """Compress data as the name of a file asks."""
-    return _compress(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
+    return compress_with(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
 
 
-def compress_like(before: bytes, data: bytes) -> bytes:
-    """Compress data as the file was that held ``before``."""
-    return _compress(data, _codec_of(before))
-
-
-def _compress(data: bytes, codec: str | None) -> bytes:
+def compress_with(data: bytes, codec: str | None) -> bytes:
+    """Compress data with a codec of `MAGIC`."""
     if codec is None:
         return data
     if codec == "gzip":
@@ -638,7 +555,8 @@ def _compress(data: bytes, codec: str | None) -> bytes:
     return bytes(pa.Codec("zstd", 9).compress(data, asbytes=True))
 
 
-def _codec_of(data: bytes) -> str | None:
+def find_codec(data: bytes) -> str | None:
+    """Return the codec that a file was compressed with, None if it was not."""
     return next((codec for magic, codec in MAGIC.items() if data.startswith(magic)), None)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
@@ -42,8 +42,8 @@ from virtualds.formats.kerchunk.records import (
     list_stretches_of_records,
 )
 from virtualds.formats.referenced_files import explain_malformed
-from virtualds.formats.zarr.document import ZMETADATA
-from virtualds.formats.zarr.groups import NOTES, V2, GroupReader, find_whole, merge_zarr_v2
+from virtualds.formats.zarr.document import NOTES, ZMETADATA
+from virtualds.formats.zarr.groups import V2, GroupReader, find_whole, merge_zarr_v2
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.formats.zarr.write_plan import RELATIVE, Hierarchy, suggest_zarr_v3
 from virtualds.json_values import parse_json
@@ -83,21 +83,9 @@ def detect(marker: bytes) -> bool:
 
 
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
-    """Read a reference set: its metadata now, records on demand.
+    """Read the reference set in a folder: its metadata now, records on demand.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The folder.
-    how : ReadOptions
-        ``allow`` is checked when records are read.
-
-    Raises
-    ------
-    FormatError
-        It is no reference set.
-    UnsupportedError
-        It uses an unknown codec.
+    What it may refer to (``how.allow``) is checked when records are read.
     """
     # relative urls start from the folder that holds the folder of the set
     source = SourceFile(source.url.rstrip("/"), options=source.options)
@@ -149,8 +137,9 @@ class ParquetSet:
             if type(size) is not int or size < 1:
                 raise FormatError(f"{source.url}: record_size is {size!r}; write the set anew")
             metadata = {
-                key: _parse_metadata(value, f"{source.url}: key {key!r}")
-                for key, value in document["metadata"].items()
+                # others have written metadata as texts of JSON
+                key: parse_json(v, f"{source.url}: key {key!r}") if isinstance(v, str) else v
+                for key, v in document["metadata"].items()
             }
             notes = document.get(NOTES) or {}
             records = Records(source, size, notes, allow, hash_document(document))
@@ -167,10 +156,8 @@ class ParquetSet:
         return bool(self.notes.get(RELATIVE))
 
     def is_current(self) -> bool:
-        """Say whether the set still has the version that was read."""
         marker = f"{self.source.url}/{ZMETADATA}"
-        found = find_store(marker).find_version(marker, self.source.options)
-        return found == self.version
+        return find_store(marker).find_version(marker, self.source.options) == self.version
 
     def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return where the chunks of an array lie."""
@@ -192,14 +179,10 @@ class ParquetSet:
 
     def read_arrays(self) -> dict[str, ArrayChunks]:
         """Return all arrays by their paths."""
-        arrays = {
-            key.removesuffix("/.zarray"): metadata
-            for key, metadata in self.metadata.items()
-            if key.endswith("/.zarray")
-        }
         return {
             path: ArrayChunks(metadata, self.read_manifest(path, read_chunk_grid(metadata)))
-            for path, metadata in arrays.items()
+            for key, metadata in self.metadata.items()
+            if (path := key.removesuffix("/.zarray")) != key
         }
 
     def to_fence(self, writer: str, displaced: int) -> bytes:
@@ -207,14 +190,19 @@ class ParquetSet:
         notes = {**self.notes, "writer": writer, DISPLACED: displaced}
         return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
 
+    def demand_record_of(self, rows: ChunkManifest, data: bytes) -> None:
+        """Refuse a record that does not hold the references of its rows."""
+        url = self.source.url
+        found = self.records.parse(data, url).take(0, slice(0, rows.size))
+        if not find_same_rows(rows, found).all():
+            raise FormatError(
+                f"{url}: this record would hold other references; nothing has been written, please "
+                f"report it"
+            )
+
     def holds(self, table: Table) -> bool:
         """Say whether a table of references is one of this set's."""
         return table.owner == self.records.name
-
-
-def _parse_metadata(value: Any, where: str) -> Any:
-    """Return metadata, given as JSON or as text that holds JSON."""
-    return parse_json(value, where) if isinstance(value, str) else value
 
 
 # ---------------------------------------------------------------------- writing
@@ -223,13 +211,7 @@ def _parse_metadata(value: Any, where: str) -> Any:
 def read_version(
     url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
 ) -> ParquetSet:
-    """Read a set in order to change it.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    """
+    """Read a set in order to change it."""
     url = url.rstrip("/")
     raw, version, displaced = read_marker(f"{url}/{ZMETADATA}", options, count_displaced)
     demand_no_claim(raw, url)
@@ -297,8 +279,9 @@ def write(
         if grown is None:
             demand_exchange(url)
             hierarchy = hierarchy_of(group, url, relative=relative)
-            check = partial(_check_record, base) if group is base.group else None
-            _NextVersion.replaced(base, hierarchy, size, is_alike).exchange(base, check)
+            _NextVersion.replaced(base, hierarchy, size, is_alike).exchange(
+                base, is_checked=group is base.group
+            )
             return
     grown.write_in_place(base)
 
@@ -307,22 +290,8 @@ def compact(found: ParquetSet) -> dict[str, Any] | None:
     """Return the size of records with which a set has fewer of them, None if there is none."""
     counts = [array.manifest.size for array in found.read_arrays().values()]
     size = min(RECORD_SIZE, max([ROOM, *counts]))
-    fewer = _count_records(counts, size) < _count_records(counts, found.records.size)
-    return {"record_size": size} if fewer else None
-
-
-def _count_records(counts: list[int], size: int) -> int:
-    return sum(-(-count // size) for count in counts)
-
-
-def _check_record(found: ParquetSet, rows: ChunkManifest, data: bytes) -> None:
-    """Refuse a record that does not hold the references of its rows."""
-    url = found.source.url
-    if not find_same_rows(rows, found.records.parse(data, url).take(0, slice(0, rows.size))).all():
-        raise FormatError(
-            f"{url}: this record would hold other references; nothing has been written, please "
-            f"report it"
-        )
+    now, then = (sum(-(-n // rows) for n in counts) for rows in (found.records.size, size))
+    return {"record_size": size} if then < now else None
 
 
 def _create(
@@ -393,17 +362,11 @@ def demand_exchange(url: str) -> None:
 
 @dataclass(frozen=True)
 class _NextVersion:
-    """A set as it is written.
+    """A set as it is written, with ``size`` references in a record.
 
-    Parameters
-    ----------
-    hierarchy : Hierarchy
-    size : int
-        References in a record.
-    names : mapping
-        The notes ``set``, its name, which new records have, and ``earlier``, those of other ones.
-    changed : mapping of str to set of int
-        By array: the records to write. The others stay; of an array that is not here, none do.
+    ``names`` are the notes ``set``, its name, which new records have, and ``earlier``, those of
+    other ones. ``changed`` are the records to write, by array. The others stay; of an array that is
+    not there, none do.
     """
 
     hierarchy: Hierarchy
@@ -463,11 +426,12 @@ class _NextVersion:
     def yield_files(
         self,
         writer: str | None = None,
-        check: Callable[[ChunkManifest, bytes], None] | None = None,
+        checked: ParquetSet | None = None,
     ) -> Iterator[tuple[str, bytes | None]]:
         """Yield the files, the one that makes it a set last; None stands for one that stays.
 
-        ``check`` takes the rows of a record and its bytes, before the record is written.
+        Records of a set that is ``checked`` are read again, as it reads them, before they are
+        written.
         """
         hierarchy, size = self.hierarchy, self.size
         for path, manifest in hierarchy.manifests.items():
@@ -479,18 +443,16 @@ class _NextVersion:
                         rows = manifest.at(np.arange(number * size, end))
                         name, token = hierarchy.name_file, self.names["set"]
                         data = encode_record(rows, name, size, token, writer)
-                        if check is not None:
-                            check(rows, data)
+                        if checked is not None:
+                            checked.demand_record_of(rows, data)
                     yield join_record_path(path, number), data
                     advance(min(size, manifest.size - number * size))
         yield ZMETADATA, to_document(hierarchy, size, {**self.names, "writer": writer})
 
-    def exchange(
-        self, base: ParquetSet, check: Callable[[ChunkManifest, bytes], None] | None
-    ) -> None:
+    def exchange(self, base: ParquetSet, is_checked: bool) -> None:
         """Put the set in place of an older version."""
         url, options, version = base.source.url, base.source.options, base.version
-        files = self.yield_files(check=check)
+        files = self.yield_files(checked=base if is_checked else None)
         try:
             find_store(url).write_folder(url, files, options, replace=True, expected=version)
         except ChangedError as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
@@ -46,7 +46,7 @@ from virtualds.formats.referenced_files import (
     unreachable_error,
 )
 from virtualds.formats.zarr.data_types import dtype_from_zarr_v2
-from virtualds.formats.zarr.document import ZMETADATA
+from virtualds.formats.zarr.document import NOTES, ZMETADATA
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -54,8 +54,6 @@ from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.store import version_of
 from virtualds.urls import make_relative
 
-FENCED = "virtualds"
-"""Key of our notes in a marker, where writers also put their fence."""
 WRITTEN = "records"
 """Key in our notes: by array, the stretches of records that were written. Others were left out,
 since all their chunks are missing."""
@@ -93,25 +91,15 @@ def list_stretches_of_records(url: str, options: StorageOptions | None) -> dict[
 
 def hash_document(document: Mapping[str, Any]) -> str:
     """Return a hash of the marker of a set, without our notes."""
-    said = {key: value for key, value in document.items() if key != FENCED}
+    said = {key: value for key, value in document.items() if key != NOTES}
     return version_of(json.dumps(said, sort_keys=True).encode())
 
 
 class Records:
-    """The records of one set; the last ones used are kept.
+    """The records of the set in a folder, with ``size`` references in each; some are kept.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The folder.
-    size : int
-        References in a record.
-    notes : mapping
-        Our notes, with the token that records of this set must have.
-    allow : AccessPolicy
-        Where the files that records refer to may lie.
-    meaning : str
-        The `hash_document` of the set's marker.
+    ``notes`` are ours, with the token that records of this set must have, ``allow`` says where the
+    files that records refer to may lie, and ``meaning`` is the `hash_document` of the marker.
     """
 
     def __init__(
@@ -152,7 +140,7 @@ class Records:
             url = f"{self.source.url}/{ZMETADATA}"
             found, _ = find_store(url).read_version(url, self.source.options)
             document = json.loads(found)
-            return FENCED in document and hash_document(document) == self._meaning
+            return NOTES in document and hash_document(document) == self._meaning
         except (AttributeError, FileNotFoundError, TypeError, ValueError):
             return False
 
@@ -192,15 +180,6 @@ class Records:
         """Return chunks of one record, with the files that they lie in.
 
         Chunks past the end of a record that is not padded are missing.
-
-        Raises
-        ------
-        ReadError
-            The record cannot be read, or no longer belongs to the set.
-        FormatError
-            It is no record.
-        AccessError
-            It refers to files that the set may not name.
         """
         try:
             rows = self._read_record(path, number)
@@ -244,15 +223,7 @@ class Records:
         return self._parse_table(table, url, self.size)
 
     def parse(self, data: bytes, url: str) -> ChunkManifest:
-        """Return the rows of a record as chunks, whatever set the record belongs to.
-
-        Raises
-        ------
-        FormatError
-            It is no record.
-        AccessError
-            It refers to files that the set may not name.
-        """
+        """Return the rows of a record as chunks, whatever set the record belongs to."""
         table = read_parquet(data, url, ["path"])
         return self._parse_table(table, url, table.num_rows)
 
@@ -343,11 +314,9 @@ class RecordTable(Table):
         return ("virtualds-records", *map(str, self._name))
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         return read_rows(ids, self.records.size, partial(self.records.read_rows, self.path))
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the chunks in records that were written, None if all were."""
         if (runs := self.records.written.get(self.path)) is None:
             return None
         size, url = self.records.size, self.records.source.url
@@ -356,13 +325,12 @@ class RecordTable(Table):
         return np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in cuts)])
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return all files that the set has noted; other sets are read as a whole."""
         if self.records.token is None:
+            # other tools note no files
             return ChunkManifest.of_table(self, (self.count,)).sources
         return tuple(map(self.records.get_file, self.records.noted))
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return those of its files that have one of the urls, without a look at all others."""
         records = self.records
         if records.token is None or records.allow.protocol is not None:
             return super().find_sources(urls)
@@ -372,7 +340,6 @@ class RecordTable(Table):
         return tuple(file for file in found if file.url in urls)
 
     def summarize_sources(self) -> SourceSummary | None:
-        """Return a summary of the files that the set has noted."""
         return self.records.catalogue
 
 
@@ -398,7 +365,11 @@ def encode_record(
         np.where(file >= 0, _pad_column(np.asarray(column), size, 0), 0)
         for column in (chunks.offset, chunks.length)
     )
-    path = _encode_paths(chunks, name, file)
+    used, codes = np.unique(file[file >= 0], return_inverse=True)
+    numbers = np.zeros(file.size, np.int32)
+    numbers[file >= 0] = codes
+    urls = pa.array([name(chunks.files[n].url) for n in used.tolist()], pa.string())
+    path = pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
     names = {TOKEN: token, WRITER: writer}
     schema = pa.schema(
         [
@@ -409,7 +380,7 @@ def encode_record(
         ],
         {key: name.encode() for key, name in names.items() if name is not None},
     )
-    columns = [path, pa.array(offset), pa.array(length), _encode_inline(chunks, file)]
+    columns = [path, pa.array(offset), pa.array(length), encode_inline(chunks, file)]
     sink = pa.BufferOutputStream()
     pq.write_table(
         pa.table(columns, schema=schema),
@@ -422,19 +393,8 @@ def encode_record(
     return bytes(sink.getvalue())
 
 
-def _encode_paths(chunks: ChunkManifest, name: Callable[[str], str], file: npt.NDArray[Any]) -> Any:
-    """Return the url of every row."""
-    import pyarrow as pa
-
-    used, codes = np.unique(file[file >= 0], return_inverse=True)
-    numbers = np.zeros(file.size, np.int32)
-    numbers[file >= 0] = codes
-    urls = pa.array([name(chunks.files[n].url) for n in used.tolist()], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
-
-
-def _encode_inline(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
-    """Return the chunk of every row that holds one itself."""
+def encode_inline(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+    """Return the bytes of every row that holds its chunk itself, as an Arrow array."""
     import pyarrow as pa
 
     if not (held := np.flatnonzero(file == INLINE)).size:
@@ -515,14 +475,7 @@ OBJECTS = [{"id": "vlen-utf8"}]
 
 @dataclass(frozen=True)
 class ArrayChunks:
-    """An array of a set, or one to write to it.
-
-    Parameters
-    ----------
-    metadata : mapping
-        Its ``.zarray``.
-    manifest : ChunkManifest
-    """
+    """An array of a set, or one to write to it: its ``.zarray``, and its chunks."""
 
     metadata: Mapping[str, Any]
     manifest: ChunkManifest
@@ -588,13 +541,10 @@ def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
     length = old["chunks"][0]
     metadata = {**new, "chunks": [length, *whole[1:]]}
     chunks = _cut_values(after.manifest.inline[0], metadata)
+    numbers, lengths = np.arange(len(chunks)), np.array([len(chunk) for chunk in chunks])
     manifest = ChunkManifest.build(
-        read_chunk_grid(metadata),
-        file=INLINE,
-        offset=np.arange(len(chunks)).reshape(read_chunk_grid(metadata)),
-        length=np.array([len(c) for c in chunks]).reshape(read_chunk_grid(metadata)),
-        inline=chunks,
-    )
+        numbers.shape, file=INLINE, offset=numbers, length=lengths, inline=chunks
+    ).reshape(read_chunk_grid(metadata))
     return ArrayChunks(metadata, manifest)
 
 
@@ -626,21 +576,17 @@ def _list_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> Iterator[In
 def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, int]]:
     """Return runs of rows that are the same rows of the set, without reading them."""
     found = list[tuple[int, int]]()
-    for origin, part in _list_parts(new):
+    table = new.table_of(TiledReferences)
+    parts = [((0,) * len(new.shape), new)]
+    if table is not None and new.shape == table.grid and new.counts(table):
+        parts = [] if table.has_overlaps else sorted(table.parts, key=lambda part: part[0])
+    for origin, part in parts:
         begin = int(np.ravel_multi_index(origin, new.shape)) if origin and part.size else 0
         end = min(begin + part.size, old.size)
         is_run = part.shape[1:] == new.shape[1:] and part.counts(old.table, begin)
         if begin < end and is_run:
             found.append((begin, end))
     return found
-
-
-def _list_parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], ChunkManifest]]:
-    """Return the parts of a manifest, and where each begins."""
-    table = manifest.table_of(TiledReferences)
-    if table is not None and manifest.shape == table.grid and manifest.counts(table):
-        return [] if table.has_overlaps else sorted(table.parts, key=lambda part: part[0])
-    return [((0,) * len(manifest.shape), manifest)]
 
 
 def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:

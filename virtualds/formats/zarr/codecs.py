@@ -178,7 +178,11 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     if any(codec.maps_arrays for codec in rest):
         raise _misplaced_error(chain)
     if layout != tuple(range(len(layout))) and any(c.heeds_memory for c in (*filters, *rest)):
-        raise _permuted_error(chain)
+        # numcodecs would take the elements in memory order, and return them in the order of axes
+        raise UnsupportedError(
+            f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
+            f"not decoded; open the data with zarr-python"
+        )
     order = "<" if serialised else _read_order(chain[place][1], made)
     # numpy spells one type in two ways, and all readers know the shorter one
     stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
@@ -216,14 +220,6 @@ def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
     return FormatError(
         f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
         f"arrays come before it and codecs of bytes behind; the metadata is damaged"
-    )
-
-
-def _permuted_error(chain: Sequence[Entry]) -> UnsupportedError:
-    # numcodecs would take the elements in memory order, and return them in the order of axes
-    return UnsupportedError(
-        f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
-        f"not decoded; open the data with zarr-python"
     )
 
 
@@ -269,14 +265,9 @@ def _read_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
 class StoredAxes:
     """The axes of an array after some codecs.
 
-    Parameters
-    ----------
-    layout : tuple of int
-        The axis of the array for each; if reshaped, for each before that.
-    chunk : tuple of int or None
-        Elements of a chunk along each; None if chunks differ, or if it is unknown.
-    reshaped : bool
-        Whether they are no longer axes of the array.
+    ``layout`` is the axis of the array for each; if they are ``reshaped``, and no longer axes of
+    the array, for each before that. ``chunk`` are the elements of a chunk along each; None if
+    chunks differ, or if it is unknown.
     """
 
     layout: tuple[int, ...]

@@ -372,7 +372,7 @@ def to_packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"names": list(dtype.names), "formats": members})
 
 
-def can_be_spelled(dtype: np.dtype[Any]) -> bool:
+def has_zarr_v2_spelling(dtype: np.dtype[Any]) -> bool:
     """Say whether Zarr v2 can spell a dtype: there are no bytes between its fields."""
     return not dtype.hasobject and dtype_from_zarr_v2(dtype_to_zarr_v2(dtype)) == dtype
 

@@ -22,6 +22,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from virtualds.chunks.columns import Ints
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_values import parse_json
 
@@ -32,7 +35,7 @@ ZMETADATA, ZGROUP, ZARRAY = ".zmetadata", ".zgroup", ".zarray"
 STORE_MARKERS = (MARKER, ZMETADATA, ZGROUP, ZARRAY)
 """Files that make a folder a Zarr store, in the order of search."""
 NOTES = "virtualds"
-"""The attribute of the root group with notes that plain Zarr cannot express."""
+"""The key of our notes: in documents, in markers, in metadata of nodes, and among attributes."""
 FOLDER = "__virtualds__"
 """The folder of snapshots and tables of sources; no node of Zarr may have such a name."""
 CHUNKS = f"{FOLDER}/chunks"
@@ -51,18 +54,13 @@ NOTED_KEYS = ("arrays", "groups", "sources", "values", COPIES)
 
 @dataclass(frozen=True)
 class Document:
-    """The content of the root ``zarr.json``.
+    """The content of the root ``zarr.json``: metadata of nodes by path, and notes.
 
-    Parameters
-    ----------
-    nodes : dict of str to dict
-        Metadata of every group and array by path; that of the root is under ``""``.
-    notes : dict
-        ``snapshot``, its id; ``history``, the earlier snapshots, oldest first: pairs of an id and a
-        time, and files of such pairs (`virtualds.formats.zarr_manifests.snapshots`);
-        ``arrays`` and ``groups``, notes by path; ``values``, the chunks of native arrays;
-        ``copies``, what small ones of them hold; ``sources``, the first and last paths of the
-        records of tables of files, by folder.
+    The notes are ``snapshot``, its id; ``history``, the earlier snapshots, oldest first: pairs of
+    an id and a time, and files of such pairs (`virtualds.formats.zarr_manifests.snapshots`);
+    ``arrays`` and ``groups``, by path; ``values``, the chunks of native arrays; ``copies``, what
+    small ones of them hold; ``sources``, the first and last paths of the records of tables of
+    files, by folder.
 
     Examples
     --------
@@ -122,13 +120,18 @@ class Document:
         """Return the content of the file."""
         attributes = self.nodes[""]["attributes"] | {NOTES: {"version": VERSION, **self.notes}}
         below = {path: node for path, node in self.nodes.items() if path}
-        root = {
-            "zarr_format": 3,
-            "node_type": "group",
-            "attributes": attributes,
-        }
-        root |= consolidate(below)
+        root = describe_group(attributes) | consolidate(below)
         return json.dumps(root, allow_nan=False, separators=(",", ":")).encode()
+
+
+def describe_group(attributes: Any) -> dict[str, Any]:
+    """Return the metadata of a group of Zarr v3."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def join_node_path(path: str, name: str) -> str:
+    """Return the path of what is in a node; that of the root is empty."""
+    return f"{path}/{name}" if path else name
 
 
 def consolidate(nodes: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,11 +214,6 @@ def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[s
     }
 
 
-def copy_chunk(data: bytes) -> str:
-    """Return a chunk as it is written in ``copies``."""
-    return base64.b64encode(data).decode()
-
-
 def read_copies(
     path: str, noted: Mapping[str, Any] | None, copies: Mapping[str, str]
 ) -> Iterator[tuple[str, bytes]]:
@@ -260,12 +258,30 @@ may ignore the name of an encoding.
 """
 
 
+def find_places(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> Ints:
+    """Return a row for each number of a chunk: its place in a grid, which begins at ``origin``."""
+    if not grid:
+        return np.zeros((ids.size, 0), np.int64)
+    places = np.stack(np.unravel_index(ids, grid), 1)
+    return places + np.asarray(origin, np.int64) if any(origin) else places
+
+
+def number_in_grid(places: Ints, grid: tuple[int, ...]) -> Ints:
+    """Return the numbers of chunks in a grid, in C order, by their places, one in a row."""
+    numbers = np.ravel_multi_index(tuple(places.T), grid) if grid else np.zeros(len(places))
+    return np.asarray(numbers, np.int64)
+
+
 class ChunkKeys(ABC):
     """Keys of chunks in one encoding; equal ones give equal keys."""
 
     @abstractmethod
     def __call__(self, place: ChunkIndex) -> str:
         """Return the key of a chunk."""
+
+    def list_keys(self, ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> list[str]:
+        """Return the keys of chunks by their numbers in a grid, which begins at ``origin``."""
+        return [self(tuple(place)) for place in find_places(ids, grid, origin).tolist()]
 
     @abstractmethod
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
@@ -289,23 +305,37 @@ class SeparatedKeys(ChunkKeys):
     name: str
     separator: str
 
+    def list_keys(self, ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> list[str]:
+        if not grid:
+            return [self(())] * ids.size
+        # a million calls take longer than all that is done with the keys
+        before = "" if self.name == "v2" else f"c{self.separator}"
+        columns = find_places(ids, grid, origin).T.tolist()
+        texts = zip(*(map(str, column) for column in columns), strict=True)
+        return [before + text for text in map(self.separator.join, texts)]
+
     def __call__(self, place: ChunkIndex) -> str:
-        """Return the key of a chunk."""
         indices = self.separator.join(map(str, place))
         if self.name == "v2":
             return indices or "0"
         return f"c{self.separator}{indices}" if place else "c"
 
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return the chunk that a key is of, if it is one."""
         if not ndim:
             return ()
         before = "" if self.name == "v2" else f"c{self.separator}"
-        return _parse_indices(key.removeprefix(before).split(self.separator), ndim)
+        parts = key.removeprefix(before).split(self.separator)
+        whole = len(parts) == ndim and all(part.isdecimal() and part.isascii() for part in parts)
+        return tuple(map(int, parts)) if whole else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the ``chunk_key_encoding``."""
         return {"name": self.name, "configuration": {"separator": self.separator}}
+
+
+PLAIN_KEYS = SeparatedKeys("default", "/")
+"""How arrays of Zarr v3 that we write name chunks."""
+KEYS = SeparatedKeys("v2", ".")
+"""How manifests of JSON, and sets of Zarr v2 that we write, name chunks."""
 
 
 @dataclass(frozen=True)
@@ -317,17 +347,14 @@ class AffixedKeys(ChunkKeys):
     base: ChunkKeys
 
     def __call__(self, place: ChunkIndex) -> str:
-        """Return the key of a chunk."""
         key = self.base(place)
         return f"{self.text}{key}" if self.name == "prefix" else f"{key}{self.text}"
 
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return the chunk that a key is of, if it is one."""
         cut = key.removeprefix if self.name == "prefix" else key.removesuffix
         return self.base.read(cut(self.text), ndim)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the ``chunk_key_encoding``."""
         said = {self.name: self.text, "base_encoding": self.base.to_json()}
         return {"name": self.name, "configuration": said}
 
@@ -339,7 +366,6 @@ class FanoutKeys(ChunkKeys):
     most: int
 
     def __call__(self, place: ChunkIndex) -> str:
-        """Return the key of a chunk."""
         axes = (
             f"d{axis}/{'/'.join(self._split_digits(index))}/" for axis, index in enumerate(place)
         )
@@ -352,7 +378,6 @@ class FanoutKeys(ChunkKeys):
         return digits[::-1]
 
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return the chunk that a key is of, if it is one."""
         found: list[int] = []
         for part in key.split("/")[:-1]:
             if part == f"d{len(found)}":
@@ -364,14 +389,7 @@ class FanoutKeys(ChunkKeys):
         return tuple(found) if len(found) == ndim else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the ``chunk_key_encoding``."""
         return {"name": "fanout", "configuration": {"max_children": self.most}}
-
-
-def _parse_indices(parts: list[str], ndim: int) -> ChunkIndex | None:
-    if len(parts) != ndim or not all(part.isdecimal() and part.isascii() for part in parts):
-        return None
-    return tuple(map(int, parts))
 
 
 def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:

@@ -54,8 +54,6 @@ from virtualds.formats.zarr.v3_arrays import (
 )
 from virtualds.json_values import from_json
 
-NOTES = "virtualds"
-"""The top-level key of the notes of a format."""
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """The attribute of a Zarr v2 array with its dimensions, as xarray reads it."""
 NOT_NAMES = frozenset({"", ".", ".."})
@@ -191,20 +189,10 @@ class MemberNames(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupReader:
-    """Makes groups of the metadata of all nodes.
+    """Makes groups of the metadata of all nodes, by path.
 
-    Parameters
-    ----------
-    root : str
-        Url of the set, for errors.
-    nodes : mapping of str to mapping
-        Metadata by path; that of the root is under ``""``.
-    notes : mapping
-        Facts beyond plain Zarr: ``arrays`` and ``groups``, by path; empty for the sets of others.
-    parts_of : callable
-    skip : set of str
-        Names of variables to leave out.
-    version : Version
+    ``root`` is the url of the set, for errors. ``notes`` are facts beyond plain Zarr: ``arrays``
+    and ``groups``, by path; sets of others have none. ``skip`` are names of variables to leave out.
     """
 
     root: str

@@ -24,7 +24,7 @@ from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.formats.referenced_files import unreachable_error
-from virtualds.formats.zarr.codecs import Entry, parse_order, pipeline_from_v3
+from virtualds.formats.zarr.codecs import parse_order, pipeline_from_v3
 from virtualds.formats.zarr.data_types import parse_extension
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests, axes_from_v3
 from virtualds.reading.decode import Decoder
@@ -75,7 +75,7 @@ def _parse_levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[ShardLe
     around: list[Any] = []
     levels: list[ShardLevel] = []
     codecs = list(metadata["codecs"])
-    chain = _parse_chain(codecs)
+    chain = [parse_extension(entry, "codec") for entry in codecs]
     while place := 1 + next((n for n, (name, _) in enumerate(chain) if name == SHARDING), -1):
         for name, config in chain[: place - 1]:
             if name != "transpose":
@@ -87,12 +87,8 @@ def _parse_levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[ShardLe
         config = chain[place - 1][1]
         levels.append(_parse_level(config, order))
         codecs = list(config["codecs"])
-        chain = _parse_chain(codecs)
+        chain = [parse_extension(entry, "codec") for entry in codecs]
     return [*around, *codecs], tuple(levels)
-
-
-def _parse_chain(codecs: Sequence[Any]) -> list[Entry]:
-    return [parse_extension(entry, "codec") for entry in codecs]
 
 
 def _unsupported_error(name: str) -> UnsupportedError:
@@ -170,18 +166,10 @@ def _expand_part(
 
 @dataclass(frozen=True)
 class ShardLevel:
-    """One level of shards, which hold chunks or shards of the next level.
+    """One level of shards, which hold chunks or shards of the next level, of the shape ``chunk``.
 
-    Parameters
-    ----------
-    chunk : tuple of int
-        Shape of the chunks or shards that they hold.
-    order : tuple of int
-        The axis of the array for each axis of the index.
-    index : CodecPipeline
-        How the index decodes.
-    at_start : bool
-        Whether the index comes before the chunks, or after them.
+    ``order`` is the axis of the array for each axis of the index. ``index`` says how that decodes,
+    and ``at_start`` whether it comes before the chunks, or after them.
     """
 
     chunk: tuple[int, ...]
@@ -197,16 +185,8 @@ class ShardLevel:
 class ShardTable(Table):
     """References to the innermost chunks of shards, from the indexes of the shards.
 
-    Parameters
-    ----------
-    shards : ChunkManifest
-        Where the shards lie, over a grid of them.
-    edges : tuple of int arrays
-        The number of the first innermost chunk of every shard, per axis, and the end of the last.
-    grid : tuple of int
-        Innermost chunks per axis.
-    levels : tuple of ShardLevel
-        From the outermost to the innermost.
+    ``edges`` are, per axis, the number of the first innermost chunk of every shard, and the end of
+    the last; ``grid`` are innermost chunks per axis, and ``levels`` begin with the outermost.
     """
 
     shards: ChunkManifest
@@ -226,11 +206,9 @@ class ShardTable(Table):
         return ChunkManifest.of_table(self, self.grid)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return the files that the shards are."""
         return self.shards.listed
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         places = np.unravel_index(ids.ravel(), self.grid) if self.grid else ()
         pairs = list(zip(self.edges, places, strict=True))
         within = [np.searchsorted(edges, place, "right") - 1 for edges, place in pairs]
@@ -241,7 +219,10 @@ class ShardTable(Table):
         shards = self.shards.at(known).loaded()
         held = [e[s + 1] - e[s] for e, s in zip(self.edges, within, strict=True)]
         local = [p - e[s] for (e, p), s in zip(pairs, within, strict=True)]
-        file, offset = _to_columns(shards)
+        # inline shards are numbered after the files
+        inline = shards.file == INLINE
+        file = np.where(inline, len(shards.files) + shards.offset, shards.file).astype(np.int64)
+        offset = np.where(inline, 0, shards.offset).astype(np.int64)
         length = shards.length.astype(np.int64)
         stacked = (np.asarray(c, np.int64).reshape(len(c), ids.size) for c in (local, held))
         rows = _ChunkRows(row, file[row], offset[row], length[row], *stacked)
@@ -271,13 +252,6 @@ class _ChunkRows(NamedTuple):
     length: Ints
     place: Ints
     held: Ints
-
-
-def _to_columns(shards: ChunkManifest) -> tuple[Ints, Ints]:
-    """Return file and offset of shards; inline shards are numbered after the files."""
-    held = shards.file == INLINE
-    file = np.where(held, len(shards.files) + shards.offset, shards.file)
-    return file.astype(np.int64), np.where(held, 0, shards.offset).astype(np.int64)
 
 
 class _Shard(NamedTuple):

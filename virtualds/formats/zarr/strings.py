@@ -54,21 +54,10 @@ VARYING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, Memor
 
 @dataclass(frozen=True, eq=False)
 class VaryingArray:
-    """An array of strings or bytes, in chunks.
+    """An array of strings or bytes, in chunks, as ``serialiser`` says: `TEXT` or `BYTES`.
 
-    Parameters
-    ----------
-    shape : tuple of int
-    serialiser : str
-        `TEXT` or `BYTES`.
-    codecs : tuple of Codec
-        Codecs that encoded the bytes of a chunk, in that order.
-    layout : tuple of int
-        The axis of the array for each stored axis.
-    fill : str or bytes
-        The value of missing chunks.
-    fragments : tuple of Fragment
-        Where the chunks lie.
+    ``codecs`` encoded the bytes of a chunk, in that order; ``layout`` is the axis of the array for
+    each stored axis, and ``fill`` the value of missing chunks.
     """
 
     shape: tuple[int, ...]

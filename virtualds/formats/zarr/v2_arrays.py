@@ -23,10 +23,10 @@ from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.data_types import (
-    can_be_spelled,
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
     fill_from_zarr_v2,
+    has_zarr_v2_spelling,
 )
 from virtualds.json_values import is_shape
 
@@ -38,17 +38,7 @@ CHARACTER = np.dtype("S1")
 
 @dataclass(frozen=True)
 class ZarrArray:
-    """An array as Zarr v2 knows it: one regular grid, one pipeline.
-
-    Parameters
-    ----------
-    metadata : dict
-        The content of ``.zarray``, its ``fill_value`` null.
-    manifest : ChunkManifest
-        The chunks over the whole grid.
-    pipeline : CodecPipeline
-        How every chunk decodes.
-    """
+    """An array as Zarr v2 knows it: one regular grid, one pipeline; ``fill_value`` is null."""
 
     metadata: dict[str, Any]
     manifest: ChunkManifest
@@ -67,7 +57,14 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
     # the last codec of a Zarr v2 array is its compressor; readers look for it there
     if codecs and not pipeline.codecs[-1].is_filter:
         metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
-    return ZarrArray(metadata, _build_whole_manifest(array, grid), pipeline)
+    shape = tuple(-(-n // c) for n, c in zip(array.shape, grid, strict=True))
+    if len(array.fragments) == 1 and array.manifest.shape == shape:
+        manifest = array.manifest
+    elif not array.fragments:
+        manifest = ChunkManifest.missing(shape)
+    else:
+        manifest = tile_fragments(array.fragments, grid, shape)
+    return ZarrArray(metadata, manifest, pipeline)
 
 
 def build_zarr_v2(
@@ -157,16 +154,6 @@ def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any
     return found
 
 
-def _build_whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManifest:
-    """Return one manifest over the grid of the array, missing where no fragment lies."""
-    grid = tuple(-(-n // c) for n, c in zip(array.shape, chunks, strict=True))
-    if len(array.fragments) == 1 and array.manifest.shape == grid:
-        return array.manifest
-    if not array.fragments:
-        return ChunkManifest.missing(grid)
-    return tile_fragments(array.fragments, chunks, grid)
-
-
 def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> list[str]:
     """Return why Zarr v2 metadata cannot describe an array; empty if they can.
 
@@ -180,7 +167,7 @@ def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> 
             found.append(_describe_packing(array))
         elif pipeline.dtype.char in "gG":
             found.append(f"its type {pipeline.dtype} has another form on every machine")
-        elif not can_be_spelled(pipeline.dtype):
+        elif not has_zarr_v2_spelling(pipeline.dtype):
             found.append(f"its compound type {pipeline.dtype} has bytes between its members")
         elif memory_order(pipeline, array.ndim) is None:
             found.append(

@@ -40,8 +40,9 @@ from virtualds.formats.zarr.data_types import (
     fill_value_to_v3,
     parse_extension,
 )
+from virtualds.formats.zarr.document import PLAIN_KEYS
 from virtualds.formats.zarr.v2_arrays import build_fill_pipeline
-from virtualds.json_values import from_json, to_json
+from virtualds.json_values import from_json, is_shape, to_json
 
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
 """Names of our extensions: a chunk grid, a codec, and a data type."""
@@ -96,12 +97,8 @@ Manifests = Callable[[list[tuple[int, ...]], int], list[ManifestPart]]
 def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
     """Describe an array in Zarr v3, in plain Zarr if possible.
 
-    Returns
-    -------
-    metadata : dict
-        The content of ``zarr.json``, without attributes, dimensions and storage transformers.
-    parts : list of ManifestPart
-        Where the chunks lie.
+    Return the content of its ``zarr.json``, without attributes, dimensions and storage
+    transformers, and where its chunks lie.
     """
     if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
         raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
@@ -168,7 +165,7 @@ def build_metadata(
         "shape": list(shape),
         "data_type": kind,
         "chunk_grid": grid,
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "chunk_key_encoding": PLAIN_KEYS.to_json(),
         "fill_value": fill,
         "codecs": codecs,
     }
@@ -198,14 +195,10 @@ def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
         "fill": None if pipeline.fill is None else base64.b64encode(pipeline.fill).decode(),
         "layout": layout,
     }
-    if pipeline.packing is not None:
-        found["packing"] = _packing_to_json(pipeline.packing)
+    if (packing := pipeline.packing) is not None:
+        attributes, types = to_json(packing.attributes)
+        found["packing"] = {"dtype": packing.dtype.str, "attributes": attributes, "types": types}
     return found
-
-
-def _packing_to_json(packing: Decoding) -> dict[str, Any]:
-    attributes, types = to_json(packing.attributes)
-    return {"dtype": packing.dtype.str, "attributes": attributes, "types": types}
 
 
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
@@ -264,7 +257,12 @@ def _build_array(
 ) -> ManifestArray:
     grid = metadata["chunk_grid"]["configuration"]
     check_extras(grid, {"fragments"})
-    said = [_fragment_from_json(fragment, shape) for fragment in grid["fragments"]]
+    said: list[tuple[tuple[int, ...], tuple[ChunkAxis, ...]]] = []
+    for fragment in grid["fragments"]:
+        check_extras(fragment, {"start", "axes"})
+        axes = zip(fragment["axes"], shape, strict=True)
+        cut = tuple(_axis_from_json(axis, size) for axis, size in axes)
+        said.append((tuple(fragment["start"]), cut))
     [codec] = metadata["codecs"]
     if codec["name"] != PIPELINES:
         raise UnsupportedError(f"codec {codec['name']!r} in an array of fragments")
@@ -284,15 +282,6 @@ def _build_array(
         raise FormatError("chunks, and no pipeline that decodes them")
     found = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))
     return replace(found, fill_value=fill)
-
-
-def _fragment_from_json(
-    said: Mapping[str, Any], shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[ChunkAxis, ...]]:
-    """Return where a fragment of an array of this shape begins, and its chunk axes."""
-    check_extras(said, {"start", "axes"})
-    axes = zip(said["axes"], shape, strict=True)
-    return tuple(said["start"]), tuple(_axis_from_json(axis, size) for axis, size in axes)
 
 
 def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
@@ -321,18 +310,17 @@ def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:
     codecs = tuple(
         codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in said["codecs"]
     )
-    layout = tuple(map(_layout_from_json, said["layout"]))
+    layout: list[FixedAxis | int] = []
+    for entry in said["layout"]:
+        # a number is that axis of the array
+        if isinstance(entry, Mapping):
+            check_extras(entry, {"length", "index"})
+            layout.append(FixedAxis(entry["length"], entry["index"]))
+        else:
+            layout.append(int(entry))
     fill = None if said["fill"] is None else base64.b64decode(said["fill"])
     packing = _packing_from_json(said["packing"], dtype) if "packing" in said else None
-    return CodecPipeline(dtype, codecs, fill, layout, packing)
-
-
-def _layout_from_json(said: Any) -> FixedAxis | int:
-    """Return a stored axis: a number is that axis of the array."""
-    if not isinstance(said, Mapping):
-        return int(said)
-    check_extras(said, {"length", "index"})
-    return FixedAxis(said["length"], said["index"])
+    return CodecPipeline(dtype, codecs, fill, tuple(layout), packing)
 
 
 def _packing_from_json(said: Mapping[str, Any], stored: np.dtype[Any]) -> Decoding | None:
@@ -373,7 +361,17 @@ def check_zarr_v3(metadata: Any) -> None:
             raise FormatError(f"zarr.json: its {key} is {found!r}, not {value!r}")
     if absent := set(NEEDED) - metadata.keys():
         raise FormatError(f"zarr.json: there is no {min(absent)!r}; the metadata is damaged")
-    _check_shape(metadata["shape"], metadata.get("dimension_names"))
+    shape, names = metadata["shape"], metadata.get("dimension_names")
+    if not is_shape(shape):
+        raise FormatError(f"zarr.json: shape {shape!r}; the metadata is damaged")
+    if names is not None and not (
+        isinstance(names, list | tuple)
+        and len(names) == len(shape)
+        and all(name is None or isinstance(name, str) for name in names)
+    ):
+        raise FormatError(
+            f"zarr.json: dimension_names {names!r} of shape {shape!r}; the metadata is damaged"
+        )
     for key, kind in (("codecs", list | tuple), ("attributes", Mapping)):
         if key in metadata and not isinstance(metadata[key], kind):
             raise FormatError(f"zarr.json: {key} {metadata[key]!r}; the metadata is damaged")
@@ -391,19 +389,6 @@ def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
                 f"zarr.json: {key!r} is unknown to virtualds, and readers must understand it; "
                 f"update virtualds, or open the data with the library that wrote them"
             )
-
-
-def _check_shape(shape: Any, names: Any) -> None:
-    if not isinstance(shape, list | tuple) or any(type(n) is not int or n < 0 for n in shape):
-        raise FormatError(f"zarr.json: shape {shape!r}; the metadata is damaged")
-    if names is not None and not (
-        isinstance(names, list | tuple)
-        and len(names) == len(shape)
-        and all(name is None or isinstance(name, str) for name in names)
-    ):
-        raise FormatError(
-            f"zarr.json: dimension_names {names!r} of shape {shape!r}; the metadata is damaged"
-        )
 
 
 # ---------------------------------------------------------------------- grids
@@ -539,13 +524,7 @@ def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeA
         codecs.append(ZSTD)
     fill = "" if text else fill_value_to_v3(np.zeros((), values.dtype)[()], values.dtype)
     metadata = build_metadata(values.shape, kind, grid, fill, codecs)
-    compress = len(codecs) > 1
-    if not lengths:
-        return NativeArray(metadata, _encode_chunks(values, tuple(shape), compress))
-    blocks = np.split(values, np.cumsum(lengths)[:-1])
-    encoded = (next(_encode_chunks(block, block.shape, compress))[1] for block in blocks)
-    places = ((number, *(0,) * (values.ndim - 1)) for number in range(len(blocks)))
-    return NativeArray(metadata, zip(places, encoded, strict=False))
+    return NativeArray(metadata, _encode_chunks(values, grid, compress=len(codecs) > 1))
 
 
 def _grow_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
@@ -585,14 +564,16 @@ def encode_chunk(values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _encode_chunks(
-    values: npt.NDArray[Any], shape: tuple[int, ...], compress: bool
+    values: npt.NDArray[Any], grid: dict[str, Any], compress: bool
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
     """Yield encoded chunks; those at the edge are padded."""
     import numcodecs
 
-    grid = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
-    for place in product(*map(range, grid)):
-        box: Any = tuple(slice(i * c, i * c + c) for i, c in zip(place, shape, strict=True))
+    slabs = [axis.slabs() for axis in axes_from_v3(values.shape, grid)]
+    for place in product(*(range(along.encoded.size) for along in slabs)):
+        pairs = list(zip(slabs, place, strict=True))
+        box: Any = tuple(slice(*along.edges[i : i + 2].tolist()) for along, i in pairs)
+        shape = tuple(int(along.encoded[i]) for along, i in pairs)
         # the ellipsis keeps a string without axes an array
         data = encode_chunk(values[(*box, ...)], shape)
         yield place, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data

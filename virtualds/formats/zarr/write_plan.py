@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +17,13 @@ from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.arrays.concatenate import unify_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.subchunks import to_regular_chunks
-from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, VirtualdsError, cannot_hold
+from virtualds.formats.referenced_files import NumberedFiles
 from virtualds.formats.zarr.data_types import (
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
@@ -33,7 +32,13 @@ from virtualds.formats.zarr.data_types import (
     is_exact,
     pack_members,
 )
-from virtualds.formats.zarr.document import Document, is_node_path, list_value_chunks
+from virtualds.formats.zarr.document import (
+    Document,
+    describe_group,
+    is_node_path,
+    join_node_path,
+    list_value_chunks,
+)
 from virtualds.formats.zarr.groups import DIMENSIONS, NOT_NAMES
 from virtualds.formats.zarr.strings import TEXT
 from virtualds.formats.zarr.v2_arrays import (
@@ -180,7 +185,7 @@ def _plan_nodes(
     for path, part in group.walk():
         plan(path, part, plan_group)
         for name, variable in part.variables.items():
-            plan(f"{path}/{name}" if path else name, variable, plan_variable)
+            plan(join_node_path(path, name), variable, plan_variable)
     return planned, problems
 
 
@@ -270,7 +275,12 @@ def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) 
     if stored is None and encoding.get("original_shape") == variable.data.shape:
         names += PIECES
     elif stored is not None and stored.nchunks <= 1:
-        names += PIECES if _is_inline(variable) else PIECES[:1]
+        # a set holds the values with its metadata where the source had them so
+        inline = encoding.get("original_shape") == variable.data.shape and (
+            not isinstance(variable.data, ManifestArray)
+            or any(fragment.manifest.inline for fragment in variable.data.fragments)
+        )
+        names += PIECES if inline else PIECES[:1]
     missing = object()
     differing = {
         n: encoding[n] for n in names if n in encoding and encoding[n] != derived.get(n, missing)
@@ -279,16 +289,6 @@ def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) 
         # what is contiguous has none
         differing["chunksizes"] = [int(n) for n in chunks]
     return {"encoding": differing} if differing else {}
-
-
-def _is_inline(variable: ManifestVariable) -> bool:
-    """Say whether a set holds the values of a variable with its metadata, as the source had it."""
-    data = variable.data
-    if variable.encoding.get("original_shape") != data.shape:
-        return False
-    if not isinstance(data, ManifestArray):
-        return True
-    return any(fragment.manifest.inline for fragment in data.fragments)
 
 
 # ---------------------------------------------------------------------- Zarr v3
@@ -307,8 +307,7 @@ class _Planner:
         """Return the metadata of a group."""
         if path:
             _check_name(path)
-        attributes = _encode_group(path, group, self.notes["groups"])
-        return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+        return describe_group(_encode_group(path, group, self.notes["groups"]))
 
     def plan_variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
         """Return the plan of an array."""
@@ -415,17 +414,10 @@ def _check_name(path: str) -> None:
 class Hierarchy:
     """A group and all below it as a Zarr v2 hierarchy.
 
-    Parameters
-    ----------
-    metadata : dict of str to JSON values
-        By key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on.
-    manifests : dict of str to ChunkManifest
-        By path of the array. A value in memory is one inline chunk.
-    notes : dict
-        Facts beyond the metadata: ``files`` (url to size, mtime, etag), ``groups`` and ``arrays``
-        by path.
-    base : str, optional
-        Url of the set, if urls are written relative to the folder that it lies in.
+    ``metadata`` are by key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on, and
+    ``manifests`` by path of the array; a value in memory is one inline chunk. ``notes`` are facts
+    beyond the metadata: ``files`` (url to size, mtime, etag), ``groups`` and ``arrays`` by path.
+    ``base`` is the url of the set, if urls are written relative to the folder that it lies in.
     """
 
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -434,7 +426,6 @@ class Hierarchy:
         default_factory=lambda: {"files": {}, "groups": {}, "arrays": {}}
     )
     base: str | None = None
-    _noted: tuple[SourceFile, ...] = ()
 
     @classmethod
     def of(
@@ -452,9 +443,14 @@ class Hierarchy:
         relative to the set.
         """
         found = cls(base=url if relative else None)
-        add_variable = partial(found._add_variable, sources)
+        files = NumberedFiles(found.name_file)
+
+        def add_variable(path: str, variable: ManifestVariable) -> None:
+            files.number_all(tuple(sources(found._add_variable(path, variable))))
+
         if problems := _plan_nodes(group, found._add_group, add_variable)[1]:
             raise cannot_hold(url, format, problems, REMEDY)
+        found.notes["files"] = {name: list(known) for name, known in files.list_rows()}
         return found
 
     def _add_group(self, path: str, group: ManifestGroup) -> None:
@@ -467,18 +463,12 @@ class Hierarchy:
                 f"with ds.rename"
             )
 
-    def _add_variable(self, sources: ListSources, path: str, variable: ManifestVariable) -> None:
+    def _add_variable(self, path: str, variable: ManifestVariable) -> ChunkManifest:
         if isinstance(variable.data, ManifestArray):
             metadata, manifest, array = _describe_array(variable)
             variable = replace(variable, data=array)
         else:
             metadata, manifest = _describe_values(variable.read())
-        files = tuple(sources(manifest))
-        # the variables of an archive mostly lie in the same files
-        if files != self._noted:
-            for file in files:
-                self.note(file._replace(url=self.name_file(file.url)))
-            self._noted = files
         dtype = dtype_from_zarr_v2(metadata["dtype"])
         # xarray reads the fill value of Zarr v2; a reader that converts to v3 reads the attribute
         plain, notes, fill = _encode_attributes(variable, dtype, _to_stored(variable))
@@ -489,21 +479,11 @@ class Hierarchy:
         self.manifests[path] = manifest
         if notes:
             self.notes["arrays"][path] = notes
+        return manifest
 
     def name_file(self, url: str) -> str:
         """Return a url as it is written."""
         return url if self.base is None else make_relative(url, self.base)
-
-    def note(self, file: SourceFile) -> None:
-        """Note the fingerprint of a file, by its url as it is written."""
-        files = self.notes["files"]
-        noted = SourceFile(file.url, *files.get(file.url, file.fingerprint))
-        if (joined := noted.joined_with(file)) is None:
-            raise UnsupportedError(
-                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
-                f"{list(noted.fingerprint)} and {list(file.fingerprint)}); scan it again"
-            )
-        files[file.url] = list(joined.fingerprint)
 
     def get_notes(self) -> dict[str, Any]:
         """Return the notes to write, without empty ones."""
@@ -621,17 +601,13 @@ def _encode_chunk(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
                 f"its missing chunks have a fill value that would have to be encoded, which cannot "
                 f"be done with {codec.zarr_v2_id}; load the variable first"
             ) from error
-    found = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
-    if _decode_chunk(found, pipeline) != chunk.tobytes():
+    decoded = found = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+    for codec in reversed(pipeline.codecs):
+        decoded = bytes(codec.decode(decoded, None))
+    if decoded != chunk.tobytes():
         raise UnsupportedError(
             f"its missing chunks read as {pipeline.fill_value}, which "
             f"{[codec.to_zarr_v2()['id'] for codec in pipeline.codecs]} would round to another "
             f"value; load the variable first"
         )
     return found
-
-
-def _decode_chunk(data: Buffer, pipeline: CodecPipeline) -> bytes:
-    for codec in reversed(pipeline.codecs):
-        data = codec.decode(data, None)
-    return bytes(data)

@@ -22,15 +22,13 @@ from virtualds.chunks.table import Table
 from virtualds.chunks.tables import PlacedReferences
 from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
-from virtualds.formats.zarr.document import ChunkKeys, SeparatedKeys
+from virtualds.formats.zarr.document import KEYS, ChunkKeys
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import PRESENT, SourceFile
 from virtualds.stores.access_rules import resolve_url
 
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
-KEYS = SeparatedKeys("v2", ".")
-"""How manifests name chunks."""
 SPARSE = 16
 """Chunks of a grid for each listed one, from which on a manifest in the metadata stays lazy."""
 
@@ -227,8 +225,7 @@ class JsonTable(Table):
 
     def _find_prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
         """Return the entry from the longest prefix of a chunk's key, None if there is none."""
-        place = tuple(int(i) for i in np.unravel_index(number, self.grid)) if self.grid else ()
-        key = self.key(place)
+        [key] = self.key.list_keys(np.array([number]), self.grid)
         fitting = [pair for pair in prefixes if key.startswith(pair[0])]
         if not fitting:
             return None

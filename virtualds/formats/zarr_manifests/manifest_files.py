@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import is_
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,9 @@ import numpy.typing as npt
 
 from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
-from virtualds.errors import UnsupportedError
+from virtualds.formats.kerchunk.records import encode_inline
+from virtualds.formats.referenced_files import Fingerprint, NumberedFiles
+from virtualds.formats.zarr.document import KEYS
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.parquet_table import (
     COUNTS,
@@ -25,74 +26,11 @@ from virtualds.formats.zarr_manifests.parquet_table import (
     find_equal_runs,
     list_path_ranges,
 )
-from virtualds.formats.zarr_manifests.set_files import Fingerprint
 from virtualds.progress import Advance
-from virtualds.source_file import PRESENT, SourceFile
+from virtualds.source_file import PRESENT
 
 MOST_ENTRIES = 2**16
 """Chunks of a grid of which the missing ones get an entry too."""
-
-
-class SourceNumbering:
-    """The table of sources of one snapshot, which grows as references are written.
-
-    Parameters
-    ----------
-    name : callable
-        Takes a url, and returns the path to write.
-    """
-
-    def __init__(self, name: Callable[[str], str]) -> None:
-        self.name = name
-        self.files: dict[str, SourceFile] = {}
-        self._numbers: dict[str, int] = {}
-        self._together: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def number(self, file: SourceFile) -> int:
-        """Return the number of a file.
-
-        Raises
-        ------
-        UnsupportedError
-            It is there already, with another fingerprint.
-        """
-        known = self.files.setdefault(file.url, file)
-        if (joined := known.joined_with(file)) is None:
-            raise UnsupportedError(
-                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
-                f"{known.fingerprint} and {file.fingerprint}); scan it again"
-            )
-        self.files[file.url] = joined
-        return self._numbers.setdefault(file.url, len(self._numbers))
-
-    def number_all(self, files: tuple[SourceFile, ...]) -> list[int]:
-        """Return the numbers of files; the last answer is kept, since arrays share files.
-
-        Raises
-        ------
-        UnsupportedError
-            A file is there already, with another fingerprint.
-        """
-        key = (len(files), *map(id, files[:1] + files[-1:]))
-        known, numbers = self._together.get(key, ((), []))
-        if len(known) != len(files) or not all(map(is_, known, files)):
-            numbers = list(map(self.number, files))
-            self._together[key] = files, numbers
-        return numbers
-
-
-def list_fingerprints(
-    parts: Iterable[ManifestPart], name: Callable[[str], str], *, every: bool = False
-) -> dict[str, Fingerprint]:
-    """Return the fingerprints of the files of parts, or of every file, by written path."""
-    known = SourceNumbering(name)
-    for part in parts:
-        for file in part.manifest.sources:
-            known.number(file)
-    return {name(f.url): f.fingerprint for f in known.files.values() if every or any(f.fingerprint)}
 
 
 def encode_entries(
@@ -100,13 +38,8 @@ def encode_entries(
 ) -> dict[str, dict[str, Any]]:
     """Return the chunks of parts as entries of JSON.
 
-    Parameters
-    ----------
-    parts : iterable of ManifestPart
-    name : callable
-        Takes a url, and returns the path to write.
-    numbered : bool
-        Whether keys begin with the number of the fragment.
+    ``name`` takes a url, and returns the path to write. ``numbered`` says whether keys begin with
+    the number of the fragment.
     """
     found: dict[str, dict[str, Any]] = {}
     for part in parts:
@@ -114,8 +47,8 @@ def encode_entries(
         paths = [name(file.url) for file in manifest.files]
         columns = ("file", "offset", "length", "pipeline", "checksum")
         rows = zip(*(getattr(manifest, c).ravel().tolist() for c in columns), strict=True)
-        for place, row in zip(_list_places(part, ids), rows, strict=True):
-            key = ".".join(map(str, place)) or "0"
+        keys = KEYS.list_keys(ids, part.manifest.shape, part.origin)
+        for key, row in zip(keys, rows, strict=True):
             found[f"{part.fragment}.{key}" if numbered else key] = _to_entry(row, paths, manifest)
     return found
 
@@ -128,15 +61,6 @@ def _list_entries(manifest: ChunkManifest, numbered: bool) -> tuple[Ints, ChunkM
     if manifest.size > MOST_ENTRIES or (manifest.rest is not None and not numbered):
         return gather_references(manifest)
     return np.arange(manifest.size), manifest.loaded().reshape((manifest.size,))
-
-
-def _list_places(part: ManifestPart, ids: Ints) -> Iterable[tuple[int, ...]]:
-    """Return the places of chunks in the grid of their fragment."""
-    if not part.origin:
-        return [()] * ids.size
-    places = np.unravel_index(ids, part.manifest.shape)
-    moved = ((place + begin).tolist() for place, begin in zip(places, part.origin, strict=True))
-    return zip(*moved, strict=True)
 
 
 def _to_entry(
@@ -156,17 +80,20 @@ def _to_entry(
 class TableWriter:
     """Writes tables of references, and the table of the files that they number.
 
-    Parameters
-    ----------
-    put : callable
-        Writes a file of the set, of a path that no other writer uses.
-    name : callable
-        Takes a url, and returns the path to write.
+    ``put`` writes a file of the set, of a path that no other writer uses; ``name`` takes a url, and
+    returns the path to write.
     """
 
     def __init__(self, put: Callable[[str, bytes], None], name: Callable[[str], str]) -> None:
         self._put = put
-        self._sources = SourceNumbering(name)
+        self._sources = NumberedFiles(name)
+
+    def _number_sources(self, rows: ChunkManifest) -> npt.NDArray[np.int32]:
+        """Return the number of the file of each row in the table of sources."""
+        # negative codes index from the end, so they map to themselves
+        known = np.array([*self._sources.number_all(rows.files), INLINE, MISSING], np.int32)
+        found: npt.NDArray[np.int32] = known[rows.file]
+        return found
 
     def write_table(
         self, folder: str, manifest: ChunkManifest, pipelines: bool, advance: Advance
@@ -175,10 +102,12 @@ class TableWriter:
 
         ``pipelines`` says whether rows have a pipeline.
         """
-        counted: list[tuple[int, Ints]] = []
+        import pyarrow as pa
+
+        counted, names = list[tuple[int, Ints]](), ("files", "chunks")
         for record, (_, rows) in enumerate(iterate_blocks(manifest, most=RECORD_SIZE)):
             some = rows.pruned()
-            numbers = _number_sources(some, self._sources)
+            numbers = self._number_sources(some)
             counted.append(count_numbers(numbers))
             self._put(f"{folder}/{record}.parquet", _encode_record(some, numbers, pipelines))
             advance(rows.size)
@@ -186,7 +115,8 @@ class TableWriter:
         runs = find_equal_runs(add_counts(counted, length))
         if len(runs) <= MOST_RUNS:
             return Counts(tuple((files, chunks) for files, chunks in runs.tolist()))
-        self._put(f"{folder}/{COUNTS}", _encode_runs(runs))
+        arrays = {name: pa.array(column) for name, column in zip(names, runs.T, strict=True)}
+        self._put(f"{folder}/{COUNTS}", _encode_parquet(arrays, names))
         return Counts(path=COUNTS)
 
     def write_placed(
@@ -196,33 +126,16 @@ class TableWriter:
         for record, begin in enumerate(range(0, rows.size, RECORD_SIZE)):
             some = slice(begin, begin + RECORD_SIZE)
             part = rows.take(0, some).pruned()
-            data = _encode_record(part, _number_sources(part, self._sources), False, numbers[some])
+            data = _encode_record(part, self._number_sources(part), False, numbers[some])
             self._put(f"{folder}/{record}.parquet", data)
             advance(part.size)
 
     def write_sources(self, folder: str) -> SourceTable:
         """Write the table of files, when all tables are written."""
-        name, files = self._sources.name, self._sources.files.values()
-        rows = [(name(file.url), file.fingerprint) for file in files]
+        rows = self._sources.list_rows()
         write_source_rows(folder, rows, self._put)
         ranges = list_path_ranges([path for path, _ in rows])
         return SourceTable(folder, len(rows), tuple((first, last) for first, last in ranges))
-
-
-def _encode_runs(runs: Ints) -> bytes:
-    import pyarrow as pa
-
-    files, chunks = runs.T
-    arrays = {"files": pa.array(files), "chunks": pa.array(chunks)}
-    return _encode_parquet(arrays, tuple(arrays))
-
-
-def _number_sources(rows: ChunkManifest, sources: SourceNumbering) -> npt.NDArray[np.int32]:
-    """Return the number of the file of each row in the table of sources."""
-    # negative codes index from the end, so they map to themselves
-    known = np.array([*sources.number_all(rows.files), INLINE, MISSING], np.int32)
-    found: npt.NDArray[np.int32] = known[rows.file]
-    return found
 
 
 def _encode_record(
@@ -230,7 +143,6 @@ def _encode_record(
 ) -> bytes:
     import pyarrow as pa
 
-    held = rows.file == INLINE
     there = rows.file >= 0
     columns: dict[str, Any] = {
         "source": source,
@@ -244,13 +156,8 @@ def _encode_record(
     if rows.checksum.any():
         columns["checksum"] = np.asarray(rows.checksum, np.uint64)
     arrays = {name: pa.array(column) for name, column in columns.items()}
-    if held.any():
-        data: list[bytes | None] = [None] * rows.size
-        for row, number in zip(
-            np.flatnonzero(held).tolist(), rows.offset[held].tolist(), strict=True
-        ):
-            data[row] = rows.inline[number]
-        arrays["data"] = pa.array(data, pa.binary())
+    if (rows.file == INLINE).any():
+        arrays["data"] = encode_inline(rows, rows.file)
     return _encode_parquet(arrays, ("source", "offset", "length", "chunk"))
 
 

@@ -21,8 +21,8 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.table import CountedSources, SourceColumns, SourceSummary, Table
 from virtualds.chunks.tables import read_rows, spread_rows
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.formats.referenced_files import MALFORMED_ERRORS
-from virtualds.formats.zarr_manifests.set_files import Fingerprint, SetFiles
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, Fingerprint
+from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, SourceFile
 

@@ -8,15 +8,18 @@ from typing import Any
 
 from virtualds.chunks.tables import RecordCache, name_opening, read_parquet, share_opening
 from virtualds.errors import FormatError, ReadError
-from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable_error
+from virtualds.formats.referenced_files import (
+    UNKNOWN,
+    Fingerprint,
+    ReferencedFiles,
+    unreachable_error,
+)
 from virtualds.formats.zarr.document import FOLDER
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
-Fingerprint = tuple[int | None, int | None, str | None]
-"""Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
 KEPT_RECORDS = 24
 """Records, of references and of sources, that one set keeps in memory."""
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import compute_strides
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.tables import PlacedReferences, split_layers
+from virtualds.formats.referenced_files import Fingerprint, list_fingerprints
 from virtualds.formats.zarr.document import (
     COPIES,
     FOLDER,
@@ -20,7 +21,6 @@ from virtualds.formats.zarr.document import (
     ValueChunk,
     add_manifest_keys,
     build_value_entries,
-    copy_chunk,
     list_value_chunks,
     note_value_chunks,
     parse_chunk_keys,
@@ -38,7 +38,6 @@ from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.manifest_files import (
     TableWriter,
     encode_entries,
-    list_fingerprints,
     write_source_rows,
 )
 from virtualds.formats.zarr_manifests.manifests import (
@@ -53,7 +52,6 @@ from virtualds.formats.zarr_manifests.parquet_table import (
     describe_counts,
 )
 from virtualds.formats.zarr_manifests.set_files import (
-    Fingerprint,
     join_parts_folder,
     to_written_path,
 )
@@ -226,12 +224,18 @@ class SnapshotWriter:
     def _write_manifest(self, path: str, node: PlannedArray, advance: Advance) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
         form = self._choose_form(node.parts)
-        forms: dict[str, Callable[..., dict[str, Any]]] = {
-            "inline": self._encode_inline,
-            "json": self._encode_json,
-            "parquet": partial(self._write_parquet, advance),
-        }
-        return forms[form](path, node.parts, numbered)
+        if form == "parquet":
+            return self._write_parquet(advance, path, node.parts, numbered)
+        entries = encode_entries(node.parts, self.make_path, numbered)
+        known = self._list_fingerprints(node.parts)
+        return (
+            _to_metadata(entries, known)
+            if form == "inline"
+            else self._write_files(path, entries, known)
+        )
+
+    def _list_fingerprints(self, parts: list[ManifestPart]) -> dict[str, Fingerprint]:
+        return list_fingerprints((part.manifest for part in parts), self.make_path)
 
     def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
         """Write the entries of a manifest as they are: chunks behind a prefix are not listed."""
@@ -261,21 +265,6 @@ class SnapshotWriter:
             return "parquet"
         count = sum(part.manifest.size for part in parts)
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
-
-    def _encode_inline(
-        self, path: str, parts: list[ManifestPart], numbered: bool
-    ) -> dict[str, Any]:
-        return _to_metadata(
-            encode_entries(parts, self.make_path, numbered),
-            list_fingerprints(parts, self.make_path),
-        )
-
-    def _encode_json(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
-        return self._write_files(
-            path,
-            encode_entries(parts, self.make_path, numbered),
-            list_fingerprints(parts, self.make_path),
-        )
 
     def _write_files(
         self, path: str, manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]
@@ -322,7 +311,7 @@ class SnapshotWriter:
     def _encode_part(self, part: ManifestPart) -> dict[str, Any]:
         """Return the references of a small part as entries; later ones become a table."""
         alone = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
-        known = list_fingerprints(alone, self.make_path)
+        known = self._list_fingerprints(alone)
         entries = encode_entries(alone, self.make_path, numbered=False)
         return {"manifest": entries} | ({"sources": known} if known else {})
 
@@ -478,7 +467,7 @@ class ChunkCopies:
     def add(self, path: str, digest: str, data: bytes) -> None:
         """Add a chunk of an array."""
         if len(data) <= MOST_OF_COORDINATE:
-            self._found.setdefault(path, {})[digest] = copy_chunk(data)
+            self._found.setdefault(path, {})[digest] = base64.b64encode(data).decode()
 
     def keep(self, path: str, noted: Mapping[str, Any]) -> None:
         """Keep the copies of an array whose chunks are those of the snapshot before."""
