@@ -145,8 +145,8 @@ FORMATS: tuple[Format, ...] = (
         markers=(SET_MARKER,),
         first_written=(SET_FOLDER,),
         choices=("manifest", "relative_paths", *CHANGES),
-        history=Late("virtualds.formats.zarr_manifests:history"),
-        expire=Late("virtualds.formats.zarr_manifests:expire"),
+        history=Late("virtualds.formats.zarr_manifests.snapshots:history"),
+        expire=Late("virtualds.formats.zarr_manifests.snapshots:expire"),
         parts=Parts(
             Late("virtualds.formats.zarr_manifests:begin_parts"),
             Late("virtualds.formats.zarr_manifests:write_parts"),

@@ -18,7 +18,6 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.table import Table
 from virtualds.errors import ConflictError, ReadError
-from virtualds.formats import Expiry, ReadOptions, Removal
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
@@ -35,7 +34,12 @@ from virtualds.formats.zarr_manifests.parquet_table import (
     ParquetTable,
     read_counts,
 )
-from virtualds.formats.zarr_manifests.read import FoundSet, SetReader, find_replaceable, find_set
+from virtualds.formats.zarr_manifests.read import (
+    FoundSet,
+    find_replaceable,
+    find_set,
+    read_document,
+)
 from virtualds.formats.zarr_manifests.set_files import (
     SetFiles,
     join_parts_folder,
@@ -43,9 +47,7 @@ from virtualds.formats.zarr_manifests.set_files import (
     to_written_path,
 )
 from virtualds.formats.zarr_manifests.snapshots import (
-    expire_snapshots_of,
     extend_history,
-    list_snapshots,
     open_newest,
     read_all_nodes,
     swap,
@@ -136,13 +138,7 @@ def _join_arrays(arrays: Joined) -> Joined:
 def check_writable(
     group: ManifestGroup, url: str, options: StorageOptions | None = None, *, replace: bool = True
 ) -> None:
-    """Raise what `write` would raise before it writes anything.
-
-    Raises
-    ------
-    UnsupportedError, FileExistsError
-        As `write`.
-    """
+    """Raise what `write` would raise before it writes anything."""
     root = url.rstrip("/")
     found = find_replaceable(root, options, replace)
     find_store(root).demand_conditions(root, options)
@@ -152,13 +148,7 @@ def check_writable(
 def read_version(
     url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
 ) -> FoundSet:
-    """Read the newest snapshot of a set in order to change it.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    """
+    """Read the newest snapshot of a set in order to change it."""
     root = url.rstrip("/")
     document, version = open_newest(root, options)
     nodes = read_all_nodes(root, options, document)
@@ -185,7 +175,7 @@ def _commit(
     try:
         document = writer.write(group)
         if joined is not None:
-            after = SetReader(root, options, document, ReadOptions()).read_group()
+            after = read_document(root, options, document)
             written = _join_arrays(list_references(after, root, document))
             demand_same_parts(joined, written, root)
         waste = check_parts(parts, document) if parts else []
@@ -235,15 +225,7 @@ def begin_parts(
 ) -> PartsFolder:
     """Return the folder where many processes may write parts of manifests of one snapshot.
 
-    Parameters
-    ----------
-    url, options, replace, relative_paths
-        As in `write`.
-
-    Raises
-    ------
-    FileExistsError
-        There is something of this name, and it is no set or may not be replaced.
+    The arguments are those of `write`.
     """
     root = url.rstrip("/")
     find_replaceable(root, options, replace)
@@ -254,18 +236,7 @@ def begin_parts(
 def write_parts(
     arrays: Mapping[Any, ManifestArray], place: PartsFolder
 ) -> dict[Any, ManifestArray]:
-    """Write references that lie in no set yet, and return arrays that refer to the new tables.
-
-    Parameters
-    ----------
-    arrays : mapping of ManifestArray
-    place : PartsFolder
-
-    Raises
-    ------
-    UnsupportedError
-        A file was scanned twice, and had changed in between.
-    """
+    """Write references that lie in no set yet, and return arrays that refer to the new tables."""
     folder, store = f"{place.folder}/{secrets.token_hex(8)}", SetFiles(place.root, place.options)
 
     def put(path: str, data: bytes) -> None:
@@ -336,13 +307,7 @@ def remove_parts(place: PartsFolder, is_set: bool) -> None:
 
 
 def check_parts(place: PartsFolder, document: Document) -> list[str]:
-    """Return the files of parts that a document does not need; refuse if a needed one is gone.
-
-    Raises
-    ------
-    ReadError
-        A needed part was removed.
-    """
+    """Return the files of parts that a document does not need; refuse if a needed one is gone."""
     there = set(list_written_parts(place))
     needed = {path for path in _list_needed(document) if path.startswith(f"{place.folder}/")}
     if lost := sorted(needed - there):
@@ -363,25 +328,8 @@ def _list_needed(document: Document) -> Iterator[str]:
             to_set_path(path, table["path"]),
             read_source_table(path, table["sources"]),
         )
-        yield from _list_records(folder, table["chunks" if "begins" in table else "rows"])
-        yield from _list_records(sources.folder, sources.rows)
+        rows = table["chunks" if "begins" in table else "rows"]
+        for of, count in ((folder, rows), (sources.folder, sources.rows)):
+            yield from (f"{of}/{number}.parquet" for number in range(-(-count // RECORD_SIZE)))
         if path_of_counts := read_counts(table.get("counts")).path:
             yield f"{folder}/{path_of_counts}"
-
-
-def _list_records(folder: str, rows: int) -> Iterator[str]:
-    return (f"{folder}/{number}.parquet" for number in range(-(-rows // RECORD_SIZE)))
-
-
-# ---------------------------------------------------------------------- history
-
-
-def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
-    """Return the ids and times of all snapshots, the newest last."""
-    root = url.rstrip("/")
-    return list_snapshots(root, options, open_newest(root, options)[0])
-
-
-def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
-    """Remove old snapshots, and files that only they need; say which."""
-    return expire_snapshots_of(url.rstrip("/"), options, expiry)

@@ -37,23 +37,10 @@ SPARSE = 16
 class JsonTable(Table):
     """References in a JSON object, by keys of chunks.
 
-    Parameters
-    ----------
-    store : SetFiles
-    manifest : str or mapping
-        Path of the file in the set, or the object itself.
-    grid : tuple of int
-        Chunks per axis.
-    prefix : str
-        The beginning of its keys.
-    key : ChunkKeys
-        Keys of chunks below the folder of the array, for entries that map a prefix of them.
-    sources : str or mapping, optional
-        Fingerprints of files by their paths, or the path of their file in the set.
-    has_pipelines : bool
-        Whether entries may name a pipeline.
-    pipelines : int
-        Number of pipelines.
+    ``manifest`` is the path of a file in the set, or the object itself; ``sources`` are
+    fingerprints of files by their paths, or the path of their file. ``prefix`` is the beginning of
+    its keys. ``key`` names chunks below the folder of the array, for entries that map a prefix of
+    these names. ``numbered`` is the number of pipelines that entries may name, 0 if they name none.
     """
 
     store: SetFiles
@@ -62,8 +49,11 @@ class JsonTable(Table):
     prefix: str
     key: ChunkKeys
     sources: Any = None
-    has_pipelines: bool = False
-    pipelines: int = 1
+    numbered: int = 0
+
+    @property
+    def has_pipelines(self) -> bool:
+        return bool(self.numbered)
 
     def __hash__(self) -> int:
         return hash((self.store, self.grid, self.prefix))
@@ -99,7 +89,6 @@ class JsonTable(Table):
         return ChunkManifest.of_table(self, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         parsed = self._parsed()
         found = parsed.rows.load(ids).pruned()
         if not (parsed.measured or parsed.prefixes):
@@ -108,19 +97,18 @@ class JsonTable(Table):
         return self._add_measured(found.reshape(flat.shape), flat, known, parsed).reshape(ids.shape)
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the chunks with entries; None if prefixes stand for others."""
         parsed = self._parsed()
         measured = np.fromiter(parsed.measured, np.int64, len(parsed.measured))
         return None if parsed.prefixes else np.union1d(parsed.rows.numbers, measured)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return all files that entries name, without those below prefixes."""
+        # without those below prefixes
         parsed = self._parsed()
         paths = dict.fromkeys(entry["path"] for entry in parsed.measured.values())
         return tuple(dict.fromkeys([*parsed.rows.files, *map(parsed.get_file, paths)]))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> JsonTable | None:
-        """Return the entries with what ``change`` makes of files; None if chunks can be listed."""
+        # others are listed, chunk by chunk
         if not self.has_prefixes:
             return None
         known, moved, sources = self.fingerprints, dict[str, str](), dict[str, Any]()
@@ -149,14 +137,8 @@ class JsonTable(Table):
         return self._read()
 
     def _read(self) -> _Entries:
-        """Return the entries of the fragment.
-
-        Raises
-        ------
-        FormatError
-            They do not follow the specification.
-        """
-        rows = _Entries(self.store, self.fingerprints, self.pipelines)
+        """Return the entries of the fragment."""
+        rows = _Entries(self.store, self.fingerprints, self.numbered)
         for name, entry in self.entries.items():
             self._read_entry(name, entry, rows)
         try:
@@ -172,7 +154,13 @@ class JsonTable(Table):
                     raise FormatError("an array of fragments has no keys that could begin so")
                 rows.prefixes.append((name.removeprefix("./"), _demand_text(entry["path"])))
             elif name.startswith(self.prefix):
-                rows.add(self._parse_key(name[len(self.prefix) :]), entry)
+                key = name[len(self.prefix) :]
+                place = KEYS.parse_key(key, len(self.grid))
+                if place is None:
+                    raise FormatError(f"{key!r} is not the key of a chunk")
+                if any(i >= n for i, n in zip(place, self.grid, strict=True)):
+                    raise FormatError(f"chunk {key!r} lies outside the grid {self.grid}")
+                rows.add(sum(map(mul, place, compute_strides(self.grid))), entry)
         except VirtualdsError as error:
             error.add_note(f"entry {name!r} of {self._where}")
             raise
@@ -182,22 +170,13 @@ class JsonTable(Table):
                 f"the set is damaged"
             ) from error
 
-    def _parse_key(self, key: str) -> int:
-        """Return the number of a chunk in its grid."""
-        place = KEYS.parse_key(key, len(self.grid))
-        if place is None:
-            raise FormatError(f"{key!r} is not the key of a chunk")
-        if any(i >= n for i, n in zip(place, self.grid, strict=True)):
-            raise FormatError(f"chunk {key!r} lies outside the grid {self.grid}")
-        return sum(map(mul, place, compute_strides(self.grid)))
-
     # ------------------------------------------------------------------ chunks to be measured
 
     def _add_measured(
         self, found: ChunkManifest, ids: Ints, known: Any, parsed: _Entries
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
-        rows = _Entries(self.store, parsed.sources, self.pipelines)
+        rows = _Entries(self.store, parsed.sources, self.numbered)
         entries: list[tuple[int, Mapping[str, Any]]] = []
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
@@ -248,7 +227,7 @@ class _Entries:
 
     def __init__(self, store: SetFiles, sources: Mapping[str, Any], pipelines: int) -> None:
         self._store = store
-        self._pipelines = pipelines
+        self._pipelines = max(pipelines, 1)
         self.sources = sources
         self.measured: dict[int, Mapping[str, Any]] = {}
         self.prefixes: list[tuple[str, str]] = []
@@ -285,13 +264,7 @@ class _Entries:
         return self._store.get_file(path, self.sources.get(path, UNKNOWN))
 
     def get_length(self, entry: Mapping[str, Any]) -> int | None:
-        """Return the length of the rest of a file, None if the file may be missing and is.
-
-        Raises
-        ------
-        FormatError
-            The entry begins past the end of the file.
-        """
+        """Return the length of the rest of a file, None if the file may be missing and is."""
         try:
             size = self._store.get_size(self.get_file(entry["path"]))
         except ReadError as error:
@@ -313,13 +286,7 @@ class _Entries:
         return self._numbers[path]
 
     def settled(self) -> _Entries:
-        """Return the entries with their rows.
-
-        Raises
-        ------
-        FormatError
-            Two entries are of one chunk, or an entry is invalid.
-        """
+        """Return the entries with their rows; refuse two entries of one chunk."""
         rows = np.array(sorted(self._rows), np.int64).reshape(-1, 1 + len(COLUMNS))
         numbers, columns = rows[:, 0], dict(zip(COLUMNS, rows[:, 1:].T, strict=True))
         if (numbers[1:] == numbers[:-1]).any():

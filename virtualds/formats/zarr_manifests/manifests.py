@@ -36,26 +36,10 @@ def read_parts(
     numbered: int,
     key: ChunkKeys,
 ) -> list[ManifestPart]:
-    """Return the chunks of an array from its storage transformer.
+    """Return the chunks of the array in a folder from its storage transformer.
 
-    Parameters
-    ----------
-    files : SetFiles
-    folder : str
-        Path of the array in the set.
-    transformer : mapping
-        An item of ``storage_transformers``.
-    grids : list of tuple of int
-        Chunks per axis of every fragment.
-    numbered : int
-        Number of pipelines of an array of fragments, whose keys name the fragment; else 0.
-    key : callable
-        Keys of chunks, for prefixes.
-
-    Raises
-    ------
-    UnsupportedError
-        It is unknown.
+    ``grids`` are the chunks per axis of every fragment; ``numbered`` is the number of pipelines of
+    an array of fragments, whose keys name the fragment, else 0; ``key`` names chunks, for prefixes.
     """
     name, said = transformer.get("name"), transformer.get("configuration", {})
     if name == PARQUET_MANIFEST:
@@ -75,16 +59,7 @@ def read_parts(
     if isinstance(known, str):
         known = to_set_path(folder, known)
     tables = (
-        JsonTable(
-            files,
-            manifest,
-            grid,
-            f"{n}." if numbered else "",
-            key,
-            known,
-            bool(numbered),
-            max(numbered, 1),
-        )
+        JsonTable(files, manifest, grid, f"{n}." if numbered else "", key, known, numbered)
         for n, grid in enumerate(grids)
     )
     return [ManifestPart(n, (0,) * len(t.grid), t.to_manifest()) for n, t in enumerate(tables)]
@@ -113,8 +88,7 @@ def _read_part(
     ):
         raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
     if not is_table:
-        most, known = max(numbered, 1), part.get("sources")
-        listed = JsonTable(files, part["manifest"], shape, "", key, known, bool(numbered), most)
+        listed = JsonTable(files, part["manifest"], shape, "", key, part.get("sources"), numbered)
         return ManifestPart(fragment, origin, ChunkManifest.of_table(listed, shape))
     said = part["table"]
     check_extras(said, TABLE)
@@ -148,30 +122,23 @@ def _lay_parts(
 ) -> list[ManifestPart]:
     """Return parts of which none lie over each other: one for each fragment where some do.
 
-    Parameters
-    ----------
-    parts : list of ManifestPart
-        The last one that has a chunk counts.
-    grids : list of tuple of int
-        Chunks per axis of every fragment.
-    pipelines : int
-        Number of pipelines of the array.
+    Of those the last one that has a chunk counts.
     """
-    layered = {part.fragment for part in parts if _lies_over(part, parts)}
+
+    def lies_over(part: ManifestPart) -> bool:
+        # it has numbered chunks, or chunks of others among its entries
+        table = part.manifest.table
+        if isinstance(table, ParquetTable):
+            return table.begins is not None
+        others = (one for one in parts if one is not part and one.fragment == part.fragment)
+        return any(have_overlap(part[1:], one[1:]) for one in others)
+
+    layered = {part.fragment for part in parts if lies_over(part)}
     found = [part for part in parts if part.fragment not in layered]
     for fragment in sorted(layered):
         own = [part for part in parts if part.fragment == fragment]
         found.append(_lay_fragment(own, grids[fragment], pipelines))
     return found
-
-
-def _lies_over(part: ManifestPart, parts: list[ManifestPart]) -> bool:
-    """Say whether a part has numbered chunks, or chunks of others among its entries."""
-    table = part.manifest.table
-    if isinstance(table, ParquetTable):
-        return table.begins is not None
-    others = [one for one in parts if one is not part and one.fragment == part.fragment]
-    return any(have_overlap(part[1:], one[1:]) for one in others)
 
 
 def _lay_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) -> ManifestPart:

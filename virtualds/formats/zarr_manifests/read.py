@@ -22,7 +22,7 @@ from virtualds.formats.zarr.document import (
     read_copies,
 )
 from virtualds.formats.zarr.groups import GroupReader
-from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
+from virtualds.formats.zarr.v3_arrays import Manifests
 from virtualds.formats.zarr_manifests.manifests import build_json_manifest, read_parts
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.formats.zarr_manifests.snapshots import read_all_nodes, read_snapshot
@@ -42,91 +42,43 @@ def detect(marker: bytes) -> bool:
 
 
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
-    """Read a reference set: its metadata now, manifests on demand.
-
-    Parameters
-    ----------
-    source : SourceFile
-        The folder.
-    how : ReadOptions
-        ``snapshot`` is the id of one.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such group or snapshot.
-    FormatError
-        It is no reference set.
-    UnsupportedError
-        It uses an unknown extension.
-    AccessError
-        It refers to files that it may not name.
-    """
+    """Read the reference set in a folder: its metadata now, manifests on demand."""
     root = source.url.rstrip("/")
-    document = read_snapshot(root, source.options, how.snapshot)
-    return SetReader(root, source.options, document, how).read_group()
+    return read_document(
+        root, source.options, read_snapshot(root, source.options, how.snapshot), how
+    )
 
 
-class SetReader:
-    """Makes groups of the document of a set.
+def read_document(
+    root: str, options: StorageOptions | None, document: Document, how: ReadOptions = READ_ALL
+) -> ManifestGroup:
+    """Return a group of the document of a set, with everything below it."""
+    values, copies = document.notes.get("values", {}), document.notes.get(COPIES, {})
+    files = SetFiles(root, options, how.allow, document.notes.get("sources"))
 
-    Parameters
-    ----------
-    root : str
-        Url of the folder.
-    options : StorageOptions, optional
-    document : Document
-    how : ReadOptions
-    """
-
-    def __init__(
-        self,
-        root: str,
-        options: StorageOptions | None,
-        document: Document,
-        how: ReadOptions,
-    ) -> None:
-        self._root, self._group = root, how.group
-        self._values = document.notes.get("values", {})
-        self._copies = document.notes.get(COPIES, {})
-        ranges = document.notes.get("sources")
-        self._files = SetFiles(root, options, how.allow, ranges)
-        nodes = read_all_nodes(root, options, document)
-        self._reader = GroupReader(root, nodes, document.notes, self._find_parts, how.skip)
-
-    def read_group(self) -> ManifestGroup:
-        """Return the group with everything below it."""
-        return self._reader.read_group(self._group)
-
-    def _find_parts(self, path: str, node: Mapping[str, Any]) -> Manifests:
-        """Return the manifests of an array."""
-        transformers = node.get("storage_transformers") or []
-        self._hold_copies(path)
-        if not transformers:
-            transformer = self._find_native(path)
-        elif len(transformers) == 1:
-            [transformer] = transformers
-        else:
+    def find_parts(path: str, node: Mapping[str, Any]) -> Manifests:
+        # chunks of values that the root repeats, while a remote set is opened
+        held = read_copies(path, values.get(path), copies)
+        hold_files((f"{root}/{name}", data) for name, data in held)
+        transformers = node.get("storage_transformers") or [_describe_native(path, values)]
+        if len(transformers) != 1:
             raise FormatError(f"{len(transformers)} storage transformers; one is understood")
         key = parse_chunk_keys(drop_manifest_keys(node))
+        return lambda grids, numbered: read_parts(
+            files, path, transformers[0], grids, numbered, key
+        )
 
-        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
-            return read_parts(self._files, path, transformer, grids, numbered, key)
+    nodes = read_all_nodes(root, options, document)
+    return GroupReader(root, nodes, document.notes, find_parts, how.skip).read_group(how.group)
 
-        return parts
 
-    def _find_native(self, path: str) -> Mapping[str, Any]:
-        """Return the storage transformer that a native array would have."""
-        noted = self._values.get(path, {})
-        if not noted or noted.get("folder"):
-            # a prefix of all keys; files that do not exist are missing chunks
-            return build_json_manifest({"./": {"path": f"./{path}/"}})
-        return build_json_manifest(build_value_entries(path, noted))
-
-    def _hold_copies(self, path: str) -> None:
-        """Hold chunks of values that the root repeats, while a remote set is opened."""
-        copies = read_copies(path, self._values.get(path), self._copies)
-        hold_files((f"{self._root}/{name}", data) for name, data in copies)
+def _describe_native(path: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the storage transformer that a native array would have."""
+    noted = values.get(path, {})
+    if not noted or noted.get("folder"):
+        # a prefix of all keys; files that do not exist are missing chunks
+        return build_json_manifest({"./": {"path": f"./{path}/"}})
+    return build_json_manifest(build_value_entries(path, noted))
 
 
 # ---------------------------------------------------------------------- finding a set to write
@@ -134,19 +86,7 @@ class SetReader:
 
 @dataclass(frozen=True)
 class FoundSet:
-    """The snapshot that a writer has read, and the version of its file.
-
-    Parameters
-    ----------
-    root : str
-        Url of the folder.
-    options : StorageOptions, optional
-    document : Document
-    version : str
-        That of the root ``zarr.json``.
-    allow : AccessPolicy
-        Where the files that the set refers to may lie.
-    """
+    """The snapshot that a writer has read, and the version of its file, the root ``zarr.json``."""
 
     root: str
     options: StorageOptions | None
@@ -157,11 +97,9 @@ class FoundSet:
     @cached_property
     def group(self) -> ManifestGroup:
         """The whole set."""
-        how = ReadOptions(allow=self.allow)
-        return SetReader(self.root, self.options, self.document, how).read_group()
+        return read_document(self.root, self.options, self.document, ReadOptions(allow=self.allow))
 
     def is_current(self) -> bool:
-        """Say whether the snapshot is still the newest."""
         url = f"{self.root}/{MARKER}"
         return find_store(url).find_version(url, self.options) == self.version
 
@@ -175,20 +113,15 @@ def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -
 
 
 def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
-    """Return the existing set, None if there is none.
-
-    Raises
-    ------
-    FileExistsError
-        There are other files.
-    """
+    """Return the existing set, None if there is none; refuse a folder with other files."""
     store = find_store(root)
     url = f"{root}/{MARKER}"
     try:
         data, version = store.read_version(url, options)
     except (FileNotFoundError, NotADirectoryError):
         files = [listed.path for listed in store.list_files(root, options)]
-        if not files or _is_left_over(files):
+        # or left over from a writer that was killed before its first commit
+        if not files or any(path.startswith(f"{FOLDER}/") for path in files):
             return None
         data = b""
     if not detect(data):
@@ -197,8 +130,3 @@ def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
             f"choose another name"
         )
     return FoundSet(root, options, Document.parse(data, url), version)
-
-
-def _is_left_over(files: list[str]) -> bool:
-    """Say whether files are left over from a writer that was killed before its first commit."""
-    return any(path.startswith(f"{FOLDER}/") for path in files)

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -55,13 +54,7 @@ def open_newest(root: str, options: StorageOptions | None) -> tuple[Document, st
 
 
 def read_snapshot(root: str, options: StorageOptions | None, snapshot: str | None) -> Document:
-    """Return the document of a snapshot, by default of the newest.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such snapshot.
-    """
+    """Return the document of a snapshot, by default of the newest."""
     url = f"{root}/{MARKER}"
     document = Document.parse(find_store(url).read_all(url, options), url)
     if snapshot is None or snapshot == document.snapshot:
@@ -129,6 +122,12 @@ def _continues(newest: Snapshots, ours: Snapshots) -> bool:
 # ---------------------------------------------------------------------- history
 
 
+def history(url: str, options: StorageOptions | None = None) -> Snapshots:
+    """Return the ids and times of all snapshots, the newest last."""
+    root = url.rstrip("/")
+    return list_snapshots(root, options, open_newest(root, options)[0])
+
+
 def list_snapshots(root: str, options: StorageOptions | None, document: Document) -> Snapshots:
     """Return the ids and times of all snapshots that can be opened, that of the document last."""
     found = Snapshots()
@@ -193,14 +192,9 @@ def write_nodes(
 # ---------------------------------------------------------------------- expiring
 
 
-def expire_snapshots_of(root: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
-    """Remove old snapshots, and files that no other snapshot needs.
-
-    Raises
-    ------
-    ConflictError
-        Another writer was faster; nothing has changed.
-    """
+def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
+    """Remove old snapshots, and files that no other snapshot needs; say which."""
+    root = url.rstrip("/")
     if not expiry.dry_run:
         find_store(root).demand_conditions(root, options)
     document, version = open_newest(root, options)
@@ -216,7 +210,10 @@ def expire_snapshots_of(root: str, options: StorageOptions | None, expiry: Expir
         if going:
             document.notes[HISTORY] = staying
             if len(staying) > MOST_LISTED:
-                put = partial(_put_file, root, options)
+
+                def put(path: str, data: bytes) -> None:
+                    find_store(root).write_file(f"{root}/{path}", data, options)
+
                 document.notes[HISTORY] = [_put_history(staying, put)]
             swap(root, options, document, version)
         write_nodes(root, options, document, None)
@@ -238,10 +235,6 @@ def _noticing_others(root: str, options: StorageOptions | None, version: str) ->
             f"{root}: a file that a snapshot of the set needs is gone ({error}); restore it, or "
             f"write the set anew (mode='w')"
         ) from error
-
-
-def _put_file(root: str, options: StorageOptions | None, path: str, data: bytes) -> None:
-    find_store(root).write_file(f"{root}/{path}", data, options)
 
 
 def _list_expired(known: Snapshots, expiry: Expiry, now: datetime) -> list[str]:
