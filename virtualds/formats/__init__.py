@@ -25,18 +25,10 @@ GRACE = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Expiry:
-    """Which snapshots of a set go.
+    """Which snapshots of a set go: of those that are ``older_than`` an age, all but the newest.
 
-    Parameters
-    ----------
-    keep : int
-        How many of the newest stay, at least 1.
-    older_than : timedelta, optional
-        Only snapshots of at least this age go.
-    grace : timedelta
-        Files that belong to no snapshot, old or new, go from this age on.
-    dry_run : bool
-        Whether everything stays, and is only listed.
+    ``keep`` of the newest stay, at least 1. Files that belong to no snapshot, old or new, go from
+    the age ``grace`` on. In a ``dry_run`` everything stays, and is only listed.
     """
 
     keep: int

@@ -44,10 +44,6 @@ def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     raise first
 
 
-def _keep(group: ManifestGroup, problems: Problems) -> ManifestGroup:
-    return group
-
-
 def _skip(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     below = {name: _skip(child, problems) for name, child in group.groups.items()}
     return replace(group.leave_out(group.problems), groups=below)
@@ -56,7 +52,7 @@ def _skip(group: ManifestGroup, problems: Problems) -> ManifestGroup:
 ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
     "raise": _raise,
     "skip": _skip,
-    "keep": _keep,
+    "keep": lambda group, problems: group,
 }
 """What to do about a group with problems, in it or below it."""
 

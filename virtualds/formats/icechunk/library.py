@@ -233,11 +233,7 @@ def _waited(
 class OpenStore:
     """A store of Icechunk, whose coroutines are waited for.
 
-    Parameters
-    ----------
-    store : IcechunkStore
-    url : str
-        Of the repository, or the name of an object, for errors.
+    ``url`` is that of the repository, or the name of an object, for errors.
     """
 
     store: Any
@@ -381,7 +377,12 @@ class OpenStore:
                 rows = zip(places.tolist(), *(column.tolist() for column in columns), strict=True)
                 specs = [
                     icechunk.VirtualChunkSpec(
-                        place, locations[n], offset, length, *_split_check(checks[n])
+                        place,
+                        locations[n],
+                        offset,
+                        length,
+                        checks[n] if isinstance(checks[n], str) else None,
+                        checks[n] if isinstance(checks[n], datetime) else None,
                     )
                     for place, n, offset, length in rows
                 ]
@@ -399,11 +400,6 @@ def _to_checksum(file: SourceFile) -> datetime | str | None:
         return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)
     # our etag of a file in Google Cloud Storage is its generation, which Icechunk does not compare
     return None if kind_of(file.url) == "gs" else file.etag
-
-
-def _split_check(check: datetime | str | None) -> tuple[str | None, datetime | None]:
-    """Return a checksum as the etag or the time that it is."""
-    return (None, check) if isinstance(check, datetime) else (check, None)
 
 
 def _spread_over_box(
@@ -446,24 +442,11 @@ def exclude_other_writers(
 class Target:
     """A repository at a url, or an object of Icechunk, to write to.
 
-    Parameters
-    ----------
-    place : ObjectLocation or None
-        Of the repository; None for an object.
-    given : object
-        The object, or the repository once it is open.
-    root : str or None
-        Url of the repository.
-    name : str
-        For errors.
-    branch : str
-    options : StorageOptions, optional
-    config : icechunk.RepositoryConfig, optional
-        Is saved in the repository.
-    create_branch : bool
-        Whether a branch that does not exist begins where ``main`` is; it goes if writing fails.
-    takes_in : str, optional
-        Url of a folder whose chunks become chunks of the repository.
+    ``place`` is that of the repository, ``root`` its url, and ``given`` the repository once it is
+    open; of an object, only that is known. ``name`` is for errors. ``config`` is saved in the
+    repository. With ``create_branch``, a branch that does not exist begins where ``main`` is; it
+    goes if writing fails. ``takes_in`` is the url of a folder whose chunks become chunks of the
+    repository.
     """
 
     place: ObjectLocation | None

@@ -149,26 +149,13 @@ def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[s
 
 
 class StoreReferences:
-    """The references of the arrays of a store.
+    """The references of the arrays of a store: of the repository at ``root``, or one that is open.
 
-    A store that the user opened does not say where it lies. So its own chunks are read through it,
-    on demand, and become inline chunks of manifests.
-
-    Parameters
-    ----------
-    root : str or None
-        Url of the repository, if it is known.
-    options : StorageOptions, optional
-        Of the files that it refers to.
-    allow : AccessPolicy
-        Where these files may lie.
-    snapshot : str
-        Id of the snapshot that the store shows.
-    opened : tuple, optional
-        The repository of Icechunk, if it is known, and its store. They are opened when needed if
-        there is a ``root``.
-    kept : int
-        Arrays whose references are kept in memory.
+    The latter does not say where it lies. So its own chunks are read through it, on demand, and
+    become inline chunks of manifests. ``options`` and ``allow`` are those of the files that it
+    refers to, and ``snapshot`` is the id of what it shows. ``opened`` are the repository of
+    Icechunk, if it is known, and its store; with a ``root`` they are opened when needed. The
+    references of ``kept`` arrays stay in memory.
     """
 
     only_allowed = True
@@ -294,32 +281,9 @@ class StoreReferences:
         )
         return found
 
-    def load(self, path: str, grid: tuple[int, ...], ids: Ints) -> ChunkManifest:
-        """Return some chunks of an array, in the shape of their numbers."""
-        found = self.read_manifest(path, grid).at(ids).pruned()
-        own = [n for n, file in enumerate(found.files) if file.url.startswith(OWN)]
-        rows = np.isin(found.file, own)
-        if not rows.any():
-            return found
-        numbers = np.asarray(ids)[rows]
-        read = self.store.read_chunks(path, find_places(numbers, grid).tolist())
-        file, offset = found.file.copy(), found.offset.copy()
-        file[rows], offset[rows] = INLINE, len(found.inline) + np.arange(len(read))
-        return ChunkManifest.build(
-            found.shape, files=found.files, inline=(*found.inline, *read), file=file,
-            offset=offset, length=found.length,
-        ).pruned()  # fmt: skip
-
-    def list_sources(self, path: str, grid: tuple[int, ...]) -> tuple[SourceFile, ...]:
-        """Return all files that chunks of an array lie in, besides those of a store itself."""
-        found = self.read_manifest(path, grid).sources
-        return tuple(file for file in found if not file.url.startswith(OWN))
-
-    def find_sources(
-        self, path: str, grid: tuple[int, ...], urls: Collection[str]
-    ) -> tuple[SourceFile, ...]:
-        """Return the files of some urls, and maybe files that only other arrays refer to."""
-        return tuple(file for file in self.list_sources(path, grid) if file.url in urls)
+    def find_noted(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
+        """Return the files of some urls, None unless the store notes every file."""
+        return None
 
     def _build_manifest(self, found: Any, grid: tuple[int, ...]) -> ChunkManifest:
         """Return references of Icechunk as a manifest; chunks beyond the grid are left out."""
@@ -351,36 +315,41 @@ class StoreReferences:
 
 @dataclass(frozen=True)
 class ArrayTable(Table):
-    """The references of one array of a store.
-
-    Parameters
-    ----------
-    store : StoreReferences
-    path : str
-        Of the array.
-    grid : tuple of int
-        Chunks per axis.
-    """
+    """The references of the array at a path of a store, and its chunks per axis."""
 
     store: StoreReferences
     path: str
     grid: tuple[int, ...]
 
+    @property
+    def _manifest(self) -> ChunkManifest:
+        return self.store.read_manifest(self.path, self.grid)
+
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        return self.store.load(self.path, self.grid, ids)
+        found = self._manifest.at(ids).pruned()
+        own = [n for n, file in enumerate(found.files) if file.url.startswith(OWN)]
+        rows = np.isin(found.file, own)
+        if not rows.any():
+            return found
+        places = find_places(np.asarray(ids)[rows], self.grid)
+        read = self.store.store.read_chunks(self.path, places.tolist())
+        file, offset = found.file.copy(), found.offset.copy()
+        file[rows], offset[rows] = INLINE, len(found.inline) + np.arange(len(read))
+        return ChunkManifest.build(
+            found.shape, files=found.files, inline=(*found.inline, *read), file=file,
+            offset=offset, length=found.length,
+        ).pruned()  # fmt: skip
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the chunks that exist; None if most of them do."""
-        return self.store.read_manifest(self.path, self.grid).find_existing()
+        return self._manifest.find_existing()
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return all files that chunks lie in."""
-        return self.store.list_sources(self.path, self.grid)
+        # besides chunks of the store itself
+        return tuple(file for file in self._manifest.sources if not file.url.startswith(OWN))
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return the files of some urls, and maybe files that only other arrays refer to."""
-        return self.store.find_sources(self.path, self.grid, urls)
+        found = self.store.find_noted(urls)
+        return super().find_sources(urls) if found is None else found
 
 
 # ---------------------------------------------------------------------- a store that is changed
@@ -390,14 +359,7 @@ class KnownChunks(StoreReferences):
     """The chunks of a store before it is changed.
 
     What stays where it is need not be read: a set of ten million references grows by what is new.
-
-    Parameters
-    ----------
-    store : OpenStore
-    committed : object
-        The repository, None if somebody else commits the change.
-    root, options, allow
-        As for `StoreReferences`.
+    ``committed`` is the repository, None if somebody else commits the change.
     """
 
     only_allowed = False
@@ -426,13 +388,10 @@ class KnownChunks(StoreReferences):
             isinstance(notes, Mapping) and bool(notes.get("all")) and notes.get("after") == parent
         )
 
-    def find_sources(
-        self, path: str, grid: tuple[int, ...], urls: Collection[str]
-    ) -> tuple[SourceFile, ...]:
-        """Return the files of some urls, and maybe files that only other arrays refer to."""
-        if self.notes_all:
-            return tuple(self.files.get_file(url) for url in urls if url in self.noted)
-        return super().find_sources(path, grid, urls)
+    def find_noted(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
+        if not self.notes_all:
+            return None
+        return tuple(self.files.get_file(url) for url in urls if url in self.noted)
 
     def is_known(self, manifest: ChunkManifest) -> bool:
         """Say whether a manifest counts chunks that the store refers to already."""

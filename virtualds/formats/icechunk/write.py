@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from virtualds.formats.zarr.document import (
     find_places,
     number_in_grid,
 )
-from virtualds.formats.zarr.v3_arrays import ManifestPart, axes_from_v3
+from virtualds.formats.zarr.v3_arrays import ManifestPart, count_chunks
 from virtualds.formats.zarr.write_plan import (
     PlannedArray,
     WritePlan,
@@ -76,7 +76,6 @@ class RepositoryVersion:
     group: ManifestGroup
 
     def is_current(self) -> bool:
-        """Say whether nobody has committed to the branch since."""
         return bool(self.target.open_store(begins=False).snapshot == self.known.store.snapshot)
 
 
@@ -217,12 +216,6 @@ def _find_growing(
     return next((axis for axis, name in enumerate(names) if name in unlimited), 0)
 
 
-def count_chunks(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the chunks per axis of an array."""
-    axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
-    return tuple(axis.nchunks for axis in axes)
-
-
 def _plan(group: ManifestGroup, target: Target, rectilinear: bool) -> WritePlan:
     with suggest_zarr_v3(group, target.name):
         return plan_writing(group, target.name, form="icechunk", grids=choose_grids(rectilinear))
@@ -235,7 +228,7 @@ class NodeWriter:
     store: Any
     target: Target
     known: KnownChunks | None = None
-    nodes: Mapping[str, Any] | None = None
+    nodes: Mapping[str, Any] = field(default_factory=dict)
 
     def write_all(self, planned: WritePlan) -> None:
         """Write a plan, and note the fingerprints of files."""
@@ -254,7 +247,8 @@ class NodeWriter:
         if self.known is None or not self.known.notes_all:
             return list_fingerprints(everything, str, every=True)
         noted = {url: tuple(known) for url, known in self.known.noted.items()}
-        found = [(node.parts, self._find_new_parts(path, node.parts)) for path, node in arrays]
+        find_new = self.known.find_new_parts
+        found = [(node.parts, find_new(node.parts, path)) for path, node in arrays]
         parts = (part for parts, some in found for part in (parts if some is None else some))
         new = [part.manifest for part in parts]
         sources = list_fingerprints(new, str, every=True)
@@ -289,21 +283,21 @@ class NodeWriter:
         self.store.put([(f"{path}/zarr.json".lstrip("/"), text)])
 
     def _remove(self, path: str) -> None:
-        if self.nodes is not None and path in self.nodes:
+        if path in self.nodes:
             self.store.remove([path])
-
-    def _find_new_parts(self, path: str, parts: list[ManifestPart]) -> list[ManifestPart] | None:
-        return None if self.known is None else self.known.find_new_parts(parts, path)
 
     def _place_changed(
         self, path: str, metadata: Mapping[str, Any], node: PlannedArray, grid: tuple[int, ...]
     ) -> _PlacedChunks:
         """Return the chunks to write; remove the array first, if it has to be written anew."""
         there = self._find_comparable(path, metadata, grid)
-        if there is not None and (new := self._find_new_parts(path, node.parts)) is not None:
+        if there is None or self.known is None:
+            self._remove(path)
+            return _PlacedChunks.of(node.parts, grid)
+        if (new := self.known.find_new_parts(node.parts, path)) is not None:
             return _PlacedChunks.of(new, grid)
         placed = _PlacedChunks.of(node.parts, grid)
-        changed = None if there is None else self._find_changed(path, there, placed)
+        changed = self._find_changed(self.known, path, there, placed)
         if changed is not None:
             return placed.at(changed)
         self._remove(path)
@@ -313,8 +307,8 @@ class NodeWriter:
         self, path: str, metadata: Mapping[str, Any], grid: tuple[int, ...]
     ) -> tuple[int, ...] | None:
         """Return the grid of an array that is there and may grow, None to write it anew."""
-        there = None if self.nodes is None else self.nodes.get(path)
-        if there is None or self.known is None or there.get("node_type") != "array":
+        there = self.nodes.get(path)
+        if there is None or there.get("node_type") != "array":
             return None
         same = ("data_type", "codecs", "fill_value")
         grids = [node["chunk_grid"]["name"] for node in (there, metadata)]
@@ -325,11 +319,12 @@ class NodeWriter:
             return None
         return before
 
-    def _find_changed(self, path: str, grid: tuple[int, ...], new: _PlacedChunks) -> Ints | None:
+    @staticmethod
+    def _find_changed(
+        known: KnownChunks, path: str, grid: tuple[int, ...], new: _PlacedChunks
+    ) -> Ints | None:
         """Return which rows to write, None to write the array anew."""
-        if self.known is None:
-            return None
-        there = self.known.find_manifest(path, grid)
+        there = known.find_manifest(path, grid)
         old = _PlacedChunks(grid, *gather_references(there))
         numbers = old.number_in(new.grid)
         row = np.searchsorted(new.numbers, numbers)

@@ -57,17 +57,9 @@ Operations = Mapping[type[ast.operator], Callable[[Value, Value], Value]]
 
 
 class Templates:
-    """The templates of one document.
+    """The templates of one document, by name.
 
-    Parameters
-    ----------
-    texts : mapping of str to str
-        By name. A text with places is called with arguments, and sees only these.
-
-    Raises
-    ------
-    FormatError
-        A template is no text.
+    A text with places is called with arguments, and sees only these.
 
     Examples
     --------
@@ -83,13 +75,7 @@ class Templates:
         self._effort = [MOST_EFFORT] if effort is None else effort
 
     def render_text(self, source: str) -> str:
-        """Render a text without variables.
-
-        Raises
-        ------
-        FormatError
-            It is invalid, or too large.
-        """
+        """Render a text without variables; refuse one that is invalid, or too large."""
         return str(self.render_texts(source, {}).item())
 
     def render_texts(self, source: str, variables: Variables) -> Value:
@@ -291,13 +277,7 @@ _EXACT: Operations = {**_OPERATIONS, ast.Div: _divide}
 
 
 def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]]:
-    """Return the references that the generators of a document make.
-
-    Raises
-    ------
-    FormatError
-        A generator is invalid, or makes too many references.
-    """
+    """Return the references that the generators of a document make; refuse too many."""
     found: dict[str, list[Any]] = {}
     left = MOST_REFERENCES
     for item in items:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -187,10 +187,19 @@ def fill_value_to_v3(value: Any, dtype: np.dtype[Any]) -> Any:
     scalar = np.asarray(value).astype(native)
     if native.names is not None:
         return {name: fill_value_to_v3(scalar[name], native[name]) for name in native.names}
-    return _WRITTEN.get(native.kind, _to_plain)(scalar)
-
-
-def _to_plain(scalar: Any) -> Any:
+    match native.kind:
+        case "f":
+            return _float_to_v3(scalar)
+        case "c":
+            # numpy's .real would change the bits of some NaNs
+            parts = scalar.reshape(1).view(f"f{scalar.dtype.itemsize // 2}")
+            return [_float_to_v3(np.asarray(part)) for part in parts]
+        case "M" | "m":
+            return "NaT" if np.isnat(scalar) else scalar.reshape(1).view("i8")[0].item()
+        case "S" | "V":
+            # numpy drops trailing zeros of bytes
+            text = scalar.item() if native.kind == "S" else scalar.tobytes()
+            return base64.standard_b64encode(text).decode()
     return scalar.item()
 
 
@@ -201,32 +210,6 @@ def _float_to_v3(scalar: Any) -> Any:
         if scalar.tobytes() == np.asarray(usual, scalar.dtype).tobytes():
             return name
     return f"0x{scalar.astype(scalar.dtype.newbyteorder('>')).tobytes().hex()}"
-
-
-def _complex_to_v3(scalar: Any) -> Any:
-    # numpy's .real would change the bits of some NaNs
-    parts = scalar.reshape(1).view(f"f{scalar.dtype.itemsize // 2}")
-    return [_float_to_v3(np.asarray(part)) for part in parts]
-
-
-def _time_to_v3(scalar: Any) -> Any:
-    return "NaT" if np.isnat(scalar) else scalar.reshape(1).view("i8")[0].item()
-
-
-def _raw_to_v3(scalar: Any) -> Any:
-    # numpy drops trailing zeros of bytes
-    text = scalar.item() if scalar.dtype.kind == "S" else scalar.tobytes()
-    return base64.standard_b64encode(text).decode()
-
-
-_WRITTEN: dict[str, Callable[[Any], Any]] = {
-    "f": _float_to_v3,
-    "c": _complex_to_v3,
-    "M": _time_to_v3,
-    "m": _time_to_v3,
-    "S": _raw_to_v3,
-    "V": _raw_to_v3,
-}
 
 
 def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -250,7 +233,30 @@ def _bytes_from_v3(value: Any, dtype: np.dtype[Any]) -> bytes:
     """Return the bytes of a fill value, of a type in the byte order of the machine."""
     if dtype.names is not None:
         return _encode_record(value, dtype)
-    return _READ[dtype.kind](value, dtype).ljust(dtype.itemsize, b"\0")
+    match dtype.kind:
+        case "b":
+            if isinstance(value, str) or value not in (False, True):
+                raise ValueError("neither true nor false")
+            found = np.asarray(value, dtype).tobytes()
+        case "i" | "u":
+            found = encode_int(value, dtype)
+        case "f":
+            found = encode_float(value, dtype)
+        case "c":
+            if not isinstance(value, list | tuple) or len(value) != 2:
+                raise ValueError("not a pair of numbers")
+            part = np.dtype(f"f{dtype.itemsize // 2}")
+            found = b"".join(encode_float(one, part) for one in value)
+        case "M" | "m":
+            # NaT is the smallest integer; numpy makes no NaT of types without a unit
+            found = encode_int(np.iinfo("i8").min if value == "NaT" else value, np.dtype("i8"))
+        case "U":
+            if not isinstance(value, str) or 4 * len(value) > dtype.itemsize:
+                raise ValueError("not a string of that length")
+            found = np.asarray(value, dtype).tobytes()
+        case _:
+            found = _encode_raw(value, dtype)
+    return found.ljust(dtype.itemsize, b"\0")
 
 
 def _encode_record(value: Any, dtype: np.dtype[Any]) -> bytes:
@@ -264,51 +270,12 @@ def _encode_record(value: Any, dtype: np.dtype[Any]) -> bytes:
     return b"".join(_bytes_from_v3(value[name], dtype[name]) for name in names)
 
 
-def _encode_bool(value: Any, dtype: np.dtype[Any]) -> bytes:
-    if isinstance(value, str) or value not in (False, True):
-        raise ValueError("neither true nor false")
-    return np.asarray(value, dtype).tobytes()
-
-
-def _encode_complex(value: Any, dtype: np.dtype[Any]) -> bytes:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise ValueError("not a pair of numbers")
-    part = np.dtype(f"f{dtype.itemsize // 2}")
-    return b"".join(encode_float(one, part) for one in value)
-
-
-def _encode_time(value: Any, dtype: np.dtype[Any]) -> bytes:
-    # NaT is the smallest integer; numpy makes no NaT of types without a unit
-    number = np.iinfo("i8").min if value == "NaT" else value
-    return encode_int(number, np.dtype("i8"))
-
-
-def _encode_text(value: Any, dtype: np.dtype[Any]) -> bytes:
-    if not isinstance(value, str) or 4 * len(value) > dtype.itemsize:
-        raise ValueError("not a string of that length")
-    return np.asarray(value, dtype).tobytes()
-
-
 def _encode_raw(value: Any, dtype: np.dtype[Any]) -> bytes:
     # a list of bytes in the core specification, base64 in the registry
     raw = base64.b64decode(value, validate=True) if isinstance(value, str) else bytes(list(value))
     if len(raw) > dtype.itemsize or (dtype.kind == "V" and len(raw) < dtype.itemsize):
         raise ValueError(f"{len(raw)} bytes")
     return raw
-
-
-_READ: dict[str, Callable[[Any, np.dtype[Any]], bytes]] = {
-    "b": _encode_bool,
-    "i": encode_int,
-    "u": encode_int,
-    "f": encode_float,
-    "c": _encode_complex,
-    "M": _encode_time,
-    "m": _encode_time,
-    "U": _encode_text,
-    "S": _encode_raw,
-    "V": _encode_raw,
-}
 
 
 def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:

@@ -489,6 +489,12 @@ def _cut_error(size: int, cut: Any, axis: int) -> FormatError:
     )
 
 
+def count_chunks(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the chunks per axis of an array."""
+    axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
+    return tuple(axis.nchunks for axis in axes)
+
+
 class NativeArray(NamedTuple):
     """An array as plain Zarr: the content of ``zarr.json``, and its chunks by index."""
 

@@ -51,23 +51,12 @@ def join_small_parts(
     References that lie in no table yet become one part. Tables are joined as in a log-structured
     merge tree (O'Neil et al. 1996, with tiers): `TIER` of one size make one of the next size, so
     that each reference is written a few times in the life of a set, not with every addition. What
-    workers have just written is left to them: to join it, all of it would be read again here.
+    another process has just written (``is_new``) stays alone: to join it, all of it would be read
+    again here. ``pipelines`` says whether the array has some, of which missing chunks have one too.
 
-    Parameters
-    ----------
-    parts : list of ManifestPart
-        None lie over each other.
-    is_new : callable
-        Says whether another process has just written a part, so that it stays alone.
-    table_of : callable
-    pipelines : bool
-        Whether the array has pipelines, of which missing chunks have one too.
-
-    Returns
-    -------
-    list of ManifestPart
-        Each is one table. Of manifests that say what chunks are missing (``rest``), only the
-        references are written, with the numbers of their chunks.
+    No parts lie over each other. Each of those that are returned is one table. Of manifests that
+    say what chunks are missing (``rest``), only the references are written, with the numbers of
+    chunks.
     """
     runs: list[_Run] = []
     for run in (run for part in parts for run in _cut_layers(part, is_new, table_of, pipelines)):
@@ -92,19 +81,9 @@ def join_small_parts(
 
 
 class _Run:
-    """Neighbouring parts that are written as one table.
+    """Neighbouring parts that are written as one table; the first may lie in a table of the set.
 
-    Parameters
-    ----------
-    part : ManifestPart
-        The first of them.
-    table : hashable or None
-        The table of the set that it lies in already.
-    is_new : bool
-    rest : int, optional
-        Of parts that lie over others: the pipeline of missing chunks.
-    size : int, optional
-        References of such a part.
+    Parts that lie over others have ``size`` references, and missing chunks the pipeline ``rest``.
     """
 
     def __init__(
@@ -187,7 +166,12 @@ def _cut_layers(
 ) -> Iterator[_Run]:
     """Yield a part, or the layers that it consists of, the uppermost last."""
     table, used = table_of(part), part.manifest.used_pipelines(2)
-    if table is not None or used.size != 1 or not _has_layers(part.manifest):
+    has_layers = part.manifest.table_of(TiledReferences) is not None
+    if table is None and used.size == 1 and not has_layers:
+        # few references on a huge grid are a layer, too
+        known = part.manifest.find_existing()
+        has_layers = known is not None and is_sparse(part.manifest.size, known.size)
+    if table is not None or used.size != 1 or not has_layers:
         yield _Run(part, table, is_new(part))
         return
     [rest], is_empty = used.tolist(), True
@@ -207,14 +191,6 @@ def _cut_layers(
     if is_empty and pipelines:
         # a table without rows says how missing chunks are decoded
         yield _Run(_place([part], rest), rest=rest)
-
-
-def _has_layers(manifest: ChunkManifest) -> bool:
-    """Say whether a manifest consists of layers, or of few references on a huge grid."""
-    if manifest.table_of(TiledReferences) is not None:
-        return True
-    known = manifest.find_existing()
-    return known is not None and is_sparse(manifest.size, known.size)
 
 
 def _is_full(manifest: ChunkManifest) -> bool:
@@ -330,21 +306,17 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
         before, behind = run[:place], run[place + 1 :]
         return [*_join_run(before, axis), run[place], *_join_run(behind, axis)]
     first, manifests = run[0], [part.manifest for part in run]
-    if any(map(_has_pipelines, manifests)):
-        # a table of tiles has none
+    if any(
+        bool(m.pipeline.any()) if m.rows is None else m.rows.table.has_pipelines or m.rows.only
+        for m in manifests
+    ):
+        # a table of tiles has no pipelines
         return [first._replace(manifest=ChunkManifest.concatenate(manifests, axis))]
     length = sum(manifest.shape[axis] for manifest in manifests)
     grid = (*first.manifest.shape[:axis], length, *first.manifest.shape[axis + 1 :])
     places = (tuple(np.subtract(part.origin, first.origin).tolist()) for part in run)
     table = TiledReferences(grid, tuple(zip(places, manifests, strict=True)))
     return [first._replace(manifest=ChunkManifest.of_table(table, grid))]
-
-
-def _has_pipelines(manifest: ChunkManifest) -> bool:
-    """Say whether chunks may have another pipeline than the first."""
-    if manifest.rows is not None:
-        return manifest.rows.table.has_pipelines or bool(manifest.rows.only)
-    return bool(manifest.pipeline.any())
 
 
 def flatten_layers(parts: list[ManifestPart], pipelines: bool) -> Iterator[ManifestPart]:
@@ -370,30 +342,20 @@ def demand_same_parts(
 ) -> None:
     """Refuse to commit a set whose references are not, chunk by chunk, those that it had.
 
-    Parameters
-    ----------
-    before, after : mapping of str to list of ManifestPart
-        The parts of each array, joined as far as they can be.
-    url : str
-        Of the set.
-
-    Raises
-    ------
-    FormatError
-        A reference differs.
+    The parts of each array are joined as far as they can be.
     """
+
+    def place_of(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        return part.fragment, part.origin, part.manifest.shape
+
     for name in dict.fromkeys([*before, *after]):
-        old, new = (sorted(parts.get(name, []), key=_place_of) for parts in (before, after))
-        same = list(map(_place_of, old)) == list(map(_place_of, new))
+        old, new = (sorted(parts.get(name, []), key=place_of) for parts in (before, after))
+        same = list(map(place_of, old)) == list(map(place_of, new))
         if not same or not all(map(_is_same, old, new)):
             raise FormatError(
                 f"{url}: the references of {name!r} would differ after this change; nothing has "
                 f"been written, please report it"
             )
-
-
-def _place_of(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    return part.fragment, part.origin, part.manifest.shape
 
 
 def _is_same(before: ManifestPart, after: ManifestPart) -> bool:

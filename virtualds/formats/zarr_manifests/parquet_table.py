@@ -98,25 +98,17 @@ def describe_counts(counts: Counts) -> dict[str, Any]:
 
 
 def read_counts(said: Any) -> Counts:
-    """Return the counts that the metadata of a table describe.
-
-    Raises
-    ------
-    FormatError
-        They are of another form.
-    """
+    """Return the counts that the metadata of a table describe."""
     match said:
         case None:
             return NO_COUNTS
         case {"path": str() as name} if name == COUNTS:
             return Counts(path=name)
-        case {"runs": [*runs]} if all(map(_is_run, runs)):
+        case {"runs": [*runs]} if all(
+            isinstance(run, list) and [type(n) for n in run] == [int, int] for run in runs
+        ):
             return Counts(tuple((files, chunks) for files, chunks in runs))
     raise FormatError(f"{said!r:.80} are not the counts of a table; the set is damaged")
-
-
-def _is_run(run: Any) -> bool:
-    return isinstance(run, list) and len(run) == 2 and all(type(n) is int for n in run)
 
 
 # ---------------------------------------------------------------------- tables
@@ -124,30 +116,11 @@ def _is_run(run: Any) -> bool:
 
 @dataclass(frozen=True)
 class ParquetTable(Table):
-    """References in records of Parquet.
+    """References in records of Parquet: so many rows, in a folder of the set.
 
-    Parameters
-    ----------
-    store : SetFiles
-    folder : str
-        Path of the records in the set.
-    rows : int
-        Number of rows in the records.
-    sources : SourceTable
-    has_pipelines : bool
-        Whether rows have a pipeline.
-    pipelines : int
-        Number of pipelines.
-    counts : Counts
-        How many rows lie in each file, if the set notes it.
-    begins : tuple of int, optional
-        Of rows that say which chunk they are: the number of the first chunk of every record. Chunks
-        of other numbers are missing.
-
-    Raises
-    ------
-    FormatError
-        There are more or fewer records than numbers.
+    ``has_pipelines`` says whether rows have one of the ``pipelines``. ``counts`` is how many rows
+    lie in each file, if the set notes it. ``begins`` is of rows that say which chunk they are: the
+    number of the first chunk of every record. Chunks of other numbers are missing.
     """
 
     store: SetFiles
@@ -168,7 +141,6 @@ class ParquetTable(Table):
 
     @property
     def owner(self) -> str:
-        """The root of the set."""
         return self.store.root
 
     def describe_rows(self) -> dict[str, Any]:
@@ -178,7 +150,6 @@ class ParquetTable(Table):
         return {"rows": self.rows, **describe_counts(self.counts)}
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the rows of these numbers, in their shape, with the files that they lie in."""
         if self.begins is None:
             return read_rows(ids, RECORD_SIZE, self._read_record)
         flat = ids.ravel()
@@ -193,7 +164,6 @@ class ParquetTable(Table):
         return spread_rows(rows, row >= 0).reshape(ids.shape)
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the chunks that exist, None if rows do not say which they are."""
         if self.begins is None:
             return None
         found = [self._read_numbers(record) for record in range(len(self.begins))]
@@ -211,11 +181,9 @@ class ParquetTable(Table):
         return found.astype(np.int64, copy=False)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return all files of the table of sources."""
         return self.sources.read_files(self.store, np.arange(self.sources.rows))
 
     def count_sources(self, start: int, stop: int) -> CountedSources | None:
-        """Count the files that the rows ``start`` to ``stop`` lie in."""
         if self.begins is not None:
             return None
         chunks = self._count_noted() if (start, stop) == (0, self.rows) else None
@@ -226,11 +194,9 @@ class ParquetTable(Table):
         return CountedSources(name, chunks, lambda: self.sources.read_columns(self.store))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ParquetTable:
-        """Return the same rows, of which the files are what ``change`` makes of them."""
         return replace(self, sources=self.sources.move(self.store, change))
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return those of the files of the table of sources that have one of the urls."""
         return self.sources.find_files(self.store, urls)
 
     def _count_noted(self) -> Ints | None:
@@ -277,7 +243,6 @@ class ParquetTable(Table):
             ) from error
 
     def summarize_sources(self) -> SourceSummary | None:
-        """Return a summary of the table of sources."""
         return self.sources.summarize(self.store)
 
     def _read_record(self, number: int, rows: Ints) -> ChunkManifest:
@@ -372,13 +337,19 @@ class SourceTable(NamedTuple):
         return SourceColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _read_record_columns(self, store: SetFiles, number: int) -> SourceColumns:
+        import pyarrow.compute as pc
+
         path, count = f"{self.folder}/{number}.parquet", self.rows - number * RECORD_SIZE
         rows = store.read_record(path)
         try:
             paths, etags = (rows[n].slice(0, count) for n in ("path", "etag"))
             numbers = (rows[n].slice(0, count).fill_null(NO_NUMBER) for n in ("size", "mtime"))
             sizes, mtimes = (np.asarray(n, np.int64) for n in numbers)
-            return SourceColumns(_resolve_paths(store, paths), sizes, mtimes, _to_objects(etags))
+            urls, etags = (np.asarray(texts.to_numpy(), object) for texts in (paths, etags))
+            plain = pc.match_substring_regex(paths, PLAIN).fill_null(False).to_numpy()
+            for row in np.flatnonzero(~np.asarray(plain, bool)).tolist():
+                urls[row] = store.get_file(urls[row]).url
+            return SourceColumns(urls, sizes, mtimes, etags)
         except MALFORMED_ERRORS as error:
             raise FormatError(
                 f"{store.root}/{path}: it is not a record of sources ({error}); the set is damaged"
@@ -391,17 +362,18 @@ class SourceTable(NamedTuple):
         """
         if self.moved is not None:
             return tuple(file for file in self.moved if file.url in urls)
-        name = ("found", self.folder, frozenset(urls))
-        found: tuple[SourceFile, ...] = store.get_cached(name, lambda: self._search(store, urls))
-        return found
 
-    def _search(self, store: SetFiles, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        numbers = [np.zeros(0, np.int64)]
-        for record in self._find_records(store, urls):
-            known = self._read_record_columns(store, record).urls
-            met = np.fromiter((url in urls for url in known), bool, len(known))
-            numbers.append(np.flatnonzero(met) + record * RECORD_SIZE)
-        return self.read_files(store, np.concatenate(numbers))
+        def search() -> tuple[SourceFile, ...]:
+            numbers = [np.zeros(0, np.int64)]
+            for record in self._find_records(store, urls):
+                known = self._read_record_columns(store, record).urls
+                met = np.fromiter((url in urls for url in known), bool, len(known))
+                numbers.append(np.flatnonzero(met) + record * RECORD_SIZE)
+            return self.read_files(store, np.concatenate(numbers))
+
+        name = ("found", self.folder, frozenset(urls))
+        found: tuple[SourceFile, ...] = store.get_cached(name, search)
+        return found
 
     def _find_records(self, store: SetFiles, urls: Collection[str]) -> list[int]:
         """Return the numbers of the records that may have one of the urls."""
@@ -475,22 +447,6 @@ def _read_source_rows(
         raise FormatError(f"{url}: it has sources without a path; the set is damaged")
     rows_of_it = zip(*values, strict=True)
     return [(path, (size, mtime, etag)) for path, size, mtime, etag in rows_of_it]
-
-
-def _to_objects(column: Any) -> Any:
-    """Return a column of text as an array of strings, with None for those that are not there."""
-    return np.asarray(column.to_numpy(), object)
-
-
-def _resolve_paths(store: SetFiles, paths: Any) -> Any:
-    """Return the urls of paths in a set."""
-    import pyarrow.compute as pc
-
-    urls = _to_objects(paths)
-    plain = pc.match_substring_regex(paths, PLAIN)
-    for row in np.flatnonzero(~np.asarray(plain.fill_null(False).to_numpy(), bool)).tolist():
-        urls[row] = store.get_file(urls[row]).url
-    return urls
 
 
 def list_path_ranges(paths: Sequence[str]) -> list[list[str]]:

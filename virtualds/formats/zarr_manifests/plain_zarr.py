@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,49 +53,23 @@ def detect(marker: bytes) -> bool:
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read the structure of a store, and list its chunks.
 
-    Parameters
-    ----------
-    source : SourceFile
-        The folder of a group, or of a single array, which gets the name of the folder.
-    group : str, optional
-        Path of a group; the root group by default.
-    skip : iterable of str
-        Names of variables to leave out.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such store or group.
-    FormatError
-        The metadata are invalid.
-    UnsupportedError
-        The store can be neither listed nor read without a listing.
+    ``source`` is the folder of a group, or of a single array, which gets the name of the folder.
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
-    group = _normalise_path(group)
+    # Zarr v2 and v3, "Logical storage paths"
+    parts = [part for part in (group or "").replace("\\", "/").split("/") if part]
+    if {".", ".."} & set(parts):
+        raise ValueError(f"group {group!r}: no part of a path in a store is '.' or '..'")
+    group = "/".join(parts) or None
     store = _Store(source)
     read_version = _read_v3 if store.marker == MARKER else _read_v2
     with explain_malformed(store.root):
         return read_version(store, frozenset(skip), group)
 
 
-def _normalise_path(group: str | None) -> str | None:
-    """Return a normalised path of Zarr v2 or v3 ("Logical storage paths")."""
-    parts = [part for part in (group or "").replace("\\", "/").split("/") if part]
-    if {".", ".."} & set(parts):
-        raise ValueError(f"group {group!r}: no part of a path in a store is '.' or '..'")
-    return "/".join(parts) or None
-
-
 class _Store:
-    """The files of a store.
-
-    Parameters
-    ----------
-    source : SourceFile
-        The folder.
-    """
+    """The files of a store in a folder."""
 
     def __init__(self, source: SourceFile) -> None:
         self.source = source._replace(url=source.url.rstrip("/"))
@@ -140,13 +113,7 @@ class _Store:
         return parse_json(find_store(url).read_all(url, self.options), url)
 
     def read_all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return all files of metadata of these names.
-
-        Raises
-        ------
-        UnsupportedError
-            They cannot be listed.
-        """
+        """Return all files of metadata of these names; refuse a store that cannot be listed."""
         if not self.is_listed:
             raise UnsupportedError(
                 f"{self.root}: it cannot be listed, and its metadata are not consolidated; "
@@ -184,8 +151,13 @@ class _Store:
                 continue
             places.append(place)
             files.append(self.files[number])
+        # some listings lack sizes
         files = fetch_many(
-            files, lambda file: file.url if file.size is None else None, _measure_file
+            files,
+            lambda file: file.url if file.size is None else None,
+            lambda file: (
+                find_store(file.url).describe(file.url, file.options) if file.size is None else file
+            ),
         )
         if not places:
             return ChunkManifest.missing(grid)
@@ -195,13 +167,6 @@ class _Store:
         for number, (place, chunk) in enumerate(zip(places, files, strict=True)):
             file[place], length[place] = number, chunk.size or 0
         return ChunkManifest.build(grid, files=files, file=file, length=length)
-
-
-def _measure_file(file: SourceFile) -> SourceFile:
-    """Return a file with its size, which some listings lack."""
-    if file.size is not None:
-        return file
-    return find_store(file.url).describe(file.url, file.options)
 
 
 # ---------------------------------------------------------------------- version 3
@@ -222,26 +187,22 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
     else:
         found = store.read_all_json((MARKER,))
         nodes = {path.removesuffix(MARKER).rstrip("/"): node for path, node in found.items()}
-    parts_of = partial(_find_manifests, store, folder_of)
+
+    def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
+        transformers = [
+            one
+            for one in node.get("storage_transformers") or ()
+            if not isinstance(one, Mapping) or one.get("must_understand") is not False
+        ]
+        if transformers:
+            raise UnsupportedError(
+                f"storage transformers {transformers!r:.200}: chunks lie elsewhere; "
+                "open the store with parser='zarr-v3'"
+            )
+        keys, folder = parse_chunk_keys(node), folder_of.get(path, path)
+        return find_whole(lambda _, grid: store.build_manifest(folder, keys, grid))(path, node)
+
     return GroupReader(store.root, nodes, {}, parts_of, skip).read_group(group)
-
-
-def _find_manifests(
-    store: _Store, folder_of: Mapping[str, str], path: str, node: Mapping[str, Any]
-) -> Manifests:
-    """Return the manifests of an array."""
-    transformers = [t for t in node.get("storage_transformers") or () if _is_needed(t)]
-    if transformers:
-        raise UnsupportedError(
-            f"storage transformers {transformers!r:.200}: chunks lie elsewhere; "
-            "open the store with parser='zarr-v3'"
-        )
-    keys, folder = parse_chunk_keys(node), folder_of.get(path, path)
-    return find_whole(lambda _, grid: store.build_manifest(folder, keys, grid))(path, node)
-
-
-def _is_needed(extension: Any) -> bool:
-    return not isinstance(extension, Mapping) or extension.get("must_understand") is not False
 
 
 # ---------------------------------------------------------------------- version 2

@@ -25,17 +25,11 @@ KEPT_RECORDS = 24
 
 
 class SetFiles:
-    """The files of one set, and those that it refers to; the records used last are kept.
+    """The files of the set in a folder, and those that it refers to.
 
-    Parameters
-    ----------
-    root : str
-        Url of the folder of the set.
-    options : StorageOptions, optional
-    allow : AccessPolicy
-        Where the files that the set refers to may lie.
-    ranges : mapping of str to lists
-        The first and last paths of the records of tables of files, by folder, as the set notes.
+    The records that were used last stay in memory. ``allow`` says where the files may lie that the
+    set refers to. ``ranges`` are the first and last paths of the records of tables of files, by
+    folder, as the set notes.
     """
 
     ranges: Mapping[str, Any] = {}
@@ -96,13 +90,7 @@ class SetFiles:
         return self._files.get_size(file) or 0
 
     def read(self, path: str) -> bytes:
-        """Return a file of the set.
-
-        Raises
-        ------
-        ReadError
-            It cannot be read.
-        """
+        """Return a file of the set."""
         url = f"{self.root}/{path}"
         try:
             return find_store(url).read_all(url, self.options)
@@ -122,7 +110,8 @@ class SetFiles:
 
     def read_column(self, path: str, name: str) -> Any:
         """Return one column of a record as an array, and keep nothing."""
-        return read_column(self.read(path), name, f"{self.root}/{path}")
+        url = f"{self.root}/{path}"
+        return read_parquet(self.read(path), url, columns=[name])[name].to_numpy()
 
     def spell_paths(self, url: str) -> set[str]:
         """Return the paths that a writer may have written for a url, also before the set moved."""
@@ -135,11 +124,6 @@ class SetFiles:
     def read_document(self, path: str) -> Any:
         """Return a JSON file of the set."""
         return self._kept.get(path, lambda: parse_json(self.read(path), f"{self.root}/{path}"))
-
-
-def read_column(data: bytes, name: str, url: str) -> Any:
-    """Return one column of a record as an array."""
-    return read_parquet(data, url, columns=[name])[name].to_numpy()
 
 
 def read_columns(data: bytes, url: str) -> dict[str, Any]:
@@ -159,15 +143,9 @@ def read_columns(data: bytes, url: str) -> dict[str, Any]:
 
 
 def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
-    """Return the written form of a url: a path inside the set, a relative path, or the url.
+    """Return the written form of a url: a path inside the set at ``root``, or the url.
 
-    Parameters
-    ----------
-    root : str
-        Url of the folder of the set.
-    url : str
-    relative : bool
-        Whether paths outside of the set are written relative to it, where possible.
+    If ``relative``, it is a path relative to the set where that is possible.
     """
     if url.startswith(f"{root}/"):
         return f".{url[len(root) :]}"
@@ -177,13 +155,7 @@ def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
 
 
 def to_set_path(folder: str, path: str) -> str:
-    """Return a path, relative to the folder of an array, as one relative to the set.
-
-    Raises
-    ------
-    FormatError
-        It leads out of the set.
-    """
+    """Return a path, relative to the folder of an array, as one relative to the set."""
     parts: list[str] = [p for p in folder.split("/") if p]
     for part in path.split("/"):
         if part == "..":

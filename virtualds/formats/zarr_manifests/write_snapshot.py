@@ -25,7 +25,7 @@ from virtualds.formats.zarr.document import (
     note_value_chunks,
     parse_chunk_keys,
 )
-from virtualds.formats.zarr.v3_arrays import ManifestPart, NativeArray, axes_from_v3, is_extended
+from virtualds.formats.zarr.v3_arrays import ManifestPart, NativeArray, count_chunks, is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import (
     MOST_INLINE,
@@ -71,24 +71,12 @@ MOST_IN_ALL = 2**20
 
 @dataclass
 class SnapshotWriter:
-    """Writes the files of one snapshot of a set.
+    """Writes the files of one snapshot of a set, whose names carry the id of the snapshot.
 
-    Parameters
-    ----------
-    root : str
-        Url of the folder of the set.
-    options : StorageOptions, optional
-        Access options of the target.
-    name : str
-        Id of the snapshot, which the names of its files carry.
-    before : Document or None
-        The snapshot that it follows.
-    manifest : {"inline", "json", "parquet"}, optional
-        The form of manifests; by default by the number of chunks.
-    relative_paths : bool
-        Whether paths of sources are written relative to the set.
-    joins_all : bool
-        Whether references that the set has already are written again, in as few tables as can be.
+    It follows the snapshot ``before``. ``manifest`` is the form of manifests, by default by the
+    number of chunks. With ``relative_paths``, paths of sources are written relative to the set.
+    With ``joins_all``, references that the set has already are written again, in as few tables as
+    can be.
     """
 
     root: str
@@ -112,13 +100,7 @@ class SnapshotWriter:
     # ------------------------------------------------------------------ the whole
 
     def write(self, group: ManifestGroup) -> Document:
-        """Write everything but the document itself, and return that.
-
-        Raises
-        ------
-        UnsupportedError
-            Zarr v3 has no form for some variables; nothing has been written.
-        """
+        """Write everything but the document itself, and return that."""
         planned = plan_writing(group, self.root, self.before)
         if self.before is None:
             # this tells later writers that the files are those of a writer of sets
@@ -280,25 +262,26 @@ class SnapshotWriter:
         self, advance: Advance, path: str, parts: list[ManifestPart], numbered: bool
     ) -> dict[str, Any]:
         said = []
-        arranged = self._arrange(parts, numbered)
+        if self.joins_all:
+            arranged = [*flatten_layers(join_all_parts(parts), numbered)]
+        else:
+            arranged = join_small_parts(
+                parts, self._is_new, lambda part: self._find_own_table(part.manifest), numbered
+            )
         grows = self.manifest is None and len(arranged) > 1
         for number, part in enumerate(arranged):
             table = self._find_stored(path, part.manifest)
             if table is None and grows and self._is_small(part, numbered):
-                table = self._encode_part(part)
+                # later they become a table
+                alone = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
+                table = {"manifest": encode_entries(alone, self.make_path, numbered=False)}
+                if known := self._list_fingerprints(alone):
+                    table["sources"] = known
             elif table is None:
                 table = self._write_table(path, number, part.manifest, numbered, advance)
             place = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
             said.append(({"fragment": part.fragment} if numbered else {}) | place | table)
         return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
-
-    def _arrange(self, parts: list[ManifestPart], numbered: bool) -> list[ManifestPart]:
-        """Return parts of which each is written as one table."""
-        if self.joins_all:
-            return [*flatten_layers(join_all_parts(parts), numbered)]
-        return join_small_parts(
-            parts, self._is_new, lambda part: self._find_own_table(part.manifest), numbered
-        )
 
     def _is_small(self, part: ManifestPart, numbered: bool) -> bool:
         """Say whether the references of a part may stand in the metadata."""
@@ -307,13 +290,6 @@ class SnapshotWriter:
             return part.manifest.size <= MOST_INLINE
         # entries do not say which pipeline missing chunks have
         return table.numbers.size <= MOST_INLINE and not numbered
-
-    def _encode_part(self, part: ManifestPart) -> dict[str, Any]:
-        """Return the references of a small part as entries; later ones become a table."""
-        alone = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
-        known = self._list_fingerprints(alone)
-        entries = encode_entries(alone, self.make_path, numbered=False)
-        return {"manifest": entries} | ({"sources": known} if known else {})
 
     def _write_table(
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool, advance: Advance
@@ -370,16 +346,12 @@ class SnapshotWriter:
         if not files or any(one != files[0] for one in files):
             return None
         names = dict(zip(("manifest", "sources"), files[0], strict=True))
-        said = {key: self._spell_path(path, name) for key, name in names.items() if name}
+        said = {key: name for key, name in names.items() if name}
+        for key, name in said.items():
+            if isinstance(name, str):
+                inside = name.startswith(f"{path}/")
+                said[key] = f".{name[len(path) :]}" if inside else find_way_up(path) + name
         return {"name": JSON_MANIFEST, "configuration": said}
-
-    @staticmethod
-    def _spell_path(folder: str, name: Any) -> Any:
-        """Return a path in the set relative to the folder of an array; other things as they are."""
-        if not isinstance(name, str):
-            return name
-        inside = name.startswith(f"{folder}/")
-        return f".{name[len(folder) :]}" if inside else find_way_up(folder) + name
 
     def _is_new(self, part: ManifestPart) -> bool:
         """Say whether a part was just written by another process, for this very snapshot."""
@@ -429,9 +401,8 @@ def _find_prefix_table(node: PlannedArray) -> JsonTable | None:
     table = part.manifest.table_of(JsonTable)
     if table is None:
         return None
-    axes = axes_from_v3(node.metadata["shape"], node.metadata["chunk_grid"])
     # the same chunks under the same keys, and no others
-    same = tuple(axis.nchunks for axis in axes) == table.grid
+    same = count_chunks(node.metadata) == table.grid
     same = same and part.manifest.shape == table.grid and part.manifest.counts(table)
     return table if same and table.has_prefixes and not table.prefix else None
 
@@ -454,10 +425,7 @@ def find_way_up(path: str) -> str:
 class ChunkCopies:
     """The chunks of the native arrays of one snapshot, as far as they are small.
 
-    Parameters
-    ----------
-    before : Document or None
-        The snapshot that it follows, whose copies are kept.
+    Copies of the snapshot before it stay.
     """
 
     def __init__(self, before: Document | None) -> None:
