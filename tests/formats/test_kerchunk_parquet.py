@@ -9,6 +9,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -540,6 +541,28 @@ def test_missing_chunks_read_as_fill(missing: str, tmp_path: Path) -> None:
     values = lazy(path, mask_and_scale=False)["v"].values
     assert (values[2:] == 7).all()
     assert (values[:2] == (VALUES[:2] if missing == "row" else 7)).all()
+
+
+def test_an_append_encodes_what_is_noted_of_files_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 10^6 files that is almost all of the marker, which an append writes twice."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        ds, _ = grid_of_chunks(tmp_path / name, 2, 2)
+        texts = list[str]()
+
+        def encode(*given: Any, texts: list[str] = texts, **options: Any) -> str:
+            texts.append(json.dumps(*given, **options))
+            return texts[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kerchunk_parquet, "json", SimpleNamespace(dumps=encode))
+            ds.virtual.to_manifest(tmp_path / "refs.parquet", append_dim="y", mode="a")
+    assert sum(text.count("/old/data.bin") for text in texts) == 1
+    marker = json.loads((tmp_path / "refs.parquet" / ".zmetadata").read_bytes())
+    noted = marker["virtualds"]["files"]
+    assert [name.split("/")[-2] for name in noted] == ["old", "new"]
 
 
 def test_records_that_others_left_out_are_left_out_by_a_change(tmp_path: Path) -> None:

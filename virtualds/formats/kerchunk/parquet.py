@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -185,10 +186,15 @@ class ParquetSet:
             if (path := key.removesuffix("/.zarray")) != key
         }
 
+    @cached_property
+    def encoded_files(self) -> bytes:
+        """The noted fingerprints of files, as the members of an object in JSON."""
+        return encode_members(self.notes.get("files", {}))
+
     def to_fence(self, writer: str, displaced: int) -> bytes:
         """Return the ``.zmetadata`` as the fence of a writer, with its name among our notes."""
         notes = {**self.notes, "writer": writer, DISPLACED: displaced}
-        return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
+        return encode_marker(self.document, notes, self.encoded_files)
 
     def demand_record_of(self, rows: ChunkManifest, data: bytes) -> None:
         """Refuse a record that does not hold the references of its rows."""
@@ -366,18 +372,20 @@ class _NextVersion:
 
     ``names`` are the notes ``set``, its name, which new records have, and ``earlier``, those of
     other ones. ``changed`` are the records to write, by array. The others stay; of an array that is
-    not there, none do.
+    not there, none do. ``files`` are the noted fingerprints of files, as members of an object.
     """
 
     hierarchy: Hierarchy
     size: int
     names: Mapping[str, Any]
     changed: Mapping[str, set[int]]
+    files: bytes
 
     @classmethod
     def new(cls, hierarchy: Hierarchy, size: int) -> _NextVersion:
         """Return a set of which nothing is there."""
-        return cls(hierarchy, size, {"set": secrets.token_hex(8)}, {})
+        files = encode_members(hierarchy.notes["files"])
+        return cls(hierarchy, size, {"set": secrets.token_hex(8)}, {}, files)
 
     @classmethod
     def grown(cls, base: ParquetSet, group: ManifestGroup) -> _NextVersion | None:
@@ -398,10 +406,11 @@ class _NextVersion:
             if not found.keeps:
                 return None
             changed[path] = found.records
-        # kept, since only reading all records could tell whether they are still used
-        hierarchy.notes["files"] = {**noted, **files}
+        # all that are noted stay: only reading all records could tell whether they are still used
+        added = encode_members({name: one for name, one in files.items() if name not in noted})
         names = {key: base.notes.get(key) for key in ("set", EARLIER)}
-        return cls(hierarchy, size, names, changed)
+        members = b", ".join(filter(None, (base.encoded_files, added)))
+        return cls(hierarchy, size, names, changed, members)
 
     @classmethod
     def replaced(
@@ -447,7 +456,12 @@ class _NextVersion:
                             checked.demand_record_of(rows, data)
                     yield join_record_path(path, number), data
                     advance(min(size, manifest.size - number * size))
-        yield ZMETADATA, to_document(hierarchy, size, {**self.names, "writer": writer})
+        known = {key: name for key, name in {**self.names, "writer": writer}.items() if name}
+        written = {path: list_records(m, size) for path, m in hierarchy.manifests.items()}
+        some = {p: find_runs(np.array(n)) for p, n in written.items() if not isinstance(n, range)}
+        notes = known | hierarchy.get_notes() | ({WRITTEN: some} if some else {})
+        document = {"metadata": hierarchy.metadata, "record_size": size}
+        yield ZMETADATA, encode_marker(document, notes, self.files)
 
     def exchange(self, base: ParquetSet, is_checked: bool) -> None:
         """Put the set in place of an older version."""
@@ -502,14 +516,17 @@ def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
     return found if len(whole) - len(found) > MOST_EMPTY else whole
 
 
-def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, Any]) -> bytes:
-    """Return the file that makes a folder a set."""
-    known = {key: name for key, name in names.items() if name}
-    written = {path: list_records(m, size) for path, m in hierarchy.manifests.items()}
-    some = {path: find_runs(np.array(n)) for path, n in written.items() if not isinstance(n, range)}
-    document = {
-        "metadata": hierarchy.metadata,
-        "record_size": size,
-        NOTES: known | hierarchy.get_notes() | ({WRITTEN: some} if some else {}),
-    }
-    return json.dumps(document, allow_nan=False).encode()
+def encode_members(mapping: Mapping[str, Any]) -> bytes:
+    """Return the members of an object in JSON, without its braces."""
+    return json.dumps(mapping, allow_nan=False)[1:-1].encode()
+
+
+def encode_marker(document: Mapping[str, Any], notes: Mapping[str, Any], files: bytes) -> bytes:
+    """Return the file that makes a folder a set; members that note files are encoded already.
+
+    Of a large set they are almost all of it, and an append writes two such files.
+    """
+    place = uuid4().hex
+    text = json.dumps({**document, NOTES: {**notes, "files": place}}, allow_nan=False)
+    before, _, after = text.partition(f'"{place}"')
+    return b"".join([before.encode(), b"{", files, b"}", after.encode()])
