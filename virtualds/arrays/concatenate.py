@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -306,31 +306,16 @@ def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
     if pipeline not in table:
         table = (*table, pipeline)
     number = table.index(pipeline)
-    filled = [_build_missing(box, number) for box in _find_missing(array.shape, array.fragments)]
+    missing = ChunkManifest.build((1,) * array.ndim, file=MISSING, pipeline=number)
+    filled = [
+        Fragment(
+            tuple(a for a, _ in gap),
+            tuple(ChunkAxis.regular(b - a, b - a) for a, b in gap),
+            missing,
+        )
+        for gap in _find_gaps(_whole(array), map(_box_of, array.fragments))
+    ]
     return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
-
-
-def _build_missing(box: Box, number: int) -> Fragment:
-    """Return a fragment of one missing chunk."""
-    axes = tuple(ChunkAxis.regular(stop - start, stop - start) for start, stop in box)
-    manifest = ChunkManifest.build((1,) * len(box), file=MISSING, pipeline=number)
-    return Fragment(tuple(start for start, _ in box), axes, manifest)
-
-
-def _find_missing(shape: tuple[int, ...], fragments: Sequence[Fragment]) -> Iterator[Box]:
-    """Yield boxes that make up the space that no fragment covers, axis after axis."""
-    if not fragments:
-        if 0 not in shape:
-            yield tuple((0, n) for n in shape)
-        return
-    axis = len(fragments[0].axes) - len(shape)
-    if not shape:
-        return
-    cuts = {0, shape[0], *(f.start[axis] for f in fragments), *(f.stop[axis] for f in fragments)}
-    for start, stop in pairwise(sorted(cuts)):
-        met = [f for f in fragments if f.start[axis] < stop and f.stop[axis] > start]
-        for rest in _find_missing(shape[1:], met):
-            yield ((start, stop), *rest)
 
 
 def unify_fill(array: ManifestArray) -> ManifestArray:
@@ -366,8 +351,6 @@ def _find_filling(manifest: ChunkManifest, count: int) -> list[int]:
 
 
 # ---------------------------------------------------------------------- regions
-
-"""Start and stop of a box, per axis."""
 
 
 def crop_box(array: ManifestArray, box: Box) -> ManifestArray:
@@ -472,16 +455,17 @@ def put_region(
         )
     array = before = _lay_on_one_grid(array, converted)
     region = tuple((a, a + n) for a, n in zip(start, converted.shape, strict=True))
-    for number, fragment in enumerate(array.fragments):
-        if (inside := _intersect(_box_of(fragment), region)) is None:
-            continue
-        part = crop_box(converted, _shift(inside, start, -1))
-        laid = _lay_on_fragment(array, fragment, part, [a for a, _ in inside], replaces)
+    fragments = []
+    for fragment in array.fragments:
+        laid: Fragment | None = fragment
+        if (inside := _intersect(_box_of(fragment), region)) is not None:
+            part = crop_box(converted, _shift(inside, start, -1))
+            laid = _lay_on_fragment(array, fragment, part, [a for a, _ in inside], replaces)
         if laid is None:
             return _cut_out(before, region, converted, replaces)
-        kept = (*array.fragments[:number], laid, *array.fragments[number + 1 :])
-        array = replace(array, fragments=kept)
-    gaps = list(_find_gaps(region, [_box_of(f) for f in array.fragments]))
+        fragments.append(laid)
+    array = replace(array, fragments=tuple(fragments))
+    gaps = _find_gaps(region, map(_box_of, array.fragments))
     parts = [(tuple(a for a, _ in g), crop_box(converted, _shift(g, start, -1))) for g in gaps]
     return _join([((0,) * array.ndim, array), *parts], array) if parts else array
 
@@ -606,8 +590,8 @@ def _cut_out(
             f"on_duplicate='replace'"
         )
     _check_edges(array, region)
-    whole = tuple((0, n) for n in array.shape)
-    rest = [(tuple(a for a, _ in box), crop_box(array, box)) for box in _find_gaps(whole, [region])]
+    gaps = _find_gaps(_whole(array), [region])
+    rest = [(tuple(a for a, _ in box), crop_box(array, box)) for box in gaps]
     return _join([*rest, (tuple(a for a, _ in region), added)], array)
 
 
@@ -653,6 +637,10 @@ def _format_edges(edges: Ints) -> str:
 # ---------------------------------------------------------------------- boxes
 
 
+def _whole(array: ManifestArray) -> Box:
+    return tuple((0, n) for n in array.shape)
+
+
 def _box_of(fragment: Fragment) -> Box:
     return tuple(zip(fragment.start, fragment.stop, strict=True))
 
@@ -667,15 +655,27 @@ def _intersect(one: Box, other: Box) -> Box | None:
     return found if all(a < b for a, b in found) else None
 
 
-def _find_gaps(box: Box, others: Sequence[Box]) -> Iterator[Box]:
-    """Yield boxes that make up what others leave of a box."""
-    met = next((both for other in others if (both := _intersect(box, other)) is not None), None)
-    if met is None:
-        if all(a < b for a, b in box):
-            yield box
-        return
-    for axis, ((start, stop), (low, high)) in enumerate(zip(box, met, strict=True)):
-        for part in ((start, low), (high, stop)):
-            if part[0] < part[1]:
-                rest = (*met[:axis], part, *box[axis + 1 :])
-                yield from _find_gaps(rest, others)
+def _find_gaps(box: Box, others: Iterable[Box]) -> list[Box]:
+    """Return boxes that make up what others leave of a box, sorted.
+
+    It is cut along the first axis where others begin or end. What is left along the other axes is
+    found stretch by stretch, and is one box as long as it stays.
+    """
+    if not box:
+        return [] if any(True for _ in others) else [()]
+    (low, high), behind = box[0], box[1:]
+    sides = [(max(low, a), min(high, b), rest) for (a, b), *rest in others]
+    cuts = sorted({low, high, *(cut for a, b, _ in sides if a < b for cut in (a, b))})
+    number = {cut: n for n, cut in enumerate(cuts)}
+    met: list[list[Box]] = [[] for _ in cuts]
+    for a, b, rest in sides:
+        for n in range(number[a], number[b]) if a < b else ():
+            met[n].append(tuple(rest))
+    found: list[Box] = []
+    begun: dict[Box, int] = {}
+    for cut, along in zip(cuts, met, strict=True):
+        left = _find_gaps(behind, along) if cut < high else []
+        stay = {gap: begun.pop(gap, cut) for gap in left}
+        found += [((begin, cut), *gap) for gap, begin in begun.items()]
+        begun = stay
+    return sorted(found)

@@ -1,0 +1,92 @@
+"""Regions of arrays are filled, and what no fragment covers is found."""
+
+import random
+
+import numpy as np
+import pytest
+
+from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray
+from virtualds.arrays.concatenate import Box, _find_gaps, assemble, hold_gaps_as_chunks, put_region
+from virtualds.source_file import SourceFile
+
+PLAIN = CodecPipeline(np.dtype("f4"), layout=(0,))
+
+
+def in_file(url: str, lengths: list[int]) -> ManifestArray:
+    """An array of uncompressed chunks of some lengths, one behind the other in a file."""
+    offsets = np.cumsum([0, *lengths[:-1]]) * 4
+    axis = ChunkAxis.from_slabs(lengths, lengths)
+    manifest = ChunkManifest.build(
+        (len(lengths),), files=[SourceFile(url)], offset=offsets, length=np.array(lengths) * 4
+    )
+    return ManifestArray.of_fragment(Fragment.whole((axis,), manifest), PLAIN)
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_region_over_thousands_of_fragments_is_filled(replaces: bool) -> None:
+    count = 1200
+    old = [((3 * n,), in_file(f"file:///{n}.bin", [2])) for n in range(count)]
+    array = assemble((3 * count,), np.dtype("f4"), np.float32(np.nan), old, ())
+    added = in_file("file:///new.bin", [2, 1] * count)
+    filled = put_region(array, (0,), added, replaces=replaces)
+    assert not filled.has_gaps
+    found = {f.start[0]: f for f in filled.fragments}
+    assert len(found) == 2 * count
+    assert [found[3 * n].stop[0] for n in range(count)] == [3 * n + 2 for n in range(count)]
+    new = "file:///new.bin"
+    urls = {start: [file.url for file in f.manifest.sources] for start, f in found.items()}
+    assert all(urls[3 * n + 2] == [new] for n in range(count))
+    assert all(urls[3 * n] == [new if replaces else f"file:///{n}.bin"] for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("shape", "others", "gaps"),
+    [
+        ((), [], [()]),
+        ((), [()], []),
+        ((0, 3), [], []),
+        ((9,), [((2, 4),), ((6, 7),)], [((0, 2),), ((4, 6),), ((7, 9),)]),
+        ((9,), [((6, 12),), ((0, 2),)], [((2, 6),)]),
+        ((3,), [((0, 3),)], []),
+        (
+            (6, 6),
+            [((2, 4), (1, 3))],
+            [((0, 2), (0, 6)), ((2, 4), (0, 1)), ((2, 4), (3, 6)), ((4, 6), (0, 6))],
+        ),
+        (
+            (6, 6),
+            [((0, 2), (0, 2)), ((2, 4), (2, 4))],
+            [((0, 2), (2, 6)), ((2, 4), (0, 2)), ((2, 4), (4, 6)), ((4, 6), (0, 6))],
+        ),
+        ((4, 2), [((0, 4), (0, 1)), ((0, 3), (1, 2))], [((3, 4), (1, 2))]),
+    ],
+)
+def test_gaps_are_named(shape: tuple[int, ...], others: list[Box], gaps: list[Box]) -> None:
+    assert _find_gaps(tuple((0, n) for n in shape), others) == gaps
+
+
+def test_gaps_and_fragments_make_up_a_box() -> None:
+    draw = random.Random(0)
+    for _ in range(300):
+        shape = tuple(draw.randint(0, 6) for _ in range(draw.randint(1, 3)))
+        covered, others = np.zeros(shape, int), []
+        for _ in range(draw.randint(0, 5)):
+            sides = [sorted((draw.randint(0, n), draw.randint(0, n))) for n in shape]
+            where = tuple(slice(a, b) for a, b in sides)
+            if not covered[where].any():
+                covered[where] = 1
+                others.append(tuple((a, b) for a, b in sides))
+        for gap in _find_gaps(tuple((0, n) for n in shape), others):
+            assert all(a < b for a, b in gap)
+            covered[tuple(slice(a, b) for a, b in gap)] += 1
+        assert (covered == 1).all()
+
+
+def test_gaps_become_missing_chunks_in_the_order_of_their_place() -> None:
+    parts = [((n,), in_file("file:///a.bin", [1])) for n in (1, 4)]
+    array = assemble((6,), np.dtype("f4"), np.float32(3), parts, ())
+    held = hold_gaps_as_chunks(array)
+    assert not held.has_gaps
+    boxes = [(f.start[0], f.stop[0]) for f in held.fragments]
+    assert boxes == [(1, 2), (4, 5), (0, 1), (2, 4), (5, 6)]
+    assert all(f.manifest.size == 1 for f in held.fragments)
