@@ -107,14 +107,7 @@ class ReadAlike(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ListedFiles:
-    """Files that were read one by one (`AlikeFiles`).
-
-    Parameters
-    ----------
-    groups : sequence of ManifestGroup
-        At least one; all have the same variables.
-    numbers : sequence of int
-    """
+    """Files that were read one by one (`AlikeFiles`): at least one, all with the same variables."""
 
     groups: Sequence[ManifestGroup]
     numbers: Sequence[int] = field(default=())
@@ -150,7 +143,9 @@ class ListedFiles:
             for name, of_each in owners.items()
             for found in [[get(owner) for owner in of_each]]
             for key in dict.fromkeys(key for one in found for key in one)
-            if not _are_same([one.get(key, ABSENT) for one in found])
+            if not all(
+                is_same_value(found[0].get(key, ABSENT), one.get(key, ABSENT)) for one in found[1:]
+            )
         }
 
     @cached_property
@@ -195,10 +190,6 @@ def concatenate_alike(data: Sequence[Any], axis: int) -> Any:
         return joined
     is_virtual = isinstance(joined, ManifestArray)
     return replace(joined, dtype=first.dtype) if is_virtual else joined.astype(first.dtype)
-
-
-def _are_same(values: Sequence[Any]) -> bool:
-    return all(is_same_value(values[0], one) for one in values[1:])
 
 
 def is_same_value(one: Any, other: Any) -> bool:

@@ -23,15 +23,7 @@ CAN_BE_NULL = "fcMmV"
 
 @dataclass(frozen=True, eq=False)
 class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
-    """A boolean array that is computed when its values are needed.
-
-    Parameters
-    ----------
-    ufunc : numpy ufunc
-        ``equal``, ``isnan``, ``isnat``, ``logical_and`` and so on.
-    operands : tuple of ManifestArray or Comparison
-        Its operands, all of one shape.
-    """
+    """A boolean array that is computed when its values are needed; operands have one shape."""
 
     ufunc: np.ufunc
     operands: tuple[Any, ...]
@@ -163,21 +155,16 @@ def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
         virtual = all(isinstance(o, ManifestArray | Comparison) for o in operands)
         if not virtual or len({o.shape for o in operands}) != 1:
             return NotImplemented
-        return Comparison(ufunc, operands) if _can_compute(ufunc, operands) else NotImplemented
+        dtypes = [operand.dtype for operand in operands]
+        if ufunc is not np.equal or any(dtype.kind != "V" for dtype in dtypes):
+            # dtypes that it does not take fail at once
+            try:
+                ufunc.resolve_dtypes((*dtypes, None))
+            except TypeError:
+                return NotImplemented
+        return Comparison(ufunc, operands)
 
     return deferred
-
-
-def _can_compute(ufunc: np.ufunc, operands: tuple[Any, ...]) -> bool:
-    """Say whether a ufunc takes these dtypes, so that others fail at once."""
-    dtypes = [operand.dtype for operand in operands]
-    if ufunc is np.equal and all(dtype.kind == "V" for dtype in dtypes):
-        return True
-    try:
-        ufunc.resolve_dtypes((*dtypes, None))
-    except TypeError:
-        return False
-    return True
 
 
 for _ufunc in (

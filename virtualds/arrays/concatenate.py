@@ -1,11 +1,5 @@
 """Virtual arrays put together: one after the other, or one into a region of another.
 
-Virtual arrays of values that lie one after the other in a file.
-
-Concatenates virtual arrays: moves fragments, merges tables of pipelines, unifies fill values.
-
-Put a virtual array into a region of a larger one: cells of a template are filled.
-
 Chunks that lie on the grid of the larger array, and are decoded like its own, are laid over it, so
 that many fills leave one fragment. All others cut it, as a concatenation would.
 """
@@ -142,7 +136,11 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     """
     axis = _check_shapes(arrays, axis)
     dtype = np.result_type(*(a.dtype for a in arrays))
-    arrays = [_convert(a, dtype) for a in arrays]
+    # if the conversion reads, the values become an inline chunk
+    converted = (a.astype(dtype) for a in arrays)
+    arrays = [
+        a if isinstance(a, ManifestArray) else ManifestArray.from_values(a) for a in converted
+    ]
     fill, arrays = _find_common_fill(arrays)
     begins = accumulate((a.shape[axis] for a in arrays), initial=0)
     before, after = (0,) * axis, (0,) * (arrays[0].ndim - axis - 1)
@@ -157,20 +155,14 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
 def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> ManifestArray:
     """Return an array whose parts along an axis stand in another order, or only some of them.
 
-    Parameters
-    ----------
-    array : ManifestArray
-    axis : int
-    lengths : int array, shape (parts,)
-        Elements of each part along the axis.
-    order : int array
-        The numbers of the parts, in their new order.
+    ``lengths`` are those of the parts, and ``order`` their numbers in the new order.
     """
     if np.array_equal(order, np.arange(len(lengths))):
         return array
     if len(order) > MOST_VIEWS and any(f.manifest.is_in_set for f in array.fragments):
         # so many views of tables would take longer than the references
-        array = _load_references(array, axis)
+        loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
+        array = replace(array, fragments=join_fragments(tuple(loaded), axis))
     begins = np.cumsum(lengths) - lengths
     if len(array.fragments) == 1 and array.fragments[0].shape == array.shape:
         fragment = array.fragments[0].reorder(axis, begins, lengths, order)
@@ -189,12 +181,6 @@ def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> Mani
     return concatenate(parts, axis)
 
 
-def _load_references(array: ManifestArray, axis: int) -> ManifestArray:
-    """Return an array with its references in memory, in as few fragments as can be."""
-    loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
-    return replace(array, fragments=join_fragments(tuple(loaded), axis))
-
-
 def assemble(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
@@ -203,23 +189,10 @@ def assemble(
     axes: Iterable[int],
     name: str = "",
 ) -> ManifestArray:
-    """Put virtual arrays of one dtype into a larger one, each at its place.
+    """Put virtual arrays of one dtype into a larger one, each at its start.
 
-    Parameters
-    ----------
-    shape, dtype, fill_value
-        Shape, dtype and fill value of the result.
-    parts : pairs of a tuple of int and a ManifestArray
-        Each with its start; they do not overlap, and gaps between them are ``fill_value``.
-    axes : iterable of int
-        Along which neighbours are joined, so that few fragments are left.
-    name : str
-        What to call the result in errors.
-
-    Raises
-    ------
-    CombineError
-        There are more ways to decode than a manifest can count.
+    The parts do not overlap, and gaps between them are ``fill_value``. Neighbours along ``axes``
+    are joined, so that few fragments are left. ``name`` is that of the result in errors.
     """
     table: dict[CodecPipeline, int] = {}
     moved = []
@@ -240,12 +213,6 @@ def assemble(
     for axis in axes:
         joined = join_fragments(joined, axis)
     return ManifestArray(shape, dtype, fill_value, tuple(table), joined, name)
-
-
-def _convert(array: ManifestArray, dtype: np.dtype[Any]) -> ManifestArray:
-    """Return an array of ``dtype``; if the conversion reads, its values become an inline chunk."""
-    found = array.astype(dtype)
-    return found if isinstance(found, ManifestArray) else ManifestArray.from_values(found)
 
 
 def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
@@ -481,7 +448,8 @@ def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArra
         if len(added.pipelines) != 1 or not fills_with(added.pipelines[0], array.fill_value):
             return array
         pipelines = added.pipelines
-    chunks = find_regular_chunks(array.shape, array.fragments or _at_origin(added))
+    covered = added.fragments if len(added.fragments) == 1 and not added.has_gaps else ()
+    chunks = find_regular_chunks(array.shape, array.fragments or covered)
     if chunks is None or not array.size:
         return array
     axes = make_regular_axes(array.shape, chunks)
@@ -491,11 +459,6 @@ def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArra
         manifest = ChunkManifest.missing(grid)
     whole = Fragment.whole(axes, manifest)
     return replace(array, pipelines=pipelines, fragments=(whole,))
-
-
-def _at_origin(array: ManifestArray) -> Sequence[Fragment]:
-    """Return the only fragment of an array that it covers; none if there are several."""
-    return array.fragments if len(array.fragments) == 1 and not array.has_gaps else ()
 
 
 def _lay_on_fragment(
@@ -512,7 +475,9 @@ def _lay_on_fragment(
         if origin is None or not _is_decoded_alike(array.pipelines[pipeline], added, fragment):
             return None
         new = fragment.manifest.with_pipelines([0] * len(added.pipelines))
-        there = _crop_manifest(manifest, origin, new.shape)
+        there = manifest
+        for axis, (begin, count) in enumerate(zip(origin, new.shape, strict=True)):
+            there = there.take(axis, slice(begin, begin + count))
         ids, rows = gather_references(new)
         old = _list_existing(there)
         if not replaces:
@@ -522,17 +487,14 @@ def _lay_on_fragment(
             # what is missing now would show what was there
             return None
         manifest = lay_over(manifest, origin, new)
-    if replaces and added.has_gaps and count_references(_only(base, start, added.shape)):
-        return None
+    if replaces and added.has_gaps:
+        box = tuple((a, a + n) for a, n in zip(start, added.shape, strict=True))
+        before = ManifestArray(base.stop, np.dtype("u1"), 0, (), (base,))
+        if count_references(crop_box(before, box)):
+            return None
     if added.has_gaps and not fills_with(array.pipelines[pipeline], added.fill_value):
         return None
     return replace(base, manifest=manifest.with_pipelines([pipeline]))
-
-
-def _only(base: Fragment, start: list[int], shape: tuple[int, ...]) -> ManifestArray:
-    """Return the part of a fragment in a box, for counting."""
-    plain = ManifestArray(base.stop, np.dtype("u1"), 0, (), (base,))
-    return crop_box(plain, tuple((a, a + n) for a, n in zip(start, shape, strict=True)))
 
 
 def _list_existing(manifest: ChunkManifest) -> Ints:
@@ -566,14 +528,6 @@ def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: F
         return False
     missing = _list_existing(fragment.manifest).size < fragment.manifest.size
     return not missing or all(p == pipeline for p in known)
-
-
-def _crop_manifest(
-    manifest: ChunkManifest, origin: tuple[int, ...], shape: tuple[int, ...]
-) -> ChunkManifest:
-    for axis, (begin, count) in enumerate(zip(origin, shape, strict=True)):
-        manifest = manifest.take(axis, slice(begin, begin + count))
-    return manifest
 
 
 # ---------------------------------------------------------------------- cutting
@@ -618,20 +572,16 @@ def _check_edges(array: ManifestArray, region: Box) -> None:
         for axis, (low, high) in enumerate(inside):
             edges = fragment.edges(axis)
             if not np.isin([low, high], edges).all():
+                shown = ", ".join(map(str, edges[:4].tolist())) + ", ..." * (edges.size > 4)
                 raise CombineError(
                     f"the region {_format_box(region)} cuts compressed chunks of the set, which "
-                    f"begin at {_format_edges(edges)} along axis {axis}; choose a region of whole "
+                    f"begin at {shown} along axis {axis}; choose a region of whole "
                     f"chunks, or cut the template in shorter ones"
                 )
 
 
 def _format_box(box: Box) -> str:
     return ", ".join(f"{start}:{stop}" for start, stop in box)
-
-
-def _format_edges(edges: Ints) -> str:
-    shown = ", ".join(map(str, edges[:4].tolist()))
-    return f"{shown}, ..." if edges.size > 4 else shown
 
 
 # ---------------------------------------------------------------------- boxes

@@ -1,7 +1,4 @@
-"""Which source file covers which positions of a dimension.
-
-Which encodings lie where in an array, seen along two of its axes: facts for pictures.
-"""
+"""Which source file covers which positions of a dimension, and where which encodings lie."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The text and HTML views of virtual arrays, made from references without reading.
-
-The picture of the chunk grid of a virtual array, with the key to its shades.
-"""
+"""The text, HTML and picture of virtual arrays, made from references without reading."""
 
 from __future__ import annotations
 
@@ -84,10 +81,16 @@ class ChunkBins:
 
 def bin_chunks(array: ManifestArray) -> ChunkBins:
     """Count the chunks of a `ManifestArray` in bins, without reading or requesting anything."""
-    axes = _choose_axes(array)
+    # those that are cut into chunks are drawn, then the last ones
+    cut = [i for i in range(array.ndim) if any(f.axes[i].nchunks > 1 for f in array.fragments)]
+    whole = [i for i in reversed(range(array.ndim)) if i not in cut]
+    axes = tuple(sorted([*cut, *whole][:3]))
     edges = [_cut_axis(array, a, n) for a, n in zip(axes, MOST_BINS[len(axes)], strict=True)]
     bins = [e.size - 1 for e in edges]
-    numbers = _number_equal(array.pipelines)
+    first: dict[CodecPipeline, int] = {}
+    same = [first.setdefault(p, n) for n, p in enumerate(array.pipelines)]
+    # missing chunks have number 0, even where no chunk has a pipeline
+    numbers = np.array(same or [0], np.int64)
     found = [
         known and known._replace(pipeline=numbers[known.pipeline])
         for known in (find_known(f.manifest) for f in array.fragments)
@@ -100,7 +103,8 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     counts = np.zeros((FIRST_KIND + kinds, *bins), np.int64)
     covered, before = np.zeros(bins, np.int64), 0
     for fragment, known, number in zip(array.fragments, columns, files, strict=True):
-        overlaps = _find_overlaps(fragment, dict(zip(axes, edges, strict=True)))
+        cuts = dict(zip(axes, edges, strict=True))
+        overlaps = [_find_overlap(fragment, axis, cuts.get(axis)) for axis in range(array.ndim)]
         covered += _multiply([o.elements for o in overlaps]).reshape(bins)
         kind = known and _number_kinds(known, encodings, before if alternates else None)
         _add_chunks(counts, fragment, overlaps, known, kind)
@@ -117,13 +121,6 @@ def _assume(fragment: Fragment, array: ManifestArray) -> Known | None:
         return None
     nothing = np.zeros((1,) * array.ndim, np.int64)
     return Known(nothing, nothing, nothing + used[0])
-
-
-def _choose_axes(array: ManifestArray) -> tuple[int, ...]:
-    """Return the axes to draw: those that are cut into chunks, then the last ones."""
-    cut = [i for i in range(array.ndim) if any(f.axes[i].nchunks > 1 for f in array.fragments)]
-    whole = [i for i in reversed(range(array.ndim)) if i not in cut]
-    return tuple(sorted([*cut, *whole][:3]))
 
 
 def _cut_axis(array: ManifestArray, axis: int, most: int) -> Ints:
@@ -152,18 +149,11 @@ class Overlap(NamedTuple):
     elements: Ints
 
 
-def _find_overlaps(fragment: Fragment, edges: dict[int, Ints]) -> list[Overlap]:
-    """Return the overlaps along every axis; an axis that is not drawn is one bin."""
-    return [
-        _find_overlap(fragment, axis, edges[axis])
-        if axis in edges
-        else Overlap(np.array([0]), np.array([cut.nchunks]), np.array([cut.size]))
-        for axis, cut in enumerate(fragment.axes)
-    ]
-
-
-def _find_overlap(fragment: Fragment, axis: int, edges: Ints) -> Overlap:
+def _find_overlap(fragment: Fragment, axis: int, edges: Ints | None) -> Overlap:
+    """Return what a fragment has of each bin along an axis; one that is not drawn is one bin."""
     cut = fragment.axes[axis]
+    if edges is None:
+        return Overlap(np.array([0]), np.array([cut.nchunks]), np.array([cut.size]))
     inside = np.clip(edges - fragment.start[axis], 0, cut.size)
     elements = np.diff(inside)
     # a bin without elements has no chunks
@@ -189,14 +179,6 @@ def _find_encodings(array: ManifestArray, columns: Sequence[Known | None]) -> tu
         pipeline, there = np.broadcast_arrays(known.pipeline, known.file != MISSING)
         used |= set(np.unique(pipeline[there]).tolist())
     return tuple(sorted(used)) if len(used) > 1 else ()
-
-
-def _number_equal(pipelines: Sequence[CodecPipeline]) -> Ints:
-    """Return a number for each pipeline; equal pipelines have one number."""
-    first: dict[CodecPipeline, int] = {}
-    numbers = [first.setdefault(p, n) for n, p in enumerate(pipelines)]
-    # missing chunks have number 0, even where no chunk has a pipeline
-    return np.array(numbers or [0], np.int64)
 
 
 def _number_kinds(known: Known, encodings: tuple[int, ...], before: int | None) -> Ints:
@@ -276,15 +258,12 @@ def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Mark
     """Return the picture of the chunks of a `ManifestArray`, and below it what its shades mean.
 
     It reads and requests nothing: references that lie elsewhere are drawn as unread.
-
-    Parameters
-    ----------
-    array : ManifestArray
-    dims : sequence of str, optional
-        Names of its axes.
     """
     found = bin_chunks(array)
-    faces, shades = _list_faces(found), _choose_shades(found)
+    faces = _list_faces(found)
+    shades = [style.shade_of(n) for n in range(found.counts.shape[0] - FIRST_KIND)]
+    if found.alternates:
+        shades = [style.SERIES[0], style.NEXT]
     drawn = _draw_grid(array, found, [_make_face(face, shades) for face in faces], dims)
     meanings = _list_meanings(array, found, faces, shades)
     return element("div", drawn, key(meanings), _note(array, found, faces, dims))
@@ -300,13 +279,6 @@ def _list_faces(found: ChunkBins) -> list[Ints]:
     if len(found.axes) == 3:
         return [counts.sum(2), counts.sum(3).swapaxes(1, 2), counts.sum(1)]
     return [counts if len(found.axes) == 2 else counts.reshape(counts.shape[0], 1, -1)]
-
-
-def _choose_shades(found: ChunkBins) -> list[Shade]:
-    """Return the shade of each kind."""
-    if found.alternates:
-        return [style.SERIES[0], style.NEXT]
-    return [style.shade_of(n) for n in range(found.counts.shape[0] - FIRST_KIND)]
 
 
 def _draw_grid(
@@ -426,13 +398,7 @@ def describe_arrays(
 ) -> Markup:
     """Return a table beside a picture of arrays that are cut into chunks alike.
 
-    Parameters
-    ----------
-    arrays : sequence of ManifestArray
-    found : Survey
-        The numbers of all of them.
-    dims : sequence of str, optional
-        Names of their axes.
+    ``found`` has the numbers of all of them, and ``dims`` the names of their axes.
     """
     return element(
         "div", _describe_in_table(arrays, found), draw_chunks(arrays[0], dims), class_="vds-side"
@@ -444,7 +410,7 @@ def _describe_in_table(arrays: Sequence[ManifestArray], found: Survey) -> Markup
     array, count = arrays[0], found.chunks - found.missing - found.unread
     shape = list_chunk_lengths(array)
     rows: list[tuple[str, object, object]] = [
-        ("Shape", _format_shape(array.shape), f"({', '.join(shape)}{',' * (len(shape) == 1)})"),
+        ("Shape", str(tuple(array.shape)), f"({', '.join(shape)}{',' * (len(shape) == 1)})"),
         ("Values", format_bytes(sum(a.nbytes for a in arrays)), _share(found.decoded, count)),
         ("Stored", format_stored(found), _share(found.stored, count)),
     ]
@@ -464,10 +430,6 @@ def _describe_in_table(arrays: Sequence[ManifestArray], found: Survey) -> Markup
         for name, value in wide.items()
     )
     return element("table", element("tbody", head, *pairs, *lines), class_="vds-facts")
-
-
-def _format_shape(shape: Sequence[int]) -> str:
-    return str(tuple(shape))
 
 
 def list_chunk_lengths(array: ManifestArray) -> list[str]:
@@ -494,13 +456,10 @@ def format_stored(found: Survey) -> str:
         return "not known" if found.unread else "nothing"
     if found.unread:
         return f"at least {format_bytes(found.stored)}"
-    return f"{format_bytes(found.stored)}{_format_ratio(found)}"
-
-
-def _format_ratio(found: Survey) -> str:
     if found.ratio is None or found.ratio < 1.05:
-        return ""
-    return f", {found.ratio:,.{0 if found.ratio >= 100 else 1}f}× smaller"
+        return format_bytes(found.stored)
+    ratio = f"{found.ratio:,.{0 if found.ratio >= 100 else 1}f}"
+    return f"{format_bytes(found.stored)}, {ratio}× smaller"
 
 
 def _format_chunks(arrays: Sequence[ManifestArray], found: Survey) -> str:

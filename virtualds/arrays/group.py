@@ -235,16 +235,13 @@ class ManifestGroup:
         ValueError
             The path is not a string.
         """
-        found = self
-        for part in filter(None, normalise_group_path(path, self._names_below).split("/")):
-            found = found.groups[part]
-        return found
+        return self._follow(normalise_group_path(path, lambda path: self._follow(path).groups))
 
-    def _names_below(self, path: str) -> Collection[str]:
+    def _follow(self, path: str) -> ManifestGroup:
         found = self
         for part in filter(None, path.split("/")):
             found = found.groups[part]
-        return found.groups
+        return found
 
     def leave_out(self, names: Iterable[str]) -> ManifestGroup:
         """Return the group without some variables, which still decide how the others decode."""

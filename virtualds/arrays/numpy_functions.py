@@ -50,7 +50,14 @@ def getitem(array: ManifestArray, key: Any) -> Any:
         return _index_pointwise(array, full, apart)
     for i, positions in zip(advanced, mesh, strict=True):
         full[i] = positions
-    found = _insert(_index_orthogonally(array, full), new_axes)
+    found: Any = _index_virtually(array, full)
+    if found is None:
+        counts = [_count_elements(k, n) for k, n in zip(full, array.shape, strict=True)]
+        nbytes = prod(counts) * array.dtype.itemsize
+        array.check_limit(nbytes)
+        array.warn_of_copy(nbytes, "an index with a step or with positions")
+        found = array.read(tuple(full))
+    found = reduce(np.expand_dims, new_axes, found)
     if apart and len(advanced) > 1:
         return np.moveaxis(found, advanced, range(len(advanced)))
     return found
@@ -58,7 +65,8 @@ def getitem(array: ManifestArray, key: Any) -> Any:
 
 def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
     """Return one entry per axis (masks as positions), the new axes, and the ellipsis's place."""
-    used = sum((k is not None and k is not Ellipsis and _count_axes(k)) or 0 for k in entries)
+    given = [k for k in entries if k is not None and k is not Ellipsis]
+    used = sum(k.ndim if isinstance(k, np.ndarray) and k.dtype == bool else 1 for k in given)
     rank = len(array.shape)
     if used > rank:
         raise IndexError(
@@ -78,7 +86,13 @@ def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[i
             new_axes.append(place)
             place += 1
         elif isinstance(k, np.ndarray) and k.dtype == bool:
-            full += _positions_of(k, array, len(full))
+            shape = array.shape[len(full) : len(full) + k.ndim]
+            if k.shape != shape:
+                raise IndexError(
+                    f"{array.label}: a mask of {k.shape} for axes of {shape}; make it of their "
+                    f"shape"
+                )
+            full += k.nonzero()
             place += 1
         else:
             full.append(k)
@@ -92,37 +106,16 @@ def _normalise_entry(key: Any) -> Any:
     if isinstance(key, bool | np.bool_):
         return np.asarray(key)
     if np.ndim(key) == 0:
-        return _to_int(key)
+        try:
+            return operator.index(key)
+        except TypeError as error:
+            raise IndexError(
+                f"virtual array: {key!r} cannot index; use integers, slices or arrays"
+            ) from error
     positions = np.asarray(key)
     if positions.dtype.kind not in "iub" and positions.size:
         raise IndexError(f"virtual array: {positions.dtype} cannot index; use integers or booleans")
     return positions if positions.size else positions.astype(np.int64)
-
-
-def _to_int(key: Any) -> int:
-    try:
-        return operator.index(key)
-    except TypeError as error:
-        raise IndexError(
-            f"virtual array: {key!r} cannot index; use integers, slices or arrays"
-        ) from error
-
-
-def _positions_of(mask: npt.NDArray[np.bool_], array: ManifestArray, axis: int) -> list[Ints]:
-    """Return the positions, per axis, where a mask of the axes from ``axis`` on is true."""
-    shape = array.shape[axis : axis + mask.ndim]
-    if mask.shape != shape:
-        raise IndexError(
-            f"{array.label}: a mask of {mask.shape} for axes of {shape}; make it of their shape"
-        )
-    return list(mask.nonzero())
-
-
-def _count_axes(key: Any) -> int:
-    """Return how many axes an entry indexes."""
-    if isinstance(key, np.ndarray) and key.dtype == bool:
-        return key.ndim
-    return 1
 
 
 def _find_open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
@@ -153,29 +146,13 @@ def _are_apart(full: list[Any], gap: int) -> bool:
     return len(places) <= places[-1] - places[0] or places[0] < gap <= places[-1]
 
 
-def _index_orthogonally(array: ManifestArray, full: list[Any]) -> Any:
-    """Index each axis independently: virtually if it pays, else by reading."""
-    if (virtual := _index_virtually(array, full)) is not None:
-        return virtual
-    counts = [_count_elements(k, n) for k, n in zip(full, array.shape, strict=True)]
-    nbytes = prod(counts) * array.dtype.itemsize
-    array.check_limit(nbytes)
-    array.warn_of_copy(nbytes, "an index with a step or with positions")
-    return array.read(tuple(full))
-
-
 def select_virtually(
     array: ManifestArray, key: tuple[Any, ...], together: bool
 ) -> ManifestArray | None:
-    """Return the selection of a key as a virtual array, None if it must be read.
+    """Return the selection of a key, with an entry per axis, as a virtual array; None to read it.
 
-    Parameters
-    ----------
-    array : ManifestArray
-    key : tuple of int, slice or array of int, one per axis
-    together : bool
-        Whether the key holds arrays that broadcast to the shape of the result. Otherwise every
-        entry selects along its own axis.
+    Arrays that select ``together`` broadcast to the shape of the result. Otherwise every entry
+    selects along its own axis.
     """
     if together:
         return _select_together(array, [np.asarray(k) for k in key])
@@ -239,11 +216,7 @@ def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
         positions = np.arange(start, stop, step)
     else:
         positions = count_from_front(np.atleast_1d(key), size, axis)
-    return _cut_positions(positions)
-
-
-def _cut_positions(positions: Ints) -> list[Segment]:
-    """Cut positions where they neither rise by one nor repeat."""
+    # cut where they neither rise by one nor repeat
     found: list[Segment] = []
     for start, stop in find_runs(positions):
         if found and stop - start == 1 and found[-1][:2] == (start, stop):
@@ -285,10 +258,6 @@ def _count_elements(key: Any, size: int) -> int:
     if isinstance(key, slice):
         return len(range(*key.indices(size)))
     return int(np.size(key))
-
-
-def _insert(array: Any, new_axes: list[int]) -> Any:
-    return reduce(np.expand_dims, new_axes, array)
 
 
 NUMPY_FUNCTIONS[np.ndarray.__getitem__] = getitem
@@ -538,8 +507,11 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         return NotImplemented
     mask = np.asarray(condition)
     x = x.broadcast_to(np.broadcast_shapes(mask.shape, x.shape))
-    kept = _separate(mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape))
-    if kept is None:
+    mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
+    axes = range(mask.ndim)
+    kept = [np.asarray(mask.any(axis=tuple(j for j in axes if j != i))) for i in axes]
+    # else the mask is no product of a mask along each axis
+    if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(along)) for along in kept):
         return NotImplemented
     stretches = [find_runs(np.flatnonzero(along)) for along in kept]
     if prod(map(len, stretches)) > FREE_STRETCHES + 2 * x.nchunks:
@@ -550,15 +522,6 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         if not kept[axis].all():
             x = x.keep(axis, runs)
     return replace(x, fill_value=fill)
-
-
-def _separate(mask: npt.NDArray[Any]) -> list[npt.NDArray[np.bool_]] | None:
-    """Return one mask per axis whose product is ``mask``, or None if there are none."""
-    axes = range(mask.ndim)
-    along = [np.asarray(mask.any(axis=tuple(j for j in axes if j != i))) for i in axes]
-    if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(m)) for m in along):
-        return None
-    return along
 
 
 @implements(np.pad)

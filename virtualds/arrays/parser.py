@@ -113,10 +113,8 @@ class NativeReader:
             return None
 
 
-@cache
-def _find_version(package: str) -> str:
-    """Return the version of an installed package; its metadata take milliseconds to read."""
-    return version(package)
+_find_version = cache(version)
+"""Returns the version of an installed package, whose metadata take milliseconds to read."""
 
 
 def region_of(array: Any, wanted: NativeRegion) -> Array:

@@ -45,7 +45,13 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
         }
     )
     # a set of strings is made in a tenth of the time of a look for repeated ones
-    return table if len(set(urls)) == len(urls) else _join_repeated(table)
+    if len(set(urls)) == len(urls):
+        return table
+    # several lists have the same file
+    same = [name for name in table.columns if name != "chunks"]
+    chunks = table.groupby(same, dropna=False, sort=False)["chunks"].sum()
+    first = table.drop_duplicates(same, ignore_index=True)
+    return first.assign(chunks=chunks.to_numpy())
 
 
 def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
@@ -55,7 +61,10 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
     for manifest in manifests:
         found = manifest.count_stored()
         if found is None:
-            _add_references(others, manifest)
+            for _, rows in iterate_references(manifest):
+                used = np.bincount(rows.file[rows.file >= 0], minlength=len(rows.files))
+                for file, count in zip(rows.files, used.tolist(), strict=True):
+                    others[file] = others.get(file, 0) + count
         elif known := stored.get(found.name):
             stored[found.name] = known._replace(chunks=known.chunks + found.chunks)
         else:
@@ -66,28 +75,12 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
     return [rest, *stored.values()]
 
 
-def _add_references(counts: dict[SourceFile, int], manifest: ChunkManifest) -> None:
-    """Count the references of a manifest, one after the other."""
-    for _, rows in iterate_references(manifest):
-        used = np.bincount(rows.file[rows.file >= 0], minlength=len(rows.files))
-        for file, count in zip(rows.files, used.tolist(), strict=True):
-            counts[file] = counts.get(file, 0) + count
-
-
 def _to_numbers(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Return integers as they are where all are known; else with None or NaN in place of others."""
     known = column != NO_NUMBER
     if known.any():
         return column if known.all() else np.where(known, column, np.nan)
     return np.full(column.shape, None, object)
-
-
-def _join_repeated(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each file, where several lists have the same one."""
-    same = [name for name in table.columns if name != "chunks"]
-    chunks = table.groupby(same, dropna=False, sort=False)["chunks"].sum()
-    first = table.drop_duplicates(same, ignore_index=True)
-    return first.assign(chunks=chunks.to_numpy())
 
 
 def load_deferred(array: ManifestArray) -> ManifestArray:
@@ -138,15 +131,7 @@ def move_group(group: ManifestGroup, move: Callable[[SourceFile], SourceFile]) -
 def make_prefix_changer(
     prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
 ) -> Callable[[str], str]:
-    """Return a function that replaces the prefix of a url.
-
-    Raises
-    ------
-    TypeError
-        The prefixes are no dict.
-    ValueError
-        A prefix is not that of any url of the arrays.
-    """
+    """Return a function that replaces prefixes of urls; some array must have each of them."""
     change = PrefixChange.of(prefixes)
     change.demand_used(file.url for array in arrays for file in array.sources)
     return change
@@ -154,25 +139,13 @@ def make_prefix_changer(
 
 @dataclass(frozen=True)
 class PrefixChange:
-    """Replaces prefixes of urls; of several, the longest counts.
-
-    Parameters
-    ----------
-    prefixes : mapping of str to str
-        Old to new, both absolute and without a slash at the end.
-    """
+    """Replaces prefixes of urls, absolute and without a slash at the end; the longest counts."""
 
     prefixes: Mapping[str, str]
 
     @classmethod
     def of(cls, prefixes: Mapping[str, str]) -> PrefixChange:
-        """Return the change that a user gives.
-
-        Raises
-        ------
-        TypeError
-            The prefixes are no dict.
-        """
+        """Return the change from old to new prefixes that a user gives; refuse all but a dict."""
         if not isinstance(prefixes, Mapping):
             raise TypeError(
                 f"rename_paths {prefixes!r}: give a dict of old to new prefixes of urls, or a "
@@ -188,13 +161,7 @@ class PrefixChange:
         return url
 
     def demand_used(self, urls: Iterable[str]) -> None:
-        """Refuse a prefix that no url has.
-
-        Raises
-        ------
-        ValueError
-            There is one.
-        """
+        """Refuse a prefix that no url has."""
         known = set(urls)
         for old in self.prefixes:
             if not any(_is_below_prefix(url, old) for url in known):
@@ -244,7 +211,11 @@ def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:
 
 def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
     data = variable.data
-    if not isinstance(data, ManifestArray) or not any(map(_may_lead_inside, data.fragments)):
+    if not isinstance(data, ManifestArray):
+        return variable
+    # urls of files inside archives have two parts
+    manifests = [f.manifest for f in data.fragments if not f.manifest.is_in_set]
+    if not any("::" in file.url for manifest in manifests for file in manifest.files):
         return variable
     data = _resolve_deflated(data)
     codecs = all(pipeline.codecs for pipeline in data.pipelines)
@@ -252,12 +223,6 @@ def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
     if data is variable.data and all(map(is_, fragments, data.fragments)):
         return variable
     return replace(variable, data=replace(data, fragments=fragments))
-
-
-def _may_lead_inside(fragment: Fragment) -> bool:
-    """Say whether references may lead to files inside archives: their urls have two parts."""
-    manifest = fragment.manifest
-    return not manifest.is_in_set and any("::" in file.url for file in manifest.files)
 
 
 def _resolve_deflated(array: ManifestArray) -> ManifestArray:

@@ -15,19 +15,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import gcd
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.alignment import find_regular_chunks
-from virtualds.chunks.columns import INLINE, MISSING, Ints, compact
+from virtualds.chunks.alignment import find_regular_chunks, find_regular_length
+from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError
-from virtualds.reading.plan import count_elements, cut_axis, enter_axis
+from virtualds.reading.plan import are_whole_in_files, count_elements, cut_axis, enter_axis
 
 # ---------------------------------------------------------------------- regular chunks
 # Cuts uncompressed chunks so that an array lies on one regular grid of chunks.
@@ -72,10 +72,10 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     if len(array.pipelines) != 1 or not array.gaps_read_as_missing:
         return array
     cut = _find_cut(array, permuted)
-    if cut is None or not all(_is_plain(f, array.pipelines[0]) for f in array.fragments):
+    pipeline = array.pipelines[0]
+    if cut is None or not all(are_whole_in_files(f, pipeline) for f in array.fragments):
         return array
     depth, length = cut
-    pipeline = array.pipelines[0]
     if _count_pieces(array, depth, length) > MOST_SMALL_PIECES:
         return array
     fragments = tuple(_cut_alike(f, pipeline, depth, length) for f in array.fragments)
@@ -92,17 +92,14 @@ def _drop_flat_axes(array: ManifestArray) -> ManifestArray:
         for axis in range(array.ndim)
         if all(f.axes[axis].stored_lengths() <= {1} for f in array.fragments)
     }
-    layouts = [tuple(e for e in p.layout if not _is_flat(e, flat)) for p in array.pipelines]
-    if all(
-        a == p.layout or _is_sorted(p.layout) for a, p in zip(layouts, array.pipelines, strict=True)
-    ):
+    layouts = [
+        tuple(e for e in p.layout if (e.length > 1 if isinstance(e, FixedAxis) else e not in flat))
+        for p in array.pipelines
+    ]
+    found = list(zip(array.pipelines, layouts, strict=True))
+    if all(layout == p.layout or _is_sorted(p.layout) for p, layout in found):
         return array
-    found = zip(array.pipelines, layouts, strict=True)
     return replace(array, pipelines=tuple(replace(p, layout=layout) for p, layout in found))
-
-
-def _is_flat(entry: int | FixedAxis, flat: set[int]) -> bool:
-    return entry.length == 1 if isinstance(entry, FixedAxis) else entry in flat
 
 
 def _is_sorted(layout: Layout) -> bool:
@@ -118,54 +115,32 @@ def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
     if pipeline.codecs or not array.fragments:
         return None
     layout = pipeline.layout
-    wanted = [k for k, entry in enumerate(layout) if _needs_cut(array, entry)]
+    lengths = [
+        None if isinstance(e, FixedAxis) else find_regular_length(array.shape, array.fragments, e)
+        for e in layout
+    ]
+    # along these, chunks have no one length, or hidden elements
+    wanted = [
+        k
+        for k, entry in enumerate(layout)
+        if (entry.length > 1 if isinstance(entry, FixedAxis) else lengths[k] is None)
+    ]
     depth = max(wanted, default=-1)
-    while not permuted and depth + 1 < len(layout) and not _is_sorted(_rest(layout, depth)):
+    while not permuted and depth + 1 < len(layout):
+        # what is left where the axes before the depth have one element each
+        behind = layout[max(depth, 0) :]
+        if depth >= 0 and isinstance(behind[0], FixedAxis):
+            behind = behind[1:]
+        if _is_sorted(behind):
+            break
         depth += 1
     if depth < 0:
         return None
     entry = layout[depth]
-    if isinstance(entry, FixedAxis):
-        return depth, 1
-    if depth not in wanted:
-        return depth, find_regular_length(array, entry) or 1
+    if isinstance(entry, FixedAxis) or depth not in wanted:
+        return depth, lengths[depth] or 1
     edges = [f.edges(entry) for f in array.fragments]
     return depth, gcd(*np.concatenate(edges).tolist()) or 1
-
-
-def _rest(layout: Layout, depth: int) -> Layout:
-    """Return the layout that is left if the axes before a depth have one element each."""
-    rest = layout[max(depth, 0) :]
-    return rest[1:] if depth >= 0 and isinstance(rest[0], FixedAxis) else rest
-
-
-def _needs_cut(array: ManifestArray, entry: int | FixedAxis) -> bool:
-    """Say whether chunks have no one length along a stored axis, or hidden elements."""
-    if isinstance(entry, FixedAxis):
-        return entry.length > 1
-    return find_regular_length(array, entry) is None
-
-
-def find_regular_length(array: ManifestArray, axis: int) -> int | None:
-    """Return the one length of all chunks along an axis of a regular grid, or None."""
-    found = {f.axes[axis].chunk for f in array.fragments}
-    length = found.pop() if len(found) == 1 else None
-    if length is None:
-        return None
-    whole = all(
-        f.start[axis] % length == 0
-        and (f.stop[axis] % length == 0 or f.stop[axis] == array.shape[axis])
-        for f in array.fragments
-    )
-    return length if whole else None
-
-
-def _is_plain(fragment: Fragment, pipeline: CodecPipeline) -> bool:
-    """Say whether all chunks lie in files, each of its full length."""
-    manifest = fragment.manifest.loaded()
-    whole = pipeline.dtype.itemsize * count_elements(fragment, pipeline.layout)
-    sound = (manifest.length == whole) | (manifest.file == MISSING)
-    return bool(sound.all()) and not (compact(manifest.file) == INLINE).any()
 
 
 def _count_pieces(array: ManifestArray, depth: int, length: int) -> int:
@@ -264,11 +239,8 @@ def cut_chunks(
 
 def can_be_cut(array: ManifestArray) -> bool:
     """Say whether the chunks of an array are uncompressed and in one order."""
-    return not any(p.codecs for p in array.pipelines) and len({*_list_orders(array)}) == 1
-
-
-def _list_orders(array: ManifestArray) -> list[tuple[Any, int]]:
-    return [(p.layout, p.dtype.itemsize) for p in array.pipelines]
+    orders = {(p.layout, p.dtype.itemsize) for p in array.pipelines}
+    return len(orders) == 1 and not any(p.codecs for p in array.pipelines)
 
 
 def _cut_fragment(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import prod
+from operator import add, is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -54,18 +55,9 @@ def find_known(manifest: ChunkManifest) -> Known | None:
 class Survey:
     """Numbers about the chunks of an array.
 
-    Parameters
-    ----------
-    chunks : int
-        All chunks, missing ones too.
-    missing : int
-        Chunks without a reference, as far as they are known.
-    stored : int
-        Bytes of the chunks, as far as they are known.
-    decoded : int
-        Bytes of the values in these chunks.
-    unread : int
-        Chunks whose references lie in a set or a source file, where nobody has looked.
+    ``chunks`` counts all chunks, ``missing`` those without a reference, and ``unread`` those whose
+    references lie in a set or a source file, where nobody has looked. ``stored`` are the bytes of
+    the chunks that are known, and ``decoded`` those of the values in them.
     """
 
     chunks: int = 0
@@ -80,24 +72,13 @@ class Survey:
         return self.decoded / self.stored if self.stored else None
 
     def __add__(self, other: Survey) -> Survey:
-        return Survey(
-            self.chunks + other.chunks,
-            self.missing + other.missing,
-            self.stored + other.stored,
-            self.decoded + other.decoded,
-            self.unread + other.unread,
-        )
+        return Survey(*map(add, astuple(self), astuple(other)))
 
 
 def survey(array: ManifestArray, *, read: bool = False) -> Survey:
     """Return the numbers of the chunks of an array.
 
-    Parameters
-    ----------
-    array : ManifestArray
-    read : bool
-        Whether to read references that lie in a set or a source file; else their chunks are
-        counted as unread, and nothing is read or requested.
+    References that lie in a set or a source file are read only if ``read`` is true.
     """
     found = (_survey_fragment(f, array.dtype.itemsize, read) for f in array.fragments)
     return sum(found, Survey())
@@ -116,7 +97,9 @@ def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> Survey:
     everything = bool(there.all())
     elements = prod(fragment.shape) if everything else _count_elements(fragment.axes, there)
     missing = 0 if everything else size - int(there.sum()) * (size // max(there.size, 1))
-    stored = _sum_lengths(known.length, there, size)
+    # of a column that does not change along an axis, one element stands for all
+    length = known.length if everything else np.where(there, known.length, 0)
+    stored = int(length.sum()) * (size // max(length.size, 1))
     return Survey(size, missing, stored, elements * itemsize)
 
 
@@ -127,18 +110,13 @@ def _survey_rows(
     size = fragment.manifest.size
     found = Survey(size, missing=size)
     for places, length in parts:
-        elements = _count_placed(fragment, places)
-        found += Survey(0, -places.size, int(length.sum()), elements * itemsize)
+        shown = np.ones(places.size, np.int64)
+        # numpy refuses numbers of a grid without axes
+        numbers = np.unravel_index(places, fragment.manifest.shape) if fragment.axes else ()
+        for axis, number in zip(fragment.axes, numbers, strict=True):
+            shown *= axis.edges_at(number + 1) - axis.edges_at(number)
+        found += Survey(0, -places.size, int(length.sum()), int(shown.sum()) * itemsize)
     return found
-
-
-def _sum_lengths(length: npt.NDArray[Any], there: npt.NDArray[np.bool_], size: int) -> int:
-    """Return the sum of the lengths of all chunks of a grid that exist."""
-    shape = np.broadcast_shapes(length.shape, there.shape)
-    repeats = size // max(prod(shape), 1)
-    if there.all():
-        return int(length.sum()) * (size // max(length.size, 1))
-    return int(np.where(there, length, 0).sum()) * repeats
 
 
 def _count_elements(axes: Sequence[ChunkAxis], there: npt.NDArray[np.bool_]) -> int:
@@ -149,16 +127,6 @@ def _count_elements(axes: Sequence[ChunkAxis], there: npt.NDArray[np.bool_]) -> 
         lengths = np.array([axis.size]) if along == 1 else axis.lengths
         counted = counted @ lengths
     return int(counted)
-
-
-def _count_placed(fragment: Fragment, places: Ints) -> int:
-    """Return how many elements the chunks of these numbers show."""
-    shown = np.ones(places.size, np.int64)
-    # numpy refuses numbers of a grid without axes
-    numbers = np.unravel_index(places, fragment.manifest.shape) if fragment.axes else ()
-    for axis, number in zip(fragment.axes, numbers, strict=True):
-        shown *= axis.edges_at(number + 1) - axis.edges_at(number)
-    return int(shown.sum())
 
 
 # ---------------------------------------------------------------------- files
@@ -172,7 +140,9 @@ def count_files(arrays: Sequence[ManifestArray]) -> int:
     pairs = ((manifest, manifest.files) for manifest in manifests)
     found = list({id(table): (manifest, table) for manifest, table in pairs}.values())
     for known, count in tuple(_counted):
-        if len(known) == len(found) and all(map(_has_table, known, found)):
+        # a manifest that is gone has no table
+        tables = [manifest and manifest.files for manifest in (one() for one in known)]
+        if len(tables) == len(found) and all(map(is_, tables, (table for _, table in found))):
             return count
     count = len(set().union(*(table for _, table in found)))
     _counted.append(([ref(manifest) for manifest, _ in found], count))
@@ -180,14 +150,6 @@ def count_files(arrays: Sequence[ManifestArray]) -> int:
 
 
 _counted: deque[tuple[list[ref[ChunkManifest]], int]] = deque(maxlen=KEPT)
-
-
-def _has_table(
-    known: ref[ChunkManifest], found: tuple[ChunkManifest, tuple[SourceFile, ...]]
-) -> bool:
-    """Say whether a manifest still lives, and has the table of another one."""
-    manifest = known()
-    return manifest is not None and manifest.files is found[1]
 
 
 class Used(NamedTuple):

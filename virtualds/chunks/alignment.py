@@ -138,16 +138,25 @@ def find_regular_chunks(
     if not fragments:
         return tuple(max(n, 1) for n in shape)
     chunks = []
-    for axis, size in enumerate(shape):
-        lengths = {f.axes[axis].chunk for f in fragments}
-        if len(lengths) != 1 or (length := lengths.pop()) is None:
+    for axis in range(len(shape)):
+        if (length := find_regular_length(shape, fragments, axis)) is None:
             return None
-        for fragment in fragments:
-            begin, end = fragment.start[axis], fragment.stop[axis]
-            if begin % length or (end % length and end != size):
-                return None
         chunks.append(length)
     return tuple(chunks)
+
+
+def find_regular_length(
+    shape: Sequence[int], fragments: Sequence[Fragment], axis: int
+) -> int | None:
+    """Return the one length of all chunks along an axis of a regular grid, or None."""
+    lengths = {f.axes[axis].chunk for f in fragments}
+    if len(lengths) != 1 or (length := lengths.pop()) is None:
+        return None
+    for fragment in fragments:
+        begin, end = fragment.start[axis], fragment.stop[axis]
+        if begin % length or (end % length and end != shape[axis]):
+            return None
+    return length
 
 
 def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> list[Ints] | None:

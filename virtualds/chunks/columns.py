@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import pairwise, repeat
 from math import prod
 from operator import is_
-from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ import numpy.typing as npt
 from virtualds.bounds import decode_stream
 from virtualds.errors import FormatError
 from virtualds.source_file import SourceFile, StorageOptions, sound
+
+if TYPE_CHECKING:
+    from virtualds.chunks.manifest import ChunkManifest
 
 Ints = npt.NDArray[np.int64]
 
@@ -49,13 +52,7 @@ class SlabRun(NamedTuple):
 
 
 class Slices(Sequence[slice]):
-    """A sequence of slices that are made on access: of a million slabs, few are needed.
-
-    Parameters
-    ----------
-    starts, stops : int64 array, shape (n,)
-    step : int, optional
-    """
+    """A sequence of slices that are made on access: of a million slabs, few are needed."""
 
     __slots__ = ("_starts", "_step", "_stops")
 
@@ -122,13 +119,7 @@ def to_slice(positions: Ints) -> AxisKey:
 
 
 def count_from_front(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
-    """Return positions along an axis, counted from its front.
-
-    Raises
-    ------
-    IndexError
-        They are no integers, or one lies outside the axis.
-    """
+    """Return positions along an axis, counted from its front; others are an `IndexError`."""
     if positions.dtype.kind not in "iu" and positions.size:
         raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
     counted = positions.astype(np.int64)
@@ -221,12 +212,7 @@ def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
     return hashlib.blake2b(text).hexdigest(), [*options]
 
 
-def as_grid_columns(given: Iterable[Any], shape: tuple[int, ...]) -> dict[str, Column]:
-    """Return the columns of a manifest over its grid, by name, of integers that they can hold."""
-    return {name: _spread(name, value, shape) for name, value in zip(COLUMNS, given, strict=True)}
-
-
-def _spread(name: str, value: Any, shape: tuple[int, ...]) -> Column:
+def spread_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
     """Return a column over the grid, of integers that it can hold."""
     if type(value) is int:
         # too large a number is refused below
@@ -256,16 +242,14 @@ def column_of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Co
 def settle_column(column: Column, shape: tuple[int, ...]) -> Column:
     """Give a column the shape of the grid; a constant one is held as one number."""
     spread = np.broadcast_to(column, shape)
-    if column.size and column.ndim and _is_one_value(column):
-        return np.broadcast_to(column[(0,) * column.ndim], shape)
-    return spread
-
-
-def _is_one_value(column: Column) -> bool:
+    if not column.size or not column.ndim:
+        return spread
     first = column[(0,) * column.ndim]
-    if column.size <= PIECE:  # as in scans of many files, which are not to wait for it
-        return bool((column == first).all())
-    return all((part == first).all() for _, (part,) in cut_columns(column))
+    # scans of many files, which have small columns, are not to wait for the cutting
+    small = column.size <= PIECE
+    pieces = [column] if small else (part for _, (part,) in cut_columns(column))
+    is_constant = all((part == first).all() for part in pieces)
+    return np.broadcast_to(first, shape) if is_constant else spread
 
 
 def cut_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list[Column]]]:
@@ -332,12 +316,7 @@ def concatenate_columns(
 ) -> Column:
     """Concatenate columns, keeping axes broadcast along which no part changes.
 
-    Parameters
-    ----------
-    parts : sequence of arrays
-    axis : int
-    tables : sequence, optional
-        For each part the number that each of its numbers becomes, or None if they stay.
+    ``tables`` have for each part what each of its numbers becomes, or None if they stay.
     """
     tables = [None] * len(parts) if tables is None else tables
     shape = list(parts[0].shape)
@@ -378,13 +357,8 @@ def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | N
 class JoinedTable(Generic[Item]):
     """Tables joined into one, with each item once.
 
-    Parameters
-    ----------
-    parts : tuple of tuples
-    items : tuple
-        The items of all parts, in the order in which they come first.
-    numbers : tuple of lists of int
-        For every part the indices of its items in ``items``.
+    ``items`` are those of all parts, in the order in which they come first; ``numbers`` are, for
+    every part, the indices of its items there.
     """
 
     parts: tuple[tuple[Item, ...], ...]
@@ -398,20 +372,17 @@ class JoinedTable(Generic[Item]):
         Otherwise a hundred variables of a million files would hold a hundred equal tables.
         """
         for known in tuple(_known):
-            if known._is_of(parts):
+            # items are compared by identity
+            if len(parts) == len(known.parts) and all(
+                part is own or (len(part) == len(own) and all(map(is_, part, own)))
+                for part, own in zip(parts, known.parts, strict=True)
+            ):
                 return known
         items: dict[Item, int] = {}
         numbers = tuple([items.setdefault(item, len(items)) for item in part] for part in parts)
         made = cls(tuple(parts), tuple(items), numbers)
         _known.append(made)
         return made
-
-    def _is_of(self, parts: Sequence[tuple[Item, ...]]) -> bool:
-        """Say whether these are the same parts, comparing items by identity."""
-        return len(parts) == len(self.parts) and all(
-            part is own or (len(part) == len(own) and all(map(is_, part, own)))
-            for part, own in zip(parts, self.parts, strict=True)
-        )
 
 
 def drop_repeated_tables(tables: Iterable[tuple[Item, ...]]) -> list[tuple[Item, ...]]:
@@ -431,8 +402,8 @@ LEVEL, RISE, EXPECTED = range(3)
 class PackedColumn(NamedTuple):
     """A column as compressed differences from expected values, less the least difference.
 
-    ``way`` is that of `_encode`; ``width`` is the bytes of a difference. All first bytes stand
-    before all second ones.
+    ``way`` is `LEVEL`, `RISE` or `EXPECTED`; ``width`` is the bytes of a difference. All first
+    bytes stand before all second ones.
     """
 
     shape: tuple[int, ...]
@@ -457,11 +428,7 @@ class SmallColumn(NamedTuple):
 def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | PackedColumn:
     """Return a column in few bytes, for `unpack`; one value is an integer.
 
-    Parameters
-    ----------
-    column : integer array
-    steps : integer array that broadcasts to it, optional
-        Expected differences between neighbouring values in C order.
+    ``steps`` are the expected differences between neighbouring values in C order.
     """
     if column.size == 1:
         return int(column.flat[0])
@@ -505,21 +472,15 @@ def _find_rises(steps: Values | None, shape: tuple[int, ...]) -> Flat | None:
     return np.broadcast_to(steps, shape).astype(np.int64).reshape(-1)
 
 
-def _encode(flat: Flat, rises: Flat | None, way: int) -> Flat:
-    """Return values, differences, or differences from the expected ones."""
-    if way == LEVEL:
-        return flat
-    # the first difference would be as large as the value; any other one packs better
-    found = np.empty_like(flat)
-    np.subtract(flat[1:], flat[:-1], out=found[1:])
-    if way == EXPECTED and rises is not None:
-        found[1:] -= rises[: flat.size - 1]
-    found[0] = found[1]
-    return found
-
-
 def _pack_column(flat: Flat, rises: Flat | None, way: int, shape: tuple[int, ...]) -> PackedColumn:
-    rest = _encode(flat, rises, way)
+    rest = flat
+    if way != LEVEL:
+        rest = np.empty_like(flat)
+        np.subtract(flat[1:], flat[:-1], out=rest[1:])
+        if way == EXPECTED and rises is not None:
+            rest[1:] -= rises[: flat.size - 1]
+        # the first difference would be as large as the value; any other one packs better
+        rest[0] = rest[1]
     least = int(rest.min())
     # 64-bit integers may wrap around here, and wrap back when they are unpacked
     small = (rest - least).view(np.uint64)
@@ -552,38 +513,23 @@ def unpack_table(packed: Any) -> Any:
 # Of references, made when a manifest is built.
 
 
-class References(Protocol):
-    """The columns of `virtualds.ChunkManifest`, and the tables that they count."""
-
-    @property
-    def files(self) -> tuple[SourceFile, ...]: ...
-    @property
-    def file(self) -> npt.NDArray[Any]: ...
-    @property
-    def offset(self) -> npt.NDArray[Any]: ...
-    @property
-    def length(self) -> npt.NDArray[Any]: ...
-    @property
-    def checksum(self) -> npt.NDArray[Any]: ...
-    @property
-    def inline(self) -> tuple[bytes, ...]: ...
-
-
-def check_references(manifest: References) -> None:
-    """Refuse references that cannot be right, naming the first.
-
-    Raises
-    ------
-    FormatError
-        A reference is empty, negative, or reaches past the end of its file, or a checksum is
-        neither 0 nor 2**32 + CRC-32.
-    """
+def check_references(manifest: ChunkManifest) -> None:
+    """Refuse references that `ChunkManifest.build` refuses, naming the first."""
     if not _lies_in_one_file(manifest):
         _check_places(manifest)
-    _check_checksums(compact(manifest.checksum))
+    column = compact(manifest.checksum)
+    if column.size == 1 and not column.flat[0]:
+        return
+    if all(sound(part).all() for _, (part,) in cut_columns(column)):
+        return
+    wrong = ~sound(column)
+    raise FormatError(
+        f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is not a checksum; "
+        f"give 2**32 + CRC-32 of its bytes, or 0 for none"
+    )
 
 
-def _lies_in_one_file(manifest: References) -> bool:
+def _lies_in_one_file(manifest: ChunkManifest) -> bool:
     """Say whether all chunks lie in the only file, and all references are valid."""
     file = compact(manifest.file)
     if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
@@ -598,7 +544,7 @@ def _lies_in_one_file(manifest: References) -> bool:
     )
 
 
-def _check_places(manifest: References) -> None:
+def _check_places(manifest: ChunkManifest) -> None:
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
     if file.size and not INLINE <= int(file.min()) <= int(file.max()) < len(manifest.files):
         raise FormatError(
@@ -620,19 +566,7 @@ def _check_places(manifest: References) -> None:
             _refuse(manifest, tuple(a + b for a, b in zip(first, place, strict=True)))
 
 
-def _check_checksums(column: npt.NDArray[Any]) -> None:
-    if column.size == 1 and not column.flat[0]:
-        return
-    if all(sound(part).all() for _, (part,) in cut_columns(column)):
-        return
-    wrong = ~sound(column)
-    raise FormatError(
-        f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is not a checksum; "
-        f"give 2**32 + CRC-32 of its bytes, or 0 for none"
-    )
-
-
-def _refuse(manifest: References, chunk_id: tuple[int, ...]) -> NoReturn:
+def _refuse(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> NoReturn:
     columns = (manifest.file, manifest.offset, manifest.length)
     file, offset, length = (int(column[chunk_id]) for column in columns)
     if file == INLINE:

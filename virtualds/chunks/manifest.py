@@ -25,7 +25,6 @@ from virtualds.chunks.columns import (
     Ints,
     JoinedTable,
     Reference,
-    as_grid_columns,
     check_references,
     column_of_rows,
     compact,
@@ -41,6 +40,7 @@ from virtualds.chunks.columns import (
     pack_table,
     renumber_files,
     settle_column,
+    spread_column,
     take_compact,
     take_rows,
     unpack,
@@ -266,7 +266,8 @@ class ChunkManifest(FamiliarNames):
             A column holds other than integers, or does not fit the grid.
         """
         demand_axes(len(shape), "a grid of chunks")
-        columns = as_grid_columns((file, offset, length, pipeline, checksum), shape)
+        given = zip(COLUMNS, (file, offset, length, pipeline, checksum), strict=True)
+        columns = {name: spread_column(name, value, shape) for name, value in given}
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
         check_references(manifest)
         return manifest
@@ -597,22 +598,18 @@ class ChunkManifest(FamiliarNames):
         """Return the manifest with only those files in its table that a chunk lies in."""
         if self.rows is not None:
             return self.rows.table.pruned(self)
-        file = compact(self.file)
-        used = find_distinct(file, len(self.files))
-        if used.size == len(self.files):
-            return self
-        table = np.full(len(self.files) + 2, MISSING, np.int32)
-        table[used] = np.arange(used.size)
-        table[-2:] = INLINE, MISSING
-        kept = tuple(map(self.files.__getitem__, used.tolist()))
-        return replace(self, files=kept, file=take_compact(self.file, lambda column: table[column]))
+        used = find_distinct(compact(self.file), len(self.files))
+        return self if used.size == len(self.files) else self._with_files_of(used)
 
     def with_files_in_turn(self, axis: int) -> ChunkManifest:
         """Return the manifest with its files in the order in which they come along an axis."""
         if self.rows is not None:
             return self.loaded().with_files_in_turn(axis)
         used = find_turn(np.moveaxis(self.file, axis, 0))
-        used = used[used >= 0]
+        return self._with_files_of(used[used >= 0])
+
+    def _with_files_of(self, used: Ints) -> ChunkManifest:
+        """Return the manifest with the files of these numbers alone, in their order."""
         numbers = np.full(len(self.files) + 2, MISSING, np.int32)
         numbers[used] = np.arange(used.size)
         numbers[-2:] = INLINE, MISSING
@@ -716,23 +713,10 @@ def _unpack_manifest(
 def iterate_blocks(
     manifest: ChunkManifest, start: int = 0, most: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield the numbers of chunks and the chunks, block by block.
+    """Yield the numbers of chunks and the chunks, from number ``start`` on, block by block.
 
     Callers that need all chunks of a manifest use this, so that a small set that claims thousands
-    of millions of chunks is refused soon.
-
-    Parameters
-    ----------
-    manifest : ChunkManifest
-    start : int
-        Number of the first chunk.
-    most : int
-        Chunks at a time.
-
-    Raises
-    ------
-    UnsupportedError
-        The blocks so far are almost empty.
+    of millions of chunks is refused soon: blocks that are almost empty are an `UnsupportedError`.
     """
     references, what = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
     for begin in range(start, manifest.size, most):
@@ -749,19 +733,7 @@ def iterate_references(
     """Yield the numbers of chunks that exist, rising, and the chunks, block by block.
 
     It takes the time of the references, however many chunks are missing, where the manifest knows
-    which chunks may exist.
-
-    Parameters
-    ----------
-    manifest : ChunkManifest
-    most : int
-        Chunks at a time.
-
-    Raises
-    ------
-    UnsupportedError
-        The manifest lies in a set that does not say which chunks exist, and the blocks so far are
-        almost empty.
+    which chunks may exist. Of another manifest, almost empty blocks are an `UnsupportedError`.
     """
     is_asked = manifest.size > MOST_LISTED or not manifest.is_in_set
     known = manifest.find_existing() if is_asked else None

@@ -174,19 +174,9 @@ class Table:
 
 
 class RowView(NamedTuple):
-    """The rows of a table that chunks have: ``first`` plus strides times places.
+    """The rows of a table that chunks have: ``first`` plus strides, in rows, times places.
 
-    Parameters
-    ----------
-    table : Table
-    shape : tuple of int
-        Chunks per axis.
-    strides : tuple of int
-        In rows, per axis.
-    first : int
-        Row of the first chunk.
-    renumbered : tuple of int, optional
-        Number in the array of each of the table's pipelines; by default their own.
+    ``renumbered`` are the numbers in the array of the table's pipelines; by default their own.
     """
 
     table: Table

@@ -5,10 +5,7 @@ numbers describe them. An archive of forecasts is a grid of initial times, lead 
 most of which do not exist yet: its table takes the memory of the references that exist. Both are
 computed or looked up when columns are asked for.
 
-Records of Parquet sets: files with rows of references, read when needed and kept.
-
-In all Parquet sets a row lies in record ``row // size``, and the records used last are kept; the
-contents of records differ.
+Of all Parquet sets a row lies in record ``row // size``, and the records used last are kept.
 """
 
 from __future__ import annotations
@@ -42,13 +39,7 @@ Record = TypeVar("Record")
 
 
 class RecordCache(Generic[Record]):
-    """The records that were used last, by name.
-
-    Parameters
-    ----------
-    most : int
-        Records that are kept.
-    """
+    """The records that were used last, by name: ``most`` of them, and at least two."""
 
     def __init__(self, most: int) -> None:
         self._most = max(2, most)
@@ -105,15 +96,9 @@ def share_opening(kind: type[Record], name: str, state: Mapping[str, Any]) -> Re
 
 
 def read_rows(ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]) -> ChunkManifest:
-    """Return the rows of these numbers, in their shape, asking every record once.
+    """Return the rows of these numbers, in their shape, asking every record of ``size`` rows once.
 
-    Parameters
-    ----------
-    ids : int64 array
-    size : int
-        Rows in a record.
-    rows : callable
-        Takes the number of a record and rising row numbers inside it.
+    ``rows`` takes the number of a record and rising row numbers inside it.
     """
     flat, where = np.unique(ids, return_inverse=True)
     if not flat.size:
@@ -140,11 +125,6 @@ def read_parquet(
 
     Only this thread touches the bytes. A thread of Arrow that releases them needs the interpreter;
     after the interpreter has ended, that would crash the process.
-
-    Raises
-    ------
-    FormatError
-        The file is not Parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -176,17 +156,8 @@ MOST_PIPELINES = 2
 class StridedReferences(Table):
     """References to ``count`` chunks of one length in one file, each ``step`` behind the last.
 
-    Parameters
-    ----------
-    file : SourceFile
-    first, step, length : int
-        Where the first chunk begins, how far apart chunks begin, and how long each is, in bytes.
-    count : int
-
-    Raises
-    ------
-    FormatError
-        The chunks do not lie inside the file.
+    ``first``, ``step`` and ``length`` are bytes. Chunks that do not lie inside the file are a
+    `FormatError`.
 
     Examples
     --------
@@ -247,16 +218,9 @@ class StridedReferences(Table):
 
 @dataclass(frozen=True, eq=False)
 class PlacedReferences(Table):
-    """References to the chunks of some numbers; all other chunks are missing.
+    """References to the chunks, ``rows``, of some numbers, rising; all other chunks are missing.
 
-    Parameters
-    ----------
-    numbers : int64 array, shape (n,)
-        The numbers of the chunks, rising.
-    rows : ChunkManifest, shape (n,)
-        The chunks.
-    rest : int
-        The pipeline of the missing chunks, which says what they are full of.
+    ``rest`` is the pipeline of the missing chunks, which says what they are full of.
 
     Examples
     --------
@@ -340,18 +304,9 @@ def spread_rows(rows: ChunkManifest, known: Any, rest: int = 0) -> ChunkManifest
 def build_sparse(
     numbers: Ints, rows: ChunkManifest, shape: tuple[int, ...], rest: int = 0
 ) -> ChunkManifest:
-    """Return the manifest of the chunks of some numbers; others are missing.
+    """Return the manifest of the chunks, ``rows``, of some numbers in C order of a grid, rising.
 
-    Parameters
-    ----------
-    numbers : int64 array
-        In C order of the grid, rising.
-    rows : ChunkManifest
-        The chunks.
-    shape : tuple of int
-        Chunks per axis.
-    rest : int
-        The pipeline of the missing chunks.
+    Others are missing, and have the pipeline ``rest``.
     """
     if not numbers.size:
         return ChunkManifest.build(shape, file=MISSING, pipeline=rest)
@@ -362,10 +317,7 @@ def build_sparse(
 def hold_in_memory(manifest: ChunkManifest) -> ChunkManifest:
     """Return a manifest with its references in memory, by position where most chunks are missing.
 
-    Raises
-    ------
-    UnsupportedError
-        They would be almost empty columns: the manifest does not say which chunks exist.
+    One that does not say which chunks exist, and would have almost empty columns, is refused.
     """
     known, used = manifest.find_existing(), manifest.used_pipelines(MOST_PIPELINES)
     if known is None or used.size != 1 or not is_sparse(manifest.size, known.size):
@@ -441,16 +393,10 @@ def _join_sparsely(manifests: Sequence[ChunkManifest], axis: int, rest: int) -> 
 
 @dataclass(frozen=True)
 class TiledReferences(Table):
-    """The references of manifests on one grid; other chunks are missing.
+    """The references of manifests on one grid, each with the chunk where it begins.
 
-    Where manifests share a chunk, the last one that has a reference to it counts.
-
-    Parameters
-    ----------
-    grid : tuple of int
-        Chunks per axis.
-    parts : tuple of pairs of a tuple of int and a ChunkManifest
-        The chunk of the grid where each begins.
+    Where manifests share a chunk, the last one that has a reference to it counts. Chunks that none
+    has are missing.
     """
 
     grid: tuple[int, ...]
@@ -549,15 +495,8 @@ def lay_over(
 ) -> ChunkManifest:
     """Return a manifest with the references of another one laid over it.
 
+    It begins at the chunk ``origin``. Where it has no reference, that of ``manifest`` stays.
     Nothing is read of manifests in sets. All chunks have the first pipeline.
-
-    Parameters
-    ----------
-    manifest : ChunkManifest
-    origin : tuple of int
-        The chunk where ``added`` begins.
-    added : ChunkManifest
-        Where it has no reference, that of ``manifest`` stays.
     """
     layers = (*split_layers(manifest), (origin, added))
     return ChunkManifest.of_table(TiledReferences(manifest.shape, layers), manifest.shape)

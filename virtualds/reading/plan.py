@@ -61,7 +61,9 @@ def subdivide(
 
     The pipelines come along, since axes that integer indices removed are cut away.
     """
-    spans = [_find_span(key) for key in keys]
+    spans = [
+        (k.start, k.stop) if isinstance(k, slice) else (int(k[0]), int(k[-1]) + 1) for k in keys
+    ]
     for axis, (low, high) in enumerate(spans):
         if low >= fragment.stop[axis] or high <= fragment.start[axis]:
             return None
@@ -74,27 +76,23 @@ def subdivide(
         if cropped is None:
             return None
         part = cropped.shift(axis, begin)
-    return _cut_leading(part, pipelines, keys) if _is_plain(part, pipelines) else (part, pipelines)
-
-
-def _is_plain(fragment: Fragment, pipelines: Sequence[CodecPipeline]) -> bool:
-    """Say whether bare chunks lie in files, all stored alike and each of its full length.
-
-    A part of a chunk has no checksum to be verified by: chunks that have one are read whole.
-    """
-    kinds = {(p.layout, p.dtype) for p in pipelines}
-    manifest = fragment.manifest
-    if len(kinds) != 1 or (manifest.file == INLINE).any() or compact(manifest.checksum).any():
-        return False
+    is_alike = len({(p.layout, p.dtype) for p in pipelines}) == 1
+    # a part of a chunk has no checksum to be verified by: chunks that have one are read whole
+    if not is_alike or compact(part.manifest.checksum).any():
+        return part, pipelines
     # a reference of another length is wrong: the decoder must refuse it
-    whole = pipelines[0].dtype.itemsize * count_elements(fragment, pipelines[0].layout)
+    if not are_whole_in_files(part, pipelines[0]):
+        return part, pipelines
+    return _cut_leading(part, pipelines, keys)
+
+
+def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
+    """Say whether all bare chunks lie in files, each of its full length."""
+    manifest = fragment.manifest.loaded()
+    if (compact(manifest.file) == INLINE).any():
+        return False
+    whole = pipeline.dtype.itemsize * count_elements(fragment, pipeline.layout)
     return bool(((manifest.length == whole) | (manifest.file == MISSING)).all())
-
-
-def _find_span(key: AxisKey) -> tuple[int, int]:
-    if isinstance(key, slice):
-        return key.start, key.stop
-    return int(key[0]), int(key[-1]) + 1
 
 
 def _cut_leading(
