@@ -99,7 +99,7 @@ def test_an_array_of_one_chunk_is_not_planned(
     exactly(array.read(), values)
 
 
-def test_of_near_files_no_more_is_in_memory_than_a_cache_holds(
+def test_of_near_files_no_more_is_in_memory_than_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, asked = LocalStore.read_into, []
@@ -114,7 +114,7 @@ def test_of_near_files_no_more_is_in_memory_than_a_cache_holds(
     array = virtual(values, tmp_path, chunks=(64, 1024), reverse_layout=True)
     exactly(array.read(), values)
     assert sum(asked) == values.nbytes
-    assert max(asked) <= 2**20
+    assert max(asked) <= tasks.PLAIN_BATCH_BYTES < values.nbytes
 
 
 def test_plain_chunks_of_a_tile_are_placed_together(

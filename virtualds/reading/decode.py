@@ -236,14 +236,7 @@ _thread = threading.local()
 
 
 class Decoder:
-    """Decodes chunks of one pipeline and one size.
-
-    Parameters
-    ----------
-    pipeline : CodecPipeline
-    encoded : tuple of int
-        Stored elements along every axis of the array.
-    """
+    """Decodes chunks of one pipeline, with ``encoded`` stored elements along every axis."""
 
     def __init__(self, pipeline: CodecPipeline, encoded: tuple[int, ...]) -> None:
         self.pipeline, self.encoded = pipeline, encoded
@@ -270,12 +263,8 @@ class Decoder:
     def decode(self, data: Buffer, *, to_keep: bool = False) -> Array:
         """Return the stored numbers of a chunk.
 
-        Without ``to_keep`` they are valid until this thread decodes the next chunk.
-
-        Raises
-        ------
-        CodecError
-            The bytes do not decode to a chunk of this size.
+        Without ``to_keep`` they are valid until this thread decodes the next chunk. Bytes that do
+        not decode to a chunk of this size are a `CodecError`.
         """
         data = self._undo_codecs(data)
         if self._last:
@@ -332,12 +321,7 @@ class Decoder:
 
 
 class Decoders:
-    """The decoders of a batch, each made for the first of its chunks.
-
-    Parameters
-    ----------
-    pipelines : sequence of CodecPipeline
-    """
+    """The decoders of a batch, each made for the first of its chunks."""
 
     def __init__(self, pipelines: Sequence[CodecPipeline]) -> None:
         self._pipelines = pipelines
@@ -369,13 +353,7 @@ def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
 
 
 def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
-    """Decode a chunk and write its selected part into the result.
-
-    Raises
-    ------
-    CodecError
-        The bytes do not decode to a chunk of this shape.
-    """
+    """Decode a chunk and write its selected part into the result."""
     target = decoder.find_target(task, out)
     if target is not None and target.flags.c_contiguous:
         decoder.decode_into(data, target.reshape(-1).view(np.uint8))
@@ -391,13 +369,7 @@ def place_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> Non
 
 
 def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array) -> None:
-    """Decode the chunks of a tile and write them into the result.
-
-    Raises
-    ------
-    CodecError
-        The bytes do not decode to chunks of this shape; ``item`` is the number of the chunk.
-    """
+    """Decode the chunks of a tile and write them into the result."""
     count = len(data)
     rows = get_scratch(count * decoder.nbytes, "tile").reshape(count, decoder.nbytes)
     for number, (row, encoded) in enumerate(zip(rows, data, strict=True)):

@@ -62,21 +62,10 @@ class JoinedRange(NamedTuple):
 
 
 def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRange]:
-    """Join ranges of one file into runs, in time n log n.
+    """Join ranges of one file into runs by rising offset, in time n log n.
 
-    Parameters
-    ----------
-    ranges : sequence of (offset, length)
-        In any order; they may overlap.
-    gap : int
-        Bytes between two ranges up to which both are joined.
-    most : int
-        Bytes of a run, unless a range alone is longer.
-
-    Returns
-    -------
-    list of JoinedRange
-        By rising offset. Every range lies in exactly one of them.
+    Ranges may come in any order, and overlap. Two are joined with up to ``gap`` bytes between them.
+    A run has at most ``most`` bytes, unless a range alone is longer.
 
     Examples
     --------
@@ -98,27 +87,6 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
     if members:
         runs.append(JoinedRange(begin, end - begin, members))
     return runs
-
-
-def split_portions(runs: Sequence[JoinedRange], most: int) -> Iterator[list[JoinedRange]]:
-    """Cut runs, in their order, into lists of at most ``most`` bytes, or of one run.
-
-    Examples
-    --------
-    >>> runs = join_ranges([(0, 600), (1000, 300), (2000, 700)], gap=0, most=1000)
-    >>> [[run.length for run in some] for some in split_portions(runs, most=1000)]
-    [[600, 300], [700]]
-    """
-    some: list[JoinedRange] = []
-    nbytes = 0
-    for run in runs:
-        if some and nbytes + run.length > most:
-            yield some
-            some, nbytes = [], 0
-        some.append(run)
-        nbytes += run.length
-    if some:
-        yield some
 
 
 # ---------------------------------------------------------------------- local files
@@ -275,9 +243,6 @@ def chunk_cache() -> ChunkCache:
 ANNOUNCE_AHEAD = 16
 """Batches that are announced to a disk at a time."""
 
-PORTION = 2**20
-"""Bytes of a near file that are read at a time, so few that the CPU's cache holds them."""
-
 NOT_IN_FILE = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
 """Names in errors for chunks that lie in no file."""
 
@@ -295,37 +260,25 @@ Work = Batch | Tile | DecodedTasks
 def execute(source: Readable, selection: Selection, out: Array) -> None:
     """Carry out a planned selection into ``out``.
 
-    Raises
-    ------
-    ReadError
-        Bytes are missing, have changed, or do not decode; the error names file, bytes, chunk and
-        variable.
+    Bytes that are missing, have changed, or do not decode are a `ReadError`, which names file,
+    bytes, chunk and variable.
     """
     if not selection.covered:
         out[...] = source.fill_value
     most = get_options().chunk_cache
     # a selection, or pass over an array, that is larger would push out all its chunks
-    keeps_parts, keeps_whole = 2 * selection.nbytes <= most, _count_stored_bytes(source) <= most
+    itemsize = max((p.dtype.itemsize for p in source.pipelines), default=0)
+    # an array has as many decoded bytes as its shape tells, but for what the edges of chunks hide
+    keeps_parts, keeps_whole = 2 * selection.nbytes <= most, prod(source.shape) * itemsize <= most
     reading = _SelectionReader(source, out, keeps_parts, keeps_whole, chunk_cache().opened)
     work = _announce_ahead(reading.separate_kept(selection.batches))
     run_all(Prefetcher(work, _host_slot_of, reading.fetch), reading.finish)
 
 
 def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
-    """Carry out one batch of near chunks that are wanted whole, in this thread.
-
-    Raises
-    ------
-    ReadError
-        As `execute`.
-    """
+    """Carry out one batch of near chunks that are wanted whole, in this thread."""
     alone = _SelectionReader(source, out, keeps_parts=False, keeps_whole=False, opened=0)
     alone.finish((batch, None))
-
-
-def _count_stored_bytes(source: Readable) -> int:
-    """Return how many bytes the decoded chunks of an array have, but for what their edges hide."""
-    return prod(source.shape) * max((p.dtype.itemsize for p in source.pipelines), default=0)
 
 
 def _announce_ahead(works: Iterator[Work]) -> Iterator[Work]:
@@ -364,17 +317,10 @@ def _list_ranges(work: Batch | Tile) -> list[Range]:
 
 @dataclass(frozen=True)
 class _SelectionReader:
-    """One selection that is being read.
+    """One selection that is being read, into ``out``.
 
-    Parameters
-    ----------
-    source : Readable
-    out : numpy.ndarray
-        The result.
-    keeps_parts, keeps_whole : bool
-        Whether chunks that are used in part, or whole, are kept for later selections.
-    opened : int
-        Value of `ChunkCache.opened` before the read.
+    ``keeps_parts`` and ``keeps_whole`` say whether chunks that are used in part, or whole, are kept
+    for later selections; ``opened`` is the value of `ChunkCache.opened` before the read.
     """
 
     source: Readable
@@ -386,18 +332,13 @@ class _SelectionReader:
     # ------------------------------------------------------------------ bytes
 
     def fetch(self, work: Work) -> Callable[[], None]:
-        """Fetch the bytes of every chunk; return a function that decodes and places them.
-
-        Raises
-        ------
-        ReadError
-            The bytes cannot be fetched.
-        """
+        """Fetch the bytes of every chunk; return a function that decodes and places them."""
         if isinstance(work, DecodedTasks):
-            return partial(self._finish_kept, work)
+            return partial(self._place_kept, work)
         if isinstance(work, Batch):
-            chunks = enumerate(self._read_chunks(work))
-            return partial(self._finish_batch, work, Decoders(work.pipelines), chunks)
+            return partial(
+                self._finish_batch, work, Decoders(work.pipelines), self._read_chunks(work)
+            )
         decoder = Decoder(work.pipelines[work.pipeline], work.encoded)
         if (rows := self._read_rows(work, decoder)) is not None:
             return partial(place_rows, decoder, rows, work, self.out)
@@ -412,20 +353,11 @@ class _SelectionReader:
             return [work.fragment.manifest.inline[number] for number, _ in ranges]
         runs = join_ranges(ranges, work.store.reach.gap, work.store.reach.run)
         found: list[Buffer] = [b""] * len(ranges)
-        for number, data in self._cut_chunks(work, work.store, ranges, runs):
-            found[number] = data
-        return found
-
-    def _cut_chunks(
-        self, work: Batch | Tile, store: Store, ranges: Sequence[Range], runs: list[JoinedRange]
-    ) -> list[tuple[int, Buffer]]:
-        """Fetch runs, and return the numbers and bytes of the chunks in them."""
-        found: list[tuple[int, Buffer]] = []
-        for run, data in zip(runs, self._read_runs(work, store, runs), strict=True):
+        for run, data in zip(runs, self._read_runs(work, work.store, runs), strict=True):
             view = memoryview(data)
             for member in run.members:
                 offset, length = ranges[member]
-                found.append((member, view[offset - run.offset : offset - run.offset + length]))
+                found[member] = view[offset - run.offset : offset - run.offset + length]
         return found
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
@@ -460,34 +392,23 @@ class _SelectionReader:
     # ------------------------------------------------------------------ values
 
     def finish(self, item: tuple[Work, Callable[[], None] | None]) -> None:
-        """Decode and place what has been fetched, or fetch it first.
-
-        Raises
-        ------
-        ReadError
-            The bytes cannot be fetched, do not match their checksums, or do not decode.
-        """
+        """Decode and place what has been fetched, or fetch it first."""
         work, place = item
         if place is not None:
             place()
-        elif isinstance(work, Batch) and work.store is not None:
-            self._finish_near(work, work.store)
-        else:
+        elif not isinstance(work, Batch):
             self.fetch(work)()
+        else:
+            decoders = Decoders(work.pipelines)
+            if isinstance(work.store, LocalStore):
+                work = self._read_in_place(work, work.store, decoders)
+            if work.tasks:
+                self._finish_batch(work, decoders, self._read_chunks(work))
 
-    def _finish_kept(self, kept: DecodedTasks) -> None:
+    def _place_kept(self, kept: DecodedTasks) -> None:
         decoders = Decoders(kept.batch.pipelines)
         for task, stored in zip(kept.batch.tasks, kept.chunks, strict=True):
             place_stored(decoders.of(task), stored, task, self.out)
-
-    def _finish_near(self, batch: Batch, store: Store) -> None:
-        """Fetch, decode and place as much at a time as the CPU's cache holds."""
-        decoders = Decoders(batch.pipelines)
-        if isinstance(store, LocalStore):
-            batch = self._read_in_place(batch, store, decoders)
-        reach, ranges = store.reach, batch.ranges
-        for runs in split_portions(join_ranges(ranges, reach.gap, reach.run), PORTION):
-            self._finish_batch(batch, decoders, self._cut_chunks(batch, store, ranges, runs))
 
     def _read_in_place(self, batch: Batch, store: LocalStore, decoders: Decoders) -> Batch:
         """Read chunks stored as in the result straight into it; return the rest of the batch."""
@@ -518,11 +439,8 @@ class _SelectionReader:
                 self.source, tile, error.item, f"the bytes do not decode: {error}"
             ) from error
 
-    def _finish_batch(
-        self, batch: Batch, decoders: Decoders, chunks: Iterable[tuple[int, Buffer]]
-    ) -> None:
-        for number, encoded in chunks:
-            task = batch.tasks[number]
+    def _finish_batch(self, batch: Batch, decoders: Decoders, chunks: Sequence[Buffer]) -> None:
+        for number, (task, encoded) in enumerate(zip(batch.tasks, chunks, strict=True)):
             decoder = decoders.of(task)
             if batch.file != MISSING:
                 self._verify(batch, number, encoded, task.checksum)
@@ -540,7 +458,9 @@ class _SelectionReader:
     def _place(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
         if batch.file == MISSING:
             place_missing(decoder.pipeline, task, self.out)
-        elif (key := self._choose_key(batch, task)) is not None:
+            return
+        keeps = self.keeps_whole if is_used_whole(task) else self.keeps_parts
+        if keeps and (key := chunk_key_of(batch, task, self.opened)) is not None:
             stored = decoder.decode(encoded, to_keep=True)
             chunk_cache().put(key, stored)
             place_stored(decoder, stored, task, self.out)
@@ -549,19 +469,8 @@ class _SelectionReader:
 
     # ------------------------------------------------------------------ chunks in memory
 
-    def _choose_key(self, batch: Batch, task: Task) -> ChunkKey | None:
-        """Return the key to keep a chunk by, None if it is not to be kept."""
-        keeps = self.keeps_whole if is_used_whole(task) else self.keeps_parts
-        return chunk_key_of(batch, task, self.opened) if keeps else None
-
     def separate_kept(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
-        """Yield batches, with the tasks whose chunks are in memory apart.
-
-        Raises
-        ------
-        ReadError
-            The file of a chunk in memory has changed since it was scanned.
-        """
+        """Yield batches, with the tasks whose chunks are in memory apart."""
         cache = chunk_cache()
         cache.shrink()
         is_empty = not cache.nbytes
@@ -578,19 +487,15 @@ class _SelectionReader:
             if not known:
                 yield batch
                 continue
-            self._check_unchanged(batch)
+            if batch.store is not None:
+                # it takes no request
+                try:
+                    batch.store.check_unchanged(_file_of(batch))
+                except StoreError as error:
+                    raise chunk_read_error(self.source, batch, 0, error) from error.__cause__
             yield DecodedTasks(_take_tasks(batch, known), [c for c in chunks if c is not None])
             if rest := [number for number, chunk in enumerate(chunks) if chunk is None]:
                 yield _take_tasks(batch, rest)
-
-    def _check_unchanged(self, batch: Batch) -> None:
-        """Refuse chunks of a file that has changed, where the check costs no request."""
-        if batch.store is None:
-            return
-        try:
-            batch.store.check_unchanged(_file_of(batch))
-        except StoreError as error:
-            raise chunk_read_error(self.source, batch, 0, error) from error.__cause__
 
 
 def _file_of(work: Batch | Tile) -> SourceFile:
@@ -618,16 +523,10 @@ def chunk_read_error(
         f"{variable}{url}, bytes {offset} to {offset + length}: {told.reason}; "
         f"{told.remedy or RESTORE}"
     )
-    error.add_note(f"chunk {_find_chunk_id(source, work, offset)}")
+    # uncompressed chunks are read in pieces
+    found = (find_chunk_at(f, work.fragment, work.file, offset) for f in source.fragments)
+    error.add_note(f"chunk {next((chunk for chunk in found if chunk is not None), ())}")
     return error
-
-
-def _find_chunk_id(source: Readable, work: Batch | Tile, offset: int) -> tuple[int, ...]:
-    """Return the chunk that bytes belong to; uncompressed chunks are read in pieces."""
-    for fragment in source.fragments:
-        if (found := find_chunk_at(fragment, work.fragment, work.file, offset)) is not None:
-            return found
-    return ()
 
 
 # ---------------------------------------------------------------------- selections
@@ -667,16 +566,8 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
 def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     """Read single points: integer arrays of one shape, slices along the other axes.
 
-    The axes of the points come first in the result, then those of the slices.
-
-    Raises
-    ------
-    IndexError
-        A position lies outside the array.
-    ReadError
-        Bytes cannot be had, have changed, or do not decode.
-    UnsupportedError
-        The array cannot be read, or the result is larger than any array.
+    The axes of the points come first in the result, then those of the slices. Errors are those of
+    `read`.
     """
     return _read_selection(source, plan_points(source, key))
 

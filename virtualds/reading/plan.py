@@ -213,20 +213,10 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Selection:
-    """A planned selection.
+    """A planned selection: the shape of the result to allocate, and the work in batches.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the result to allocate.
-    covered : bool
-        Whether chunks fill all of it.
-    nbytes : int
-        Approximate decoded bytes of the chunks that it meets.
-    batches : iterator of Batch or Tile
-        The work.
-    steps : tuple of callable
-        Steps that are applied to the result, in order.
+    ``covered`` says whether chunks fill all of the result, and ``nbytes`` is about how many decoded
+    bytes these have. ``steps`` are applied to the result, in order.
     """
 
     shape: tuple[int, ...]
@@ -263,13 +253,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
 
 
 def _demand_readable(source: Readable) -> None:
-    """Refuse an unreadable array before memory is taken for it.
-
-    Raises
-    ------
-    UnsupportedError
-        The array cannot be read; the message says why.
-    """
+    """Refuse an unreadable array before memory is taken for it."""
     if len(source.pipelines) == 1:
         for codec in source.pipelines[0].codecs:
             if isinstance(codec, Unreadable):
@@ -330,17 +314,22 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
     parts = _project_all(source, keys) if prod(shape) else []
     tasks = [(part, merge_tasks(plan_point_tasks(part, points, together))) for part in parts]
     filled = sum(
-        prod(_measure_extent(o) for o in outer)
+        prod(o.stop - o.start if isinstance(o, slice) else int(o.size) for o in outer)
         for _, found in tasks
         for _, task in found
         for _, outer in task.places
+    )
+    nbytes = sum(
+        part.pipelines[task.pipeline].dtype.itemsize * prod(task.encoded)
+        for part, found in tasks
+        for _, task in found
     )
     steps = [axis.step for axis in axes.values() if axis.step]
     steps.append(lambda values: values.reshape(arrays[0].shape + values.shape[1:]))
     return Selection(
         shape,
         filled == prod(shape),
-        sum(_count_decoded_bytes(part, found) for part, found in tasks),
+        nbytes,
         chain.from_iterable(batch_tasks(part, found) for part, found in tasks),
         tuple(steps),
     )
@@ -382,16 +371,6 @@ def _count_shown(projection: Projection) -> int:
     return int(projection.outer[-1].stop - projection.outer[0].start)
 
 
-def _measure_extent(outer: Any) -> int:
-    return int(outer.stop - outer.start if isinstance(outer, slice) else outer.size)
-
-
-def _count_decoded_bytes(part: ChunkSelection, tasks: Sequence[Any]) -> int:
-    return sum(
-        part.pipelines[task.pipeline].dtype.itemsize * prod(task.encoded) for _, task in tasks
-    )
-
-
 # ---------------------------------------------------------------------- keys
 
 
@@ -404,13 +383,7 @@ class AxisPlan(NamedTuple):
 
 
 def normalise_key(key: Any, size: int, axis: int) -> AxisPlan:
-    """Bring the key of one axis to its normal form.
-
-    Raises
-    ------
-    IndexError
-        A position lies outside the axis, or a mask has another length.
-    """
+    """Bring the key of one axis to its normal form."""
     if isinstance(key, slice):
         return _normalise_slice(key, size, axis)
     positions = np.asarray(key)

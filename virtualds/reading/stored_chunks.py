@@ -36,13 +36,7 @@ class Batch(NamedTuple):
 class StoredChunks:
     """The chunks of a manifest, in C order.
 
-    Parameters
-    ----------
-    manifest : ChunkManifest
-    name : str
-        Name of the array in errors.
-    place : tuple of int, optional
-        Where its only chunk lies in the grid of the array, for errors.
+    Errors have the ``name`` of the array, and the ``place`` of its chunk where it has only one.
     """
 
     def __init__(self, manifest: ChunkManifest, name: str, place: ChunkIndex | None = None) -> None:
@@ -76,13 +70,7 @@ class StoredChunks:
         return rows, list(numbers), np.array(each, np.int64)[which.ravel()]
 
     def read(self, ids: Ints, work: Work) -> None:
-        """Call ``work`` with all of some chunks, a batch at a time, in several threads.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not match their checksum.
-        """
+        """Call ``work`` with all of some chunks, a batch at a time, in several threads."""
 
         def slot_of(batch: Batch) -> HostSlot | None:
             number = int(self.file[batch.ids[0]])
@@ -132,13 +120,7 @@ class StoredChunks:
         return found
 
     def fetch(self, batch: Ints) -> Sequence[bytes]:
-        """Return the bytes of chunks of one file, neighbours by one request, or of inline chunks.
-
-        Raises
-        ------
-        ReadError
-            As `read`.
-        """
+        """Return the bytes of chunks of one file, neighbours by one request; or of inline ones."""
         number = int(self.file[batch[0]])
         offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
         found: list[bytes] = [self.manifest.inline[k] if number == INLINE else b"" for k in offsets]

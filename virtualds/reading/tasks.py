@@ -153,10 +153,15 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[N
         "inner": product(*(p.inner for p in projections)),
         "outer": product(*(p.outer for p in projections)),
     }
-    if (order := _find_file_order(cells["file"], cells["offset"])) is not None:
-        columns = {name: _reorder(column, order) for name, column in columns.items()}
+    keys = [key for key in (cells["offset"], cells["file"]) if not isinstance(key, int)]
+    if any((key[1:] < key[:-1]).any() for key in keys):
+        order = np.lexsort(keys)
+        # offsets may fall where the next file begins
+        in_order = (np.diff(order) > 0).all()
+        if not in_order:
+            columns = {name: _reorder(column, order) for name, column in columns.items()}
     file = columns.pop("file")
-    rows = zip(
+    tasks = zip(
         columns["offset"],
         columns["length"],
         columns["pipeline"],
@@ -168,7 +173,7 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[N
         columns["checksum"],
         strict=False,
     )
-    return zip(file, map(AS_TASK, rows), strict=False)
+    return zip(file, map(AS_TASK, tasks), strict=False)
 
 
 def _take_cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
@@ -176,15 +181,6 @@ def _take_cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
     if column.size and not any(column.strides):
         return int(column.flat[0])
     return column[where].ravel()
-
-
-def _find_file_order(file: Column | int, offset: Column | int) -> Ints | None:
-    """Return the order of rows in their files, None if they are sorted."""
-    keys = [key for key in (offset, file) if not isinstance(key, int)]
-    if not any((key[1:] < key[:-1]).any() for key in keys):
-        return None
-    order = np.lexsort(keys)
-    return None if (np.diff(order) > 0).all() else order
 
 
 def _reorder(column: Iterable[Any], order: Ints) -> Iterable[Any]:

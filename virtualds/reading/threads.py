@@ -54,7 +54,10 @@ class _Crew:
         try:
             yield
         finally:
-            _await(started)
+            # those that have not begun are no longer needed
+            for helper in started:
+                if not helper.cancel():
+                    helper.exception()
             with self._lock:
                 self._busy -= 1 + count
         for helper in started:
@@ -124,13 +127,6 @@ def _run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
         drain()
 
 
-def _await(helpers: list[Future[None]]) -> None:
-    """Wait for helpers that have begun; the others are no longer needed."""
-    for helper in helpers:
-        if not helper.cancel():
-            helper.exception()
-
-
 def in_turn(
     pool: Executor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[tuple[Item, Future[Result]]]:
@@ -185,19 +181,8 @@ class HostSlot(NamedTuple):
 class Prefetcher(Iterator[tuple[Item, Data | None]]):
     """Yields items, far ones with the result of ``fetch`` as it comes in.
 
-    Parameters
-    ----------
-    items : iterable
-        Near and far ones, in any order.
-    way_of : callable
-        Returns the slot of an item; None for a near item, which its taker fetches.
-    fetch : callable
-        Called in other threads, for far items only.
-
-    Raises
-    ------
-    Exception
-        The error of ``fetch``, where its item would be yielded.
+    ``way_of`` returns the slot of an item; None for a near item, which its taker fetches. An error
+    of ``fetch``, which other threads call, is raised where its item would be yielded.
     """
 
     def __init__(
@@ -297,20 +282,9 @@ def _get_threads(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
 def fetch_many(
     items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
 ) -> list[Bytes]:
-    """Return the results of ``fetch`` for all items, in their order.
+    """Return the results of ``fetch``, which is called in several threads, in the order of items.
 
-    Parameters
-    ----------
-    items : sequence
-    url_of : callable
-        Returns the url of the file of an item, None if it needs no file.
-    fetch : callable
-        Called in several threads.
-
-    Raises
-    ------
-    Exception
-        The error of ``fetch``.
+    ``url_of`` returns the url of the file of an item, None if it needs no file.
     """
     found: dict[int, Bytes] = {}
 
