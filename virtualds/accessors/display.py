@@ -41,14 +41,7 @@ NARROWEST = 0.004
 
 
 def draw_strips(dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray]) -> Iterator[Markup]:
-    """Yield a strip for each dimension along which files follow each other.
-
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-    arrays : mapping
-        Its virtual arrays, by name.
-    """
+    """Yield a strip for each dimension along which files follow each other."""
     dims = {name: dataset.variables[name].dims for name in arrays}
     for dim in dict.fromkeys(one for own in dims.values() for one in own):
         pairs = [(arrays[name], own.index(dim)) for name, own in dims.items() if dim in own]
@@ -128,14 +121,7 @@ SHOWN_LINES = 12
 
 @dataclass(frozen=True)
 class Shown:
-    """A virtual variable.
-
-    Parameters
-    ----------
-    name : str
-    dims : tuple of str
-    array : ManifestArray
-    """
+    """A virtual variable."""
 
     name: str
     dims: tuple[str, ...]

@@ -31,14 +31,8 @@ METHODS = ((xr.Dataset, "load"), (xr.Dataset, "load_async"), (xr.DataTree, "load
 def load_virtual_arrays(loaded: xr.Dataset | xr.DataTree) -> None:
     """Load virtual arrays in place, each up to ``load_limit`` of `virtualds.set_options`.
 
-    All are read before the first is replaced, so that an error leaves everything as it was.
-
-    Raises
-    ------
-    UnsupportedError
-        An array has more bytes; the message says what to call.
-    ReadError
-        Bytes cannot be read, have changed, or do not decode.
+    All are read before the first is replaced, so that an error leaves everything as it was. A
+    larger array is an `UnsupportedError`, whose message says what to call.
     """
     if ARRAYS in sys.modules:
         for variable, values in list(_read_arrays(loaded)):

@@ -345,10 +345,8 @@ class _Request:
     ) -> None:
         """Refuse names to load that no file has, and set the attributes of the result.
 
-        Raises
-        ------
-        ValueError
-            There is no such variable, or the file with the attributes is left out.
+        If there is no such variable, or the file with the attributes is left out, that is a
+        `ValueError`.
         """
         if self.checks_names and not report.left_out:
             where = "any file" if report.files > 1 else "the file"

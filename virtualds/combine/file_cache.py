@@ -78,14 +78,8 @@ NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
 class FileCache:
     """A folder of opened files; any number of processes and machines may use it at the same time.
 
-    Parameters
-    ----------
-    folder : str
-        Its url.
-    opening : OpenOptions
-        How files are opened; a `ValueError` is raised if ``loadable_variables`` is a function.
-    options : StorageOptions or None
-        Access options of the files. They are never written.
+    ``folder`` is its url, ``opening`` how files are opened, and ``options`` are access options of
+    the files, which are never written. A function in ``loadable_variables`` is a `ValueError`.
     """
 
     def __init__(
@@ -261,12 +255,8 @@ def _shows_changes(source: SourceFile | None) -> bool:
 def _format_settings(opening: OpenOptions) -> str:
     """Return all options that decide what opening a file gives, as text.
 
-    Access options are left out: they may be secret, and change while the files do not.
-
-    Raises
-    ------
-    ValueError
-        An argument is a function.
+    Access options are left out: they may be secret, and change while the files do not. A function
+    is a `ValueError`.
     """
     if callable(opening.loadable_variables):
         raise ValueError(

@@ -200,18 +200,9 @@ def _to_fine_units(values: np.ndarray[Any, Any]) -> Any:
 class FileCoordinates:
     """The coordinates that are added to the dataset of every file.
 
-    Parameters
-    ----------
-    sources : mapping of str to callable
-        What gives the values, by name of the coordinate: `FromName`, `FromAttribute`, or a function
-        of the url and the dataset of a file.
-    joined : tuple of str, optional
-        The dimensions along which files are joined; by default all named ones.
-
-    Raises
-    ------
-    TypeError
-        A source cannot be called.
+    ``sources`` give the values, by name of the coordinate: `FromName`, `FromAttribute`, or a
+    function of the url and the dataset of a file. ``joined`` are the dimensions along which files
+    are joined, by default all named ones. What cannot be called is a `TypeError`.
     """
 
     sources: Mapping[str, Source]
@@ -229,12 +220,8 @@ class FileCoordinates:
         """Return the dataset or tree of a file with its coordinates.
 
         The sources see the root of a tree. Groups with the dimension of a coordinate get the
-        coordinate; for a new dimension, groups with data variables.
-
-        Raises
-        ------
-        CombineError
-            Name or attributes give no value, or not as many as the file has elements.
+        coordinate; for a new dimension, groups with data variables. If name or attributes give no
+        value, or not as many as the file has elements, that is a `CombineError`.
         """
         url = normalise_url(file)
         # coordinates along a new dimension come after the dimension

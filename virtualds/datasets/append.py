@@ -169,14 +169,8 @@ CODING_ATTRIBUTES = (
 def append_along(old: ManifestGroup, new: xr.Dataset, how: Appending) -> ManifestGroup:
     """Return a group with a dataset added along a dimension; itself if it has all of it already.
 
-    A group without the dimension does not grow: the dataset must equal it.
-
-    Raises
-    ------
-    CombineError
-        The dataset does not fit the group, or the group has some of its data already.
-    ValueError
-        One of them does not have the dimension.
+    A group without the dimension does not grow: the dataset must equal it. What does not fit the
+    group, or is there already, is a `CombineError`.
     """
     dim, new = how.dim, restore_references(new)
     grows = dim in list_sizes(old) or dim in new.dims
@@ -202,14 +196,7 @@ def replace_sources(
 
     The sources have the urls that the set refers to, or the dataset has values of the coordinate
     that the set has. ``dim`` is by default the only dimension along which sources follow each
-    other; ``root`` is the url of the set.
-
-    Raises
-    ------
-    CombineError
-        The dataset does not fit the set, or the set has no such source.
-    ValueError
-        The dimension is unknown, or ``dim`` is None and several dimensions are possible.
+    other; ``root`` is the url of the set. What does not fit the set is a `CombineError`.
     """
     new = restore_references(new)
     present = _open_set(old, new, dim)
@@ -231,15 +218,9 @@ def remove_sources(
 
     Positions along the dimension go where no chunk of another source is left. Elsewhere the chunks
     are missing then: one file of a grid leaves a gap. Coordinates stay there, and so do variables
-    without a dimension of the grid. ``dim`` and ``root`` are those of `replace_sources`.
-
-    Raises
-    ------
-    CombineError
-        The set has no such source, or no other sources; or no value of a variable means that it is
-        missing.
-    ValueError
-        The dimension is unknown, or ``dim`` is None and several dimensions are possible.
+    without a dimension of the grid. ``dim`` and ``root`` are those of `replace_sources`. A
+    `CombineError` is raised if the set has no such source or no other sources, or where no value of
+    a variable means that it is missing.
     """
     wanted = set(urls)
     present = _open_set(old, None, dim, wanted)
@@ -591,10 +572,7 @@ def to_stored(
 ) -> ManifestGroup:
     """Return a changed dataset as a group; all but some variables stay as they are stored.
 
-    Raises
-    ------
-    CombineError
-        The encoding of the set cannot express values.
+    A `CombineError` is raised if the encoding of the set cannot express values.
     """
     found = group_from_dataset(dataset)
     checked = old.variables if changed is None else map(str, changed)

@@ -60,25 +60,13 @@ class MisfitError(Exception):
 class VariableDecoding:
     """How one variable decodes.
 
-    Parameters
-    ----------
-    name : str or None
-        Its name in xarray.
-    stored, decoded : tuple of dims and numpy dtype
-        Before and after decoding.
-    attributes, encoding : dict
-        After decoding.
-    declared, inherited : dict
-        Stored attributes, and those that decoding takes from another variable: bounds use the units
-        of their coordinate.
-    is_loaded : bool
-    packing : Decoding or None
-        How chunks decode, if the variable is not loaded.
-    decodes : bool
-        Whether CF conventions are decoded.
-    dated : str or None
-        The stored variable that says since when dates count: the variable itself, or that whose
-        bounds it has. Each file may say it in its own ``units``.
+    ``name`` is its name in xarray. ``stored`` and ``decoded`` are dims and dtype before and after
+    decoding, ``attributes`` and ``encoding`` those after it. ``declared`` are the stored
+    attributes, ``inherited`` those that decoding takes from another variable: bounds use the units
+    of their coordinate. ``packing`` says how chunks decode, if the variable is not loaded, and
+    ``decodes`` whether CF conventions are decoded. ``dated`` is the stored variable that says since
+    when dates count: the variable itself, or the one whose bounds it has. Each file may have its
+    own ``units``.
     """
 
     name: Any
@@ -433,16 +421,9 @@ def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
 class DecodingPlan:
     """How the variables of a group decode.
 
-    Parameters
-    ----------
-    parts : dict of str to VariableDecoding
-        By name of the stored variable.
-    coordinates : frozenset
-        Names of the coordinates.
-    used : frozenset of str
-        Attributes of the group that decoding consumes.
-    known : DecodingPlan, optional
-        The plan that differs in units of dates only, from which it was made.
+    ``parts`` are by name of the stored variable, ``coordinates`` names, and ``used`` the attributes
+    of the group that decoding consumes. ``known`` is the plan from which this one was made, if they
+    differ in units of dates only.
     """
 
     parts: Mapping[str, VariableDecoding]
@@ -480,13 +461,7 @@ class DecodingPlan:
     def list_parts(self, name: str, attributes: OfEachFile, count: int) -> list[VariableDecoding]:
         """Return how a variable decodes in each of several files.
 
-        Parameters
-        ----------
-        name : str
-        attributes : mapping of (str, str) to sequence
-            The attributes that differ, with the value in each file.
-        count : int
-            How many files there are.
+        ``attributes`` are those that differ between the files, with the value in each of them.
         """
         part = self.parts[name]
         units = None if part.dated is None else attributes.get((part.dated, "units"))

@@ -154,16 +154,10 @@ def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
 
 
 def group_from_tree(tree: xr.DataTree, inherited: bool = False, path: str = "") -> ManifestGroup:
-    """Return a tree as a group of groups as they will be stored.
+    """Return a tree as a group of groups as they will be stored; ``path`` is for errors.
 
-    Parameters
-    ----------
-    tree : xarray.DataTree
-    inherited : bool
-        Whether every group also stores the coordinates that it inherits. The first group always
-        does, if it is part of a larger tree.
-    path : str
-        Path of the tree, for errors.
+    ``inherited`` says whether every group also stores the coordinates that it inherits. The first
+    group always does, if it is part of a larger tree.
     """
     with locating(f"group {path or '/'}"):
         group = group_from_dataset(tree.to_dataset(inherit=inherited or not path))

@@ -78,14 +78,7 @@ def format_suggestion(name: object, known: Iterable[object]) -> str:
 
 
 def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keywords that a call does not have.
-
-    Parameters
-    ----------
-    call : str
-        The call as users write it.
-    given, known : iterable of str
-    """
+    """Refuse keywords that a call, written as users write it, does not have."""
     known = sorted(known)
     for name in given:
         if name not in known:
@@ -160,13 +153,8 @@ def make_strict(
     """Make a function refuse unknown keywords and wrong types, with a suggestion.
 
     Python suggests names only from version 3.13 on, and never for functions with ``**kwargs``.
-
-    Parameters
-    ----------
-    call : str, optional
-        The function as users call it; by default its name.
-    more : iterable of str, optional
-        Accepted keywords besides those of the signature.
+    ``call`` is the function as users call it, by default its name; ``more`` are keywords that it
+    accepts besides those of its signature.
     """
 
     def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:

@@ -37,16 +37,9 @@ from virtualds.stores import find_store
 
 
 class VirtualBackendArray(BackendArray):
-    """An array that `xarray.open_dataset` indexes lazily.
+    """An array that `xarray.open_dataset` indexes lazily; ``name`` is for errors.
 
-    Parameters
-    ----------
-    data : ManifestArray, numpy.ndarray or Deferred
-        The values.
-    name : str
-        Name of the variable, for errors.
-    is_decoded : bool
-        Whether the values are decoded; if not, xarray decodes them.
+    xarray decodes its values unless they ``is_decoded`` already.
     """
 
     __slots__ = ("data", "dtype", "is_decoded", "name", "shape")
@@ -201,15 +194,10 @@ Together = Mapping[tuple[Hashable, Lengths], int]
 class PreferredChunks(dict[Hashable, Lengths]):
     """The chunks that are stored, as ``encoding["preferred_chunks"]``; to xarray, blocks.
 
-    xarray asks for the sizes along all dimensions that a user leaves to the backend by
-    ``get(dim, size)``. These may be more than one chunk. What it asks for otherwise are the
-    chunks that requested blocks should not cut, and about which it warns.
-
-    Parameters
-    ----------
-    lengths : mapping
-    count_together : callable
-        Returns how many chunks make a block.
+    xarray asks for the sizes along all dimensions that a user leaves to the backend by ``get(dim,
+    size)``. These may be more than one chunk: ``count_together`` returns how many make a block.
+    What xarray asks for otherwise are the chunks that requested blocks should not cut, and about
+    which it warns.
     """
 
     def __init__(

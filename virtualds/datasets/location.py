@@ -447,12 +447,7 @@ def give_options(
 
 
 def demand_data_in(url: str, head: bytes) -> None:
-    """Refuse an empty file, and a page of a server, by the first bytes.
-
-    Raises
-    ------
-    FormatError
-    """
+    """Refuse an empty file, and a page of a server, by the first bytes."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
         raise FormatError(f"{url}: the file is empty; fetch it again, or write it anew")
@@ -591,14 +586,8 @@ class Location:
 def reader_of(location: Location, name: str | None = None) -> Found:
     """Return the named parser or format, or the one that recognises the file or folder.
 
-    A file is recognised by its first bytes, a folder by its metadata file.
-
-    Raises
-    ------
-    ValueError
-        No parser or format has this name.
-    OSError, FormatError
-        The file or folder does not exist, has no known format, or must not be read.
+    A file is recognised by its first bytes, a folder by its metadata file. An unknown name is a
+    `ValueError`, and an unknown format a `FormatError`.
     """
     if not name:
         return detect_reader(location.url, location.options)
@@ -616,10 +605,7 @@ def reader_of(location: Location, name: str | None = None) -> Found:
 def format_for(location: Location, name: str | None = None) -> Format:
     """Return the named format, or that of an object's library, of the suffix, or of the set there.
 
-    Raises
-    ------
-    ValueError
-        No format has this name, or none was found.
+    If no format has this name, or none was found, that is a `ValueError`.
     """
     if name is not None:
         known = {form.name: form for form in FORMATS}

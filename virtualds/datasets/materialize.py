@@ -203,18 +203,7 @@ def _count_bytes(group: ManifestGroup) -> int:
 
 
 class _ContentCopier:
-    """Writes chunks into a set, each under its hash.
-
-    Parameters
-    ----------
-    root : str
-        The url of the set.
-    options : StorageOptions, optional
-    checksums : bool
-        Whether references to the copies have checksums.
-    advance : callable
-        Takes the bytes that have just been copied.
-    """
+    """Writes chunks into the set at a url, each under its hash, and counts the bytes."""
 
     def __init__(
         self, root: str, options: StorageOptions | None, checksums: bool, advance: Advance

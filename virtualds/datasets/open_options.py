@@ -160,31 +160,13 @@ def _make_repeatable(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class OpenOptions:
-    """What of a file or a set is opened, and how.
+    """How a file or a set is opened, and what of it.
 
-    Names, patterns and folders may be any iterables; they are kept as tuples, since they are gone
-    through for every file.
-
-    Parameters
-    ----------
-    group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf
-        As in `virtualds.open_virtual_dataset`.
-    parser_options
-        As there; a copy, so that nobody changes it later.
-    below : bool
-        Whether all groups below the group are opened, too, as a tree.
-    omits_damaged : bool
-        Whether damaged parts of a file are left out, and named by its group, instead of being a
-        matter of ``on_error``.
-    defers : bool
-        Whether references may be looked up in source files when values are read.
-
-    Raises
-    ------
-    ValueError
-        ``on_error`` is none that there is.
-    TypeError
-        ``drop_variables``, or ``loadable_variables``, are no names.
+    The arguments of `virtualds.open_virtual_dataset`, where iterables become tuples, since they are
+    gone through for every file. ``below`` says whether the groups below are opened too, as a tree;
+    ``omits_damaged``, whether damaged parts of a file are left out and named by its group, whatever
+    ``on_error`` says; and ``defers``, whether references may be looked up in source files when
+    values are read. An unknown ``on_error`` is a `ValueError`, and what is no name a `TypeError`.
     """
 
     group: str | None = None

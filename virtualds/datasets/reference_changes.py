@@ -314,14 +314,8 @@ class ReferenceChanges:
     def apply(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
         """Return a group with its chunks cut and held; those of known tables stay.
 
-        Raises
-        ------
-        UnsupportedError
-            Chunks cannot be cut so.
-        ReadError
-            A chunk that is to be held cannot be read.
-        ValueError
-            No variable has a dimension to cut.
+        Chunks that cannot be cut are an `UnsupportedError`, those that cannot be read a
+        `ReadError`.
         """
         if self.subchunk:
             cutter = _Cutter(self.subchunk, is_known)

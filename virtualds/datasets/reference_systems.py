@@ -122,15 +122,9 @@ def check_one_system(files: Mapping[str, Systems]) -> None:
 
 
 def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = None) -> None:
-    """Refuse a dataset of another reference system than a set, of which the systems are given.
+    """Refuse a dataset of another reference system than a set, of which the systems are ``known``.
 
-    Parameters
-    ----------
-    known : mapping
-        The systems of the set.
-    new : Dataset
-    systems : mapping, optional
-        The systems that the set would have with the dataset; by default those of the dataset.
+    ``systems`` are those that the set would have with the dataset; by default those of the dataset.
     """
     for key, system in (list_systems(new) if systems is None else systems).items():
         difference = describe_difference(known.get(key, {}), system)

@@ -191,14 +191,8 @@ def fill_region(
     """Return a group with a dataset in a region of it; itself if it has all of it already.
 
     ``region`` and ``on_duplicate`` are those of ``ds.virtual.to_manifest``; ``root`` is the url of
-    the set, which holds the chunks of values that were in memory when it was written.
-
-    Raises
-    ------
-    CombineError
-        The dataset does not fit the region, or the set has some of its data already.
-    ValueError
-        A dimension or slice is wrong, or a variable has no dimension of the region.
+    the set, which holds the chunks of values that were in memory when it was written. What does not
+    fit the region, or is there already, is a `CombineError`.
     """
     new = restore_references(new)
     present = decode_group(old, "raise", to_virtual_dataset)

@@ -252,13 +252,7 @@ def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
 
 
 def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
-    """Refuse sources that have changed since the set was written.
-
-    Raises
-    ------
-    CombineError
-        A source has another size, time or etag.
-    """
+    """Refuse sources whose size, time or etag has changed since the set was written."""
     now = {file.url: file for file in _list_files(new, dim)}
     changed = {
         file.url
@@ -361,10 +355,7 @@ def _sort_into(
 ) -> tuple[Ints, npt.NDArray[np.intp]]:
     """Return positions of new data in the order of the set, and the positions before which they go.
 
-    Raises
-    ------
-    CombineError
-        The set has no order, or the new data repeat a value.
+    A `CombineError` is raised if the set has no order, or the new data repeat a value.
     """
     index = present.indexes.get(dim)
     if index is None or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):

@@ -75,11 +75,8 @@ IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
 def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     """Return a group as a dataset that reads on access, as native backends do.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-    **decoders
-        Arguments of `xarray.conventions.decode_cf_variables`: ``mask_and_scale`` and so on.
+    ``decoders`` are arguments of `xarray.conventions.decode_cf_variables`, such as
+    ``decode_times``.
     """
     group = _name_arrays(group)
     variables, attributes, coordinates = _decode_group(group, decoders)
@@ -126,16 +123,8 @@ def to_virtual_dataset(
 ) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
 
-    Parameters
-    ----------
-    group : ManifestGroup
-    opening : OpenOptions
-        Which variables to load, and whether to decode CF conventions.
-    plan : DecodingPlan, optional
-        How the group decodes, if that is known.
-    dates : mapping of str to ManifestArray, optional
-        Parts of variables by which xarray is to see how their dates decode, where their first or
-        last value cannot be read.
+    ``plan`` says how the group decodes, if that is known. ``dates`` are parts of variables by which
+    xarray is to see how their dates decode, where their first or last value cannot be read.
     """
     if dates:
         return _decode_dataset(group, opening, dates)[1]

@@ -254,12 +254,8 @@ def _move_sources(
 ) -> tuple[ManifestGroup, list[SourceFile]]:
     """Return the set of a url with its sources at other urls, and those that have moved.
 
-    Raises
-    ------
-    ValueError
-        No file moves, or a prefix is that of none.
-    UnsupportedError
-        A new url holds a secret.
+    A prefix that is that of no file is a `ValueError`, a new url with a secret an
+    `UnsupportedError`.
     """
     seen, moved = set[str](), dict[SourceFile, None]()
 

@@ -232,12 +232,7 @@ class WriteOptions:
     """How a set is written, as for ``ds.virtual.to_manifest``. The options agree with each other.
 
     ``choices`` are what the format lets one choose, and what every format has: ``keep_query``, and
-    the fields of `Rewriting`.
-
-    Raises
-    ------
-    ValueError
-        There is no such mode or way to settle conflicts, or options exclude each other.
+    the fields of `Rewriting`. Options that are unknown or exclude each other are a `ValueError`.
     """
 
     format: str | None = None

@@ -45,12 +45,7 @@ def write_variables(
 
     They are added, and have the lengths and coordinates that the group has; ``on_duplicate`` says
     what to do about variables that it has already. Or else they replace those of the same names and
-    shapes. Equal coordinates are shared.
-
-    Raises
-    ------
-    CombineError
-        The dataset does not fit the group.
+    shapes. Equal coordinates are shared. What does not fit the group is a `CombineError`.
     """
     sizes = list_sizes(old) if adds else {}
     for dim, size in new.sizes.items():

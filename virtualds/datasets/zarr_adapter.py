@@ -46,15 +46,7 @@ class Origin(NamedTuple):
 
 
 class VirtualStore(Store):
-    """A read-only store of zarr-python that shows a group of virtual arrays.
-
-    Parameters
-    ----------
-    view : ManifestGroup or ZarrView
-        The shown group.
-    origin : Origin
-        What it was opened from.
-    """
+    """A read-only store of zarr-python that shows a group of virtual arrays."""
 
     def __init__(self, view: ManifestGroup | ZarrView, origin: Origin) -> None:
         super().__init__(read_only=True)
@@ -79,13 +71,7 @@ class VirtualStore(Store):
         return ("virtualds", *normalize_token((self._origin, *self._view.token)))
 
     def with_read_only(self, read_only: bool = False) -> VirtualStore:
-        """Return a new store with the same content.
-
-        Raises
-        ------
-        UnsupportedError
-            ``read_only`` is False.
-        """
+        """Return a new store with the same content; none can be written to."""
         if not read_only:
             raise UnsupportedError(f"{self}: this store {READ_ONLY}")
         return VirtualStore(self._view, self._origin)
@@ -102,14 +88,8 @@ class VirtualStore(Store):
     ) -> Buffer | None:
         """Return the bytes of a key, or a range of them; None if there is no such key.
 
-        Raises
-        ------
-        ReadError
-            The bytes of a chunk cannot be read, have changed, or do not decode.
-        UnsupportedError
-            The key is the metadata of an array that Zarr cannot hold.
-        TypeError
-            ``byte_range`` is not a request of zarr-python.
+        A chunk that cannot be read is a `ReadError`, the metadata of an array that Zarr cannot hold
+        an `UnsupportedError`.
         """
         data = await asyncio.to_thread(self._view.get, key, _to_slice(byte_range))
         return None if data is None else prototype.buffer.from_bytes(data)
@@ -129,10 +109,7 @@ class VirtualStore(Store):
     async def getsize(self, key: str) -> int:
         """Return the number of bytes of a key, without fetching unchanged chunks.
 
-        Raises
-        ------
-        FileNotFoundError
-            There is no such key.
+        If there is no such key, that is a `FileNotFoundError`.
         """
         found = await asyncio.to_thread(self._view.get_size, key)
         if found is None:

@@ -25,12 +25,8 @@ def read_archive(files: Any, given: Mapping[str, Any]) -> ManifestGroup:
 def update_references(files: Any, given: Mapping[str, Any]) -> None:
     """Make the set ``references`` hold what the files hold now; never drop anything.
 
-    Raises
-    ------
-    TypeError
-        ``concat_dim`` is not given.
-    FileNotFoundError
-        There is no set yet, since all files may still be written.
+    Without ``concat_dim`` this is a `TypeError`. If there is no set yet, since all files may still
+    be written, it is a `FileNotFoundError`.
     """
     options = {name: value for name, value in _list_options(given).items() if name != "concat_dim"}
     if given["concat_dim"] is None:

@@ -42,13 +42,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def make_axes(what: str, ax: Axes | None, height: float) -> Axes:
-    """Return the given axes, or those of a new figure of some inches of height.
-
-    Raises
-    ------
-    UnsupportedError
-        matplotlib is not installed.
-    """
+    """Return the given axes, or those of a new figure of some inches of height."""
     pyplot = import_package("matplotlib.pyplot", what, "drawing")
     if ax is not None:
         return ax
@@ -83,18 +77,9 @@ def add_rectangles(
 ) -> PolyCollection:
     """Add rectangles of one shade, with its texture.
 
-    Parameters
-    ----------
-    ax : Axes
-    sides : array of float, shape (n, 4)
-        Left, right, bottom and top of each.
-    shade : Shade
-    line : float
-        Width of the outline in points, which makes the narrowest rectangle visible.
-    over_all : bool
-        Whether bottom and top are parts of the height of the axes, from 0 to 1.
-    more
-        Other properties of the collection.
+    ``sides`` are left, right, bottom and top of each. ``line`` is the width of the outline in
+    points, which makes the narrowest rectangle visible. With ``over_all``, bottom and top are parts
+    of the height of the axes, from 0 to 1. ``more`` are other properties of the collection.
     """
     from matplotlib.collections import PolyCollection
 

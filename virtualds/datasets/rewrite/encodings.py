@@ -36,14 +36,7 @@ LOSSLESS = {
 
 @dataclass(frozen=True)
 class MainEncoding:
-    """How all chunks of a variable are encoded in the set.
-
-    Parameters
-    ----------
-    pipeline : CodecPipeline
-    chunks : tuple of int
-        Elements of every chunk, per axis.
-    """
+    """How all chunks of a variable are encoded in the set, and how long each is per axis."""
 
     pipeline: CodecPipeline
     chunks: tuple[int, ...]
@@ -71,10 +64,7 @@ class MainEncoding:
     def encode(self, values: Array) -> bytes:
         """Return values as the bytes of a chunk; the chunk is filled where they end before it.
 
-        Raises
-        ------
-        UnsupportedError
-            The packing of the encoding cannot hold the values to the last bit.
+        An `UnsupportedError` is raised if the packing cannot hold the values to the last bit.
         """
         stored = pack(values, self.pipeline)
         if stored.shape != self.chunks:
@@ -277,13 +267,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of the grid of a main encoding, and whether each of them stays a reference.
-
-    Parameters
-    ----------
-    array : ManifestArray
-    main : MainEncoding
-    """
+    """The cells of the grid of a main encoding, and whether each of them stays a reference."""
 
     array: ManifestArray
     main: MainEncoding

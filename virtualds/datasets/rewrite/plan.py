@@ -85,10 +85,7 @@ def _apply_wanted(
 def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted) -> Cells:
     """Return the cells of the main encoding of a variable.
 
-    Raises
-    ------
-    UnsupportedError
-        The format can hold none, or none of those that are wanted.
+    An `UnsupportedError` is raised if the format can hold none, or none of those that are wanted.
     """
     array: ManifestArray = variable.data  # type: ignore[assignment]
     costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, wanted)}
@@ -289,20 +286,10 @@ PLACEHOLDER = SourceFile("file:///rewritten")
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """How one variable is written.
+    """How one variable, which the format cannot hold for some reasons, is written.
 
-    Parameters
-    ----------
-    path : str
-        Of the variable.
-    variable : ManifestVariable
-        As the format cannot hold it.
-    cells : Cells
-        Of its main encoding.
-    filled : array of bool
-        Missing chunks that must be written, since the format has no place for their value.
-    reasons : tuple of str
-        Why the format cannot hold the variable.
+    ``cells`` are those of its main encoding. ``filled`` are missing chunks that must be written,
+    since the format has no place for their value.
     """
 
     path: str

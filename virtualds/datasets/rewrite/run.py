@@ -65,20 +65,9 @@ Tell = Callable[[int], object]
 class Rewriting:
     """Whether to rewrite chunks that a format cannot hold, and how.
 
-    Parameters
-    ----------
-    on_unsupported : {"error", "rewrite"}
-    main_encoding : mapping
-        By variable, what its main encoding is to have.
-    rewrite_limit : int, optional
-        Most bytes to rewrite, before codecs.
-    progress : bool or callable, optional
-        Whether to show bars, or a function of the `Progress` of rewriting and writing.
-
-    Raises
-    ------
-    ValueError
-        There is no such choice, or the limit is no number of bytes.
+    ``main_encoding`` is by variable, ``rewrite_limit`` the most bytes to rewrite, before codecs,
+    and ``progress`` as for ``ds.virtual.to_manifest``. Options that exclude each other are a
+    `ValueError`.
     """
 
     on_unsupported: str = "error"
@@ -128,17 +117,7 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class RewriteTarget:
-    """Where rewritten chunks go, and which ones a format needs.
-
-    Parameters
-    ----------
-    location : Location
-        Of the set.
-    format : Format
-    rewriting : Rewriting
-    choices : mapping
-        Of the format.
-    """
+    """Where rewritten chunks of a set go, and which chunks its format needs rewritten."""
 
     location: Location
     format: Format
@@ -172,11 +151,8 @@ class RewriteTarget:
     def fit(self, group: ManifestGroup) -> ManifestGroup:
         """Return a group that the format can hold; chunks that it needs have been written.
 
-        Raises
-        ------
-        UnsupportedError
-            A variable cannot be rewritten, or there is more to rewrite than the user allows.
-            Nothing has been written.
+        An `UnsupportedError` is raised before anything is written if a variable cannot be
+        rewritten, or if there is more to rewrite than the user allows.
         """
         if not self.is_needed:
             return group
@@ -350,13 +326,8 @@ VARIABLE = "values"
 class Original:
     """A variable before it was rewritten.
 
-    Parameters
-    ----------
-    array : ManifestArray
-    chunks, order : tuple of int
-        The chunk shape of its main encoding, and its axes in the order in which they are stored.
-    is_decoded : bool
-        Whether the array has the values of packed numbers.
+    ``chunks`` is the chunk shape of its main encoding, and ``order`` its axes in the order in which
+    they are stored. ``is_decoded`` says whether the array has the values of packed numbers.
     """
 
     array: ManifestArray
