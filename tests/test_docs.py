@@ -22,8 +22,8 @@ import xarray as xr
 from peers import peer
 
 import virtualds
+from virtualds.accessors.accessor import VirtualAccessor
 from virtualds.accessors.dataset import VirtualDatasetAccessor
-from virtualds.accessors.dataset_writer import DatasetWriter
 from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.codecs.zlib import Zlib
 from virtualds.combine.report import LeftOut
@@ -169,7 +169,7 @@ def test_docstrings(name: str, archive: Path) -> None:
     assert doctest.testmod(module, extraglobs=seen, optionflags=options).failed == 0
 
 
-ACCESSORS = (VirtualDatasetAccessor, DatasetWriter, VirtualDataTreeAccessor)
+ACCESSORS = (VirtualAccessor, VirtualDatasetAccessor, VirtualDataTreeAccessor)
 
 
 @pytest.mark.parametrize(

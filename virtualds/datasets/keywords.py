@@ -153,8 +153,8 @@ def make_strict(
     """Make a function refuse unknown keywords and wrong types, with a suggestion.
 
     Python suggests names only from version 3.13 on, and never for functions with ``**kwargs``.
-    ``call`` is the function as users call it, by default its name; ``more`` are keywords that it
-    accepts besides those of its signature.
+    ``call`` is the function as users call it, by default its name; ``{0}`` in it is the first
+    argument. ``more`` are keywords that it accepts besides those of its signature.
     """
 
     def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -164,7 +164,7 @@ def make_strict(
         @wraps(function)
         def checked(*given: Given.args, **named: Given.kwargs) -> Result:
             if not named.keys() <= known:
-                check_keywords(name, named, known)
+                check_keywords(name.format(*given), named, known)
             check_types(named)
             return function(*given, **named)
 
