@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         expire_snapshots as expire_snapshots,
         snapshots as snapshots,
     )
-    from virtualds.datasets.regions import template as template
+    from virtualds.datasets.write_modes import template as template
     from virtualds.datasets.upkeep import (
         clean_up as clean_up,
         compact as compact,
@@ -137,7 +137,7 @@ _HOMES = {
     "set_options": "options",
     "snapshots": "datasets.upkeep",
     "sync": "syncing",
-    "template": "datasets.regions",
+    "template": "datasets.write_modes",
     "zarr_store": "datasets.zarr_store",
 }
 """The module of each public name."""

@@ -146,7 +146,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         decoders = {name: given[name] for name in DECODERS}
         if _means_many(filename_or_obj, {name: given[name] for name in self.OF_MANY}):
             with importing:
-                from virtualds.syncing.open_archive import read_archive, update_references
+                from virtualds.syncing import read_archive, update_references
 
             if references is None:
                 return to_lazy_dataset(read_archive(filename_or_obj, given), **decoders)

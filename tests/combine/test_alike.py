@@ -28,7 +28,7 @@ from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import FileBatch, open_stored
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import dataset_of, open_group
+from virtualds.datasets.open import make_dataset_or_tree, open_group
 from virtualds.datasets.open_options import OPEN_DEFAULTS
 
 pytestmark = [
@@ -363,9 +363,9 @@ def test_of_files_that_are_alike_two_become_datasets(
 
     def counted(location: Location, *rest: Any) -> xr.Dataset:
         made.append(location.given)
-        return dataset_of(location, *rest)
+        return make_dataset_or_tree(location, *rest)
 
-    monkeypatch.setattr(file_batch, "dataset_of", counted)
+    monkeypatch.setattr(file_batch, "make_dataset_or_tree", counted)
     virtualds.open_virtual_mfdataset(paths)
     del made[:]
     found = virtualds.open_virtual_mfdataset(paths)

@@ -17,7 +17,7 @@ from unknown_form import UNKNOWN, write_known, write_unknown
 
 import virtualds
 from virtualds.arrays.group import ALONE, LIBRARY, ReadWay
-from virtualds.combine.report import FilesRead, LibraryReason, WayCounter
+from virtualds.combine.report import FilesRead, LibraryReason
 
 pytestmark = pytest.mark.usefixtures("_processes_take_part")
 
@@ -138,12 +138,9 @@ def test_files_of_other_formats_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_the_reasons_of_most_files_come_first_and_ten_are_given() -> None:
-    counter = WayCounter()
     # whichever worker was faster
-    for number in reversed(range(30)):
-        counter.add(number, ReadWay(LIBRARY, f"form {min(number, 20)}"))
-    counter.add(30, ALONE)
-    found = counter.finish([f"https://example.org/{n}.nc?token=abc" for n in range(31)])
+    ways = {n: ReadWay(LIBRARY, f"form {min(n, 20)}") for n in reversed(range(30))} | {30: ALONE}
+    found = FilesRead.of(ways, [f"https://example.org/{n}.nc?token=abc" for n in range(31)])
     assert (found.alone, found.library) == (1, 30)
     assert found.reasons[0] == ("form 20", 10, "https://example.org/20.nc?token=...")
     assert [reason.reason for reason in found.reasons[1:]] == [f"form {n}" for n in range(9)]

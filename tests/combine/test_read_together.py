@@ -17,8 +17,7 @@ from days import CASES, FILES, FilesOf, day, timed
 
 import virtualds
 from virtualds.chunks.tables import RecordCache
-from virtualds.combine import file_batch
-from virtualds.combine.build import Build
+from virtualds.combine import Build, file_batch
 from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.lazy import get_virtual_array

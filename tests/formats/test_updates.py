@@ -36,9 +36,9 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.tables import TiledReferences
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.regions import fill_region
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.to_dataset import to_virtual_dataset
+from virtualds.datasets.write_modes import fill_region
 from virtualds.formats import Format, change_set
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions

@@ -13,7 +13,7 @@ from daily_files import days, native, written
 import virtualds
 from virtualds.backend import VirtualBackendEntrypoint
 from virtualds.datasets.keywords import list_arguments
-from virtualds.syncing.open_archive import OF_FILES
+from virtualds.syncing import OF_FILES
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from virtualds.accessors.plots import DatasetPlots
     from virtualds.arrays.array import ManifestArray
     from virtualds.arrays.group import ManifestGroup
-    from virtualds.datasets.regions import Region
+    from virtualds.datasets.write_modes import Region
     from virtualds.stores.access_rules import Allow
 
 

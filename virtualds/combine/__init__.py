@@ -3,40 +3,62 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import xarray as xr
 
+from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import (
+    MOST,
     BatchJob,
     BuildOptions,
     BuildTarget,
+    NumberedFile,
+    Outcome,
     Parallel,
     abandon_on_error,
     keep_dataset,
     list_steps,
 )
-from virtualds.combine.build import Build, describe_build
-from virtualds.combine.file_batch import FileBatch
+from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
+from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.file_coordinates import Source
-from virtualds.combine.ordering import Arrangement, Files, Overlap, Paths
-from virtualds.combine.report import BuildReport
-from virtualds.combine.workers import choose_workers, find_client
-from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination
+from virtualds.combine.ordering import (
+    Arrangement,
+    Extent,
+    Files,
+    Overlap,
+    Paths,
+    crop_datasets,
+    flatten_nested,
+    is_row_wise,
+    list_groups,
+)
+from virtualds.combine.report import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
+from virtualds.combine.workers import Workers, choose_workers, find_client
+from virtualds.combine.xarray_combine import (
+    CHOICES,
+    OF_XARRAY,
+    Combination,
+    combine_naming_files,
+    warn_of_unlike_files,
+)
 from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
-from virtualds.datasets.open_options import (
-    Loadable,
-    OpenOptions,
-    demand_variables,
-    make_optional,
-)
+from virtualds.datasets.open_options import Loadable, OpenOptions, demand_variables, make_optional
+from virtualds.datasets.reference_systems import Systems, check_one_system, list_systems
+from virtualds.errors import CombineError, warn_user, without_secrets
 from virtualds.formats import replaces_by
+from virtualds.log import INFO, tell, tells
 from virtualds.options import FILE_RETRIES
-from virtualds.progress import ProgressOption
+from virtualds.progress import ProgressOption, report_progress
+from virtualds.quantities import format_count
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt
 
@@ -187,28 +209,22 @@ def open_virtual_mfdataset(
     ...     "data/*.nc", combine="nested", concat_dim="time"
     ... )  # doctest: +SKIP
     """
-    request = _Request.of(locals())
+    build = Build.of(locals())
     replaces = replaces_by(mode)
     target = None
     with name_both_options(to):
         if to is not None:
             target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
-        job = replace(
-            request.build.job,
-            target=target,
-            datasets=bool(request.build.job.steps) or target is not None,
-            dims=request.build.combination.dims,
-        )
-        whole = replace(request.build, job=job)
+        joins = bool(build.job.steps) or target is not None
+        job = replace(build.job, target=target, datasets=joins, dims=build.combination.dims)
         combined: xr.Dataset
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
-            combined, found, report = whole.build_dataset()
-            request.finish(combined, combined.variables, found, report)
+            combined, report = replace(build, job=job).build_dataset()
             if target is not None:
                 target.commit(combined)
         if target is not None:
             # names were judged by the variables of the files
-            loading = make_optional(request.opening.loadable_variables)
+            loading = make_optional(build.opening.loadable_variables)
             again = OpenOptions(loadable_variables=loading, decode_cf=decode_cf, allow=allow)
             combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
     combined.virtual.report = report
@@ -298,27 +314,39 @@ def open_virtual_mfdatatree(
             f"combine={combine!r}: trees are joined along concat_dim, with combine='nested'; to "
             f"combine a group by coordinates, call open_virtual_mfdataset(group=...)"
         )
-    request = _Request.of(locals(), below=True)
+    build = Build.of(locals(), below=True)
     combined: xr.DataTree
     with explain_interrupt(lambda: describe_build(cache, None)):
-        combined, found, report = request.build.build_dataset()
-    names = [name for node in combined.subtree for name in node.variables]
-    request.finish(combined, names, found, report)
+        combined, report = build.build_dataset()
     combined.virtual.report = report
     return combined
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What a call asks for: how files become a dataset, and which of them gives its attributes."""
+# ---------------------------------------------------------------------- building
 
-    build: Build
+
+@dataclass(frozen=True)
+class Build:
+    """How files become one dataset or tree.
+
+    ``job`` opens and prepares the files. ``workers`` run it: in this process, in other processes,
+    or on a cluster. ``combination`` says how the files are combined, and ``building`` what to do
+    about files that cannot be opened, and how to show progress. ``opening`` says how each file is
+    opened, ``checks_names`` whether a name to load must be that of a variable, and ``attrs_file``
+    is the number of the file that gives the attributes.
+    """
+
+    files: Files
+    job: BatchJob
+    workers: Workers
+    combination: Combination
+    building: BuildOptions
     opening: OpenOptions
     checks_names: bool
     attrs_file: int | None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], *, below: bool = False) -> _Request:
+    def of(cls, given: Mapping[str, Any], *, below: bool = False) -> Build:
         """Return what the arguments of a call ask for; ``below``: files are opened as trees."""
         building = select_fields(BuildOptions, given)
         omits = not building.stops
@@ -335,26 +363,153 @@ class _Request:
             steps = (keep_dataset,)
         job = BatchJob.of(opening, building, steps, files.options)
         workers = choose_workers(building.parallel, files)
-        build = Build(files, job, workers, combination, building)
         named = given["attrs_file"]
         number = None if named is None else files.find_file(named, "attrs_file")
-        return cls(build, opening, preprocess is None, number)
+        judges = preprocess is None
+        return cls(files, job, workers, combination, building, opening, judges, number)
 
-    def finish(
-        self, combined: Any, names: Iterable[Hashable], found: Sequence[Any], report: BuildReport
-    ) -> None:
+    def build_dataset(self) -> tuple[Any, BuildReport]:
+        """Return the dataset or tree, and the report."""
+        begun = time.monotonic()
+        alike = self._find_concatenator()
+        found, report = self._open(alike)
+        built = None if alike is None else self._join(alike, found)
+        if built is None:
+            if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
+                # some variables are known of the first files only
+                found, report = self._open(None)
+            found, report = _list_datasets(found, report)
+            built = self.combine(found)
+        if tells(INFO):
+            seconds = time.monotonic() - begun - report.seconds
+            tell(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
+        self._finish(built, found, report)
+        return built, report
+
+    def _find_concatenator(self) -> Concatenator | None:
+        """Return the object that concatenates files as stored; None if that is of no use."""
+        lists = any(isinstance(item, list | tuple) for item in self.files.nested)
+        if lists or len(self.files.flat) < FEWEST_FILES:
+            return None
+        by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
+        arranges = how.sort or how.overlap != "keep"
+        try:
+            # if the coordinates of the files rise already, arranging the files would change nothing
+            return Concatenator(self.combination, rises=by_coords or arranges)
+        except NeedsFullCombineError:
+            return None
+
+    def _open(self, alike: Concatenator | None) -> tuple[list[Outcome[Any]], BuildReport]:
+        """Open the files; the workers join those that are alike, and write references."""
+        few = len(self.files.flat) < FEWEST_FILES
+        together = None if few else self.job.together
+        job = replace(self.job, alike=alike, together=together)
+        return replace(self, job=job).open_files()
+
+    def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> Any:
+        """Concatenate files as they are stored; return None if the result might differ."""
+        names = self.files.flat
+        batches: list[Any] = [outcome.found for outcome in found]
+        if self.job.datasets:
+            batches = [as_batch(names[o.number], o.found) for o in found]
+        if all(isinstance(batch, FileBatch) for batch in batches):
+            numbered = zip(batches, found, strict=True)
+            with suppress(NeedsFullCombineError):
+                return alike.join([replace(b, numbers=o.numbers) for b, o in numbered])
+        return None
+
+    def open_files(self) -> tuple[list[Outcome[Any]], BuildReport]:
+        """Open all files; return what was opened, in the order of the files, and a report."""
+        items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
+        found = list[Outcome[Any]]()
+        failed: dict[int, Exception] = {}
+        settled = 0
+        with report_progress(self.building.progress, "opening", len(items)) as show:
+            count = Count(len(items), show)
+            with closing(self.workers(self.job, items)) as outcomes:
+                for outcome in self._raise_first(outcomes, found):
+                    count.add(outcome)
+                    if outcome.error is not None:
+                        failed[outcome.number] = outcome.error
+                        continue
+                    found.append(outcome)
+                    if len(found) - settled == MOST:
+                        # files that were opened one by one take more memory apart
+                        found[settled:] = self.job.join_opened(found[settled:], items)
+                        settled = len(found)
+            names = self.files.flat
+            lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
+            report = count.finish(lost, names)
+            if not found:
+                raise _find_first_error(failed)
+        if tells(INFO):
+            tell(INFO, f"{report.summary}, {report.seconds:.3f} s")
+            if report.read:
+                tell(INFO, f"HDF5 files: {report.read}")
+            if report.schema_lines:
+                tell(INFO, "\n".join(report.schema_lines))
+        if self.building.on_error == "skip":
+            _warn_of_losses(report)
+        return sorted(found, key=lambda outcome: outcome.number), report
+
+    def combine(self, opened: Sequence[Outcome[Any]]) -> Any:
+        """Arrange the datasets or trees of files, and combine them."""
+        names, combination = self.files.flat, self.combination
+        # in the order of the files, not of the workers: so errors name files in this order
+        found: dict[int, Any] = {outcome.number: outcome.found for outcome in opened}
+        combination.check_dims(list(found.values()))
+        dims = combination.dims
+        _check_systems({without_secrets(str(names[n])): found[n] for n in found})
+        extents = {n: Extent.of(names[n], found[n], dims) for n in found}
+        if dims and len(found) < len(names) and not self.files.stay_in_place(found):
+            raise _displaced_error(names[min(set(range(len(names))) - found.keys())])
+        numbers = self.files.nest({number: number for number in found})
+        parts = combination.arrangement.arrange_parts(numbers, extents, dims)
+        placed = [part.file for part in flatten_nested(parts)]
+        files, datasets = [names[n] for n in placed], [found[n] for n in placed]
+        combine = combination.combine_rows if is_row_wise(numbers, parts) else combination
+        joined = None if combination.concat_dim is None else dims
+        nested = crop_datasets(parts, found)
+        combined = combine_naming_files(combine, joined, nested, files, datasets)
+        combination.arrangement.check(Extent.of("the result", combined), extents.values())
+        warn_of_unlike_files(combination, {str(names[n]): found[n] for n in placed}, combined)
+        return combined
+
+    def _raise_first(
+        self, outcomes: Iterable[Outcome[Any]], found: Sequence[Outcome[Any]]
+    ) -> Iterator[Outcome[Any]]:
+        """Yield outcomes; raise the fatal error of the first file, in the order of the files."""
+        done, awaited = set[int](), set[int]()
+        first, error = len(self.files.flat), None
+        for outcome in outcomes:
+            done.update(outcome.numbers)
+            awaited.difference_update(outcome.numbers)
+            if self._is_fatal(outcome) and outcome.number < first:
+                first, error = outcome.number, outcome.error
+                awaited = set(range(first)) - done
+            if error is None:
+                yield outcome
+            elif not awaited:
+                break
+        if error is not None:
+            _decode_before(first, found)
+            raise error
+
+    def _finish(self, combined: Any, found: Sequence[Outcome[Any]], report: BuildReport) -> None:
         """Refuse names to load that no file has, and set the attributes of the result.
 
         If there is no such variable, or the file with the attributes is left out, that is a
         `ValueError`.
         """
+        is_tree = isinstance(combined, xr.DataTree)
         if self.checks_names and not report.left_out:
+            parts = combined.subtree if is_tree else [combined]
+            names = [name for part in parts for name in part.variables]
             where = "any file" if report.files > 1 else "the file"
             opening = self.opening
             demand_variables(opening.loadable_variables, names, opening.skip, where)
         if self.attrs_file is not None:
             file = self._find_dataset(self.attrs_file, found)
-            is_tree = isinstance(combined, xr.DataTree)
             for path, part in combined.subtree_with_keys if is_tree else [("", combined)]:
                 part.attrs = file[path].attrs if is_tree else file.attrs
 
@@ -367,6 +522,83 @@ class _Request:
                     return opened.cut(outcome.numbers.index(number)).to_dataset()
                 return opened
         raise ValueError(
-            f"attrs_file {self.build.files.flat[number]}: this file is left out, since it cannot "
+            f"attrs_file {self.files.flat[number]}: this file is left out, since it cannot "
             f"be opened; name another"
         )
+
+    def _is_fatal(self, outcome: Outcome[Any]) -> bool:
+        if outcome.error is None:
+            return False
+        return not outcome.is_fault or self.building.stops
+
+
+def _list_datasets(
+    found: Sequence[Outcome[Any]], report: BuildReport
+) -> tuple[list[Outcome[Any]], BuildReport]:
+    """Return the outcome of each file, with its dataset, in the order of the files."""
+    if not any(isinstance(outcome.found, FileBatch) for outcome in found):
+        return sorted(found, key=lambda outcome: outcome.number), report
+    each = list[Outcome[Any]]()
+    for outcome in found:
+        files = outcome.found.list_files() if isinstance(outcome.found, FileBatch) else ()
+        made = [replace(outcome, numbers=f.numbers, found=f.to_dataset()) for f in files]
+        each += made or [outcome]
+    # decoding may have loaded variables, which have no references then
+    datasets: list[Any] = [outcome.found for outcome in each]
+    counts = (dataset.virtual.nchunks for dataset in datasets)
+    ordered = sorted(each, key=lambda outcome: outcome.number)
+    return ordered, replace(report, references=sum(counts))
+
+
+def _decode_before(first: int, found: Sequence[Outcome[Any]]) -> None:
+    """Decode the files before one that failed: an error of them comes first."""
+    batches: list[Any] = [o.found for o in found if isinstance(o.found, FileBatch)]
+    places = [(n, place, b) for b in batches for place, n in enumerate(b.numbers) if n < first]
+    for _, place, batch in sorted(places, key=lambda item: item[0]):
+        batch.cut(place).to_dataset()
+
+
+def _warn_of_losses(report: BuildReport) -> None:
+    """Name what is left out: files, and parts of files."""
+    of_all = f"{len(report.left_out)} of {report.files} files could not be opened, and are left out"
+    parts = f"{format_count(len(report.damaged), DAMAGED)} left out of files that were opened"
+    for said, lost in ((of_all, report.left_out), (parts, report.damaged)):
+        if lost:
+            lines = "\n".join(describe_left_out(lost))
+            warn_user(f"{said}:\n{lines}")
+
+
+def _check_systems(opened: Mapping[str, Any]) -> None:
+    """Refuse files of several coordinate reference systems, group by group."""
+    groups: dict[str, dict[str, Systems]] = defaultdict(dict)
+    for file, each in opened.items():
+        for path, part in list_groups(each).items():
+            groups[path][file] = list_systems(part)
+    for files in groups.values():
+        check_one_system(files)
+
+
+def _displaced_error(file: Any) -> CombineError:
+    return CombineError(
+        f"{file}: this file is left out of nested lists, but its row is not, so that other files "
+        f"would take its place; leave out the whole row, or give all files in one list, so that "
+        f"their coordinates give their places in the grid"
+    )
+
+
+def _find_first_error(failed: dict[int, Exception]) -> Exception:
+    """Return the error of the first file, for a build in which all files failed."""
+    error = failed[min(failed)]
+    error.add_note(f"none of {len(failed)} files could be opened; this is the error of the first")
+    return error
+
+
+def describe_build(cache: object, target: object) -> str:
+    """Say what an interrupted build leaves, and how to go on."""
+    left = "no set was written" if target is None else f"{target} is as it was"
+    if cache is None:
+        return (
+            f"interrupted: {left}; run it again. With cache= a folder, the next run does not open "
+            f"again what this one has opened"
+        )
+    return f"interrupted: {left}; run it again to go on with the files that are not in the cache"

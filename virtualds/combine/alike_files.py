@@ -33,7 +33,7 @@ from virtualds.datasets.decoding import (
     is_dated,
 )
 from virtualds.datasets.location import Location, reader_of
-from virtualds.datasets.open import dataset_of
+from virtualds.datasets.open import make_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.registry import PARSERS
@@ -334,7 +334,7 @@ def find_plan(
     """
     plan = find_decoding_plan(group, opening)
     if plan is None:
-        dataset_of(Location.of(url, options), group, opening)
+        make_dataset_or_tree(Location.of(url, options), group, replace(opening, below=False))
         plan = find_decoding_plan(group, opening)
     if plan is None:
         raise NeedsFullCombineError("every file has to be decoded by itself")

@@ -30,7 +30,7 @@ from virtualds.combine.alike_files import (
     collect_files,
 )
 from virtualds.combine.concat_stored import Concatenator
-from virtualds.combine.file_batch import FileBatch, OpenedAlone, as_batch, open_stored
+from virtualds.combine.file_batch import FileBatch, as_batch, open_stored
 from virtualds.combine.file_cache import FileCache
 from virtualds.combine.file_coordinates import FileCoordinates, Source
 from virtualds.combine.report import LeftOut
@@ -231,9 +231,9 @@ class Outcome(Generic[Opened]):
         return min(self.numbers)
 
 
-def make_outcome(opened: FileBatch | OpenedAlone, *, is_cached: bool = False) -> Outcome[Any]:
+def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> Outcome[Any]:
     """Return the outcome of files that were opened."""
-    found = opened if isinstance(opened, FileBatch) else opened.decoded
+    found = opened if opened.decoded is None else opened.decoded
     cached, way = len(opened) if is_cached else 0, opened.group.way
     ways = dict.fromkeys(opened.numbers, way) if way is not None else {}
     return Outcome(opened.numbers, found, cached=cached, references=opened.nchunks, ways=ways)
@@ -318,7 +318,7 @@ PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError
 class BatchJob:
     """Work on files that this process or workers do: open, prepare and join those that are alike.
 
-    ``open`` takes a file and returns a `FileBatch` or an `OpenedAlone`, and ``steps`` prepare its
+    ``open`` takes a file and returns a batch of it, and ``steps`` prepare its
     dataset or tree, one after the other. A file is opened again ``retries`` times if a failure is
     temporary. ``cache`` keeps files as they were opened, before the first step. ``stops`` says
     whether to leave the files after one that fails.
@@ -330,7 +330,7 @@ class BatchJob:
     makes the job.
     """
 
-    open: Callable[[Any], FileBatch | OpenedAlone]
+    open: Callable[[Any], FileBatch]
     steps: tuple[PrepareStep[Any], ...] = ()
     retries: int = 0
     cache: FileCache | None = None

@@ -36,12 +36,7 @@ from virtualds.datasets.decoding import (
 )
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import (
-    dataset_of,
-    datatree_of,
-    make_dataset_or_tree,
-    open_group,
-)
+from virtualds.datasets.open import make_dataset_or_tree, open_group
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.errors import VirtualdsError, locating, without_secrets
@@ -52,6 +47,8 @@ _PLANS: RecordCache[DecodingPlan] = RecordCache(64)
 """Plans of datasets by structure: alike datasets share one, which is pickled once."""
 COMPARED_BYTES = 2**24
 """Bytes of values that are compared at a time."""
+NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
+"""The plan of files that decode by themselves, and of a batch whose plan is not yet found."""
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 """Errors of pickling attributes of other libraries."""
 
@@ -74,7 +71,7 @@ class FileBatch:
     of the first file only. ``is_cut`` says whether it was cut out of several files, and ``plan``
     may be wrong for it. ``indexes`` are the names of the indexes of datasets, which are decoded
     already. ``below`` are, by path, the groups below ``group`` in the same files, if these are read
-    as trees.
+    as trees. ``decoded`` is the dataset or tree of a file that decodes by itself; it has no plan.
     """
 
     urls: tuple[Any, ...]
@@ -92,6 +89,7 @@ class FileBatch:
     is_cut: bool = False
     indexes: tuple[Hashable, ...] | None = None
     below: Mapping[str, FileBatch] | None = None
+    decoded: Any = None
 
     def __len__(self) -> int:
         return len(self.urls)
@@ -99,6 +97,8 @@ class FileBatch:
     @property
     def nchunks(self) -> int:
         """Number of chunks of virtual variables, in all files."""
+        if self.decoded is not None:
+            return int(self.decoded.virtual.nchunks)
         return sum(
             array.nchunks
             for _, batch in self.walk()
@@ -280,13 +280,16 @@ class FileBatch:
 
     def to_dataset(self) -> Any:
         """Return the dataset, or the tree, of all files as one."""
-        if self.below is not None:
-            return datatree_of(Location.of(self.urls[0]), self.to_group(), self.opening)
+        if self.decoded is not None:
+            return self.decoded
         if self.indexes is not None:
             return self._assemble(self.indexes)
-        # a file of another length has an encoding of its own
-        plan = find_decoding_plan(self.group, self.opening) if self.is_cut else self.plan
-        return dataset_of(Location.of(self.urls[0]), self.group, self.opening, plan)
+        plan = self.plan if self.below is None else None
+        if self.is_cut and self.below is None:
+            # a file of another length has an encoding of its own
+            plan = find_decoding_plan(self.group, self.opening)
+        location = Location.of(self.urls[0])
+        return make_dataset_or_tree(location, self.to_group(), self.opening, plan)
 
     def _assemble(self, names: Iterable[Hashable]) -> xr.Dataset:
         """Return the dataset of what is decoded already."""
@@ -302,32 +305,6 @@ class FileBatch:
         found = xr.Coordinates(variables, indexes).to_dataset().reset_coords(data)
         found.attrs, found.encoding = dict(group.attributes), dict(group.encoding)
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class OpenedAlone:
-    """A file that decodes by itself: its group, and the dataset or tree."""
-
-    url: Any
-    group: ManifestGroup
-    decoded: Any
-    numbers: tuple[int, ...] = (0,)
-
-    def __len__(self) -> int:
-        return 1
-
-    @property
-    def nchunks(self) -> int:
-        """Number of chunks of virtual variables."""
-        return int(self.decoded.virtual.nchunks)
-
-    def list_files(self) -> Iterator[OpenedAlone]:
-        """Yield the file."""
-        yield self
-
-    def to_dataset(self) -> Any:
-        """Return the dataset or tree."""
-        return self.decoded
 
 
 # ---------------------------------------------------------------------- comparing files
@@ -377,7 +354,7 @@ def _is_repeated(array: ManifestArray) -> bool:
 
 def open_stored(
     url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
-) -> OpenedAlone | FileBatch:
+) -> FileBatch:
     """Read a file; errors are those of `virtualds.open_virtual_dataset`."""
     location = Location.of(url, storage_options)
     with location.hold_scan():
@@ -386,13 +363,13 @@ def open_stored(
 
 def make_batch(
     url: Any, location: Location, group: ManifestGroup, opening: OpenOptions
-) -> OpenedAlone | FileBatch:
+) -> FileBatch:
     """Return a file that was read, with its values in memory; errors are those of opening."""
     groups = dict(group.walk()) if opening.below else {"": group}
     if (plans := _find_plans(groups, opening)) is None:
         decoded = make_dataset_or_tree(location, group, opening)
         if (plans := _find_plans(groups, opening)) is None:
-            return OpenedAlone(url, group, decoded)
+            return FileBatch((url,), group, NO_PLAN, opening, decoded=decoded)
     found = dict[str, FileBatch]()
     try:
         fetch_coordinates(location.url, [*groups.values()], opening)

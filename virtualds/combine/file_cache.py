@@ -47,8 +47,8 @@ from virtualds.combine.alike_files import (
     collect_files,
     find_plan,
 )
-from virtualds.combine.file_batch import FileBatch, OpenedAlone
-from virtualds.datasets.decoding import NO_NAME, DecodingPlan, encoding_of
+from virtualds.combine.file_batch import NO_PLAN, FileBatch
+from virtualds.datasets.decoding import NO_NAME, encoding_of
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree
@@ -71,8 +71,6 @@ OTHERS = 8
 MOST_WAITING, LONGEST_WAIT = 256, 10.0
 """Files opened one by one, and seconds, after which a part is written: no more is ever lost."""
 SUFFIX = ".part"
-NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
-"""The plan of files that decode by themselves, and of a batch whose plan is not yet found."""
 
 
 class FileCache:
@@ -99,7 +97,7 @@ class FileCache:
         self._waiting: list[FileBatch] = []
         self._since, self._lock = time.monotonic(), threading.Lock()
 
-    def look_up(self, items: Sequence[tuple[int, Any]]) -> list[FileBatch | OpenedAlone]:
+    def look_up(self, items: Sequence[tuple[int, Any]]) -> list[FileBatch]:
         """Return those of some files that are cached and have not changed."""
         places, others = _index_parts(self.build, self._parts, self.options)
         files = dict(items)
@@ -110,13 +108,13 @@ class FileCache:
             if source is not None and source in places[url]:
                 part, entry, place = places[url][source]
                 by_entry[part, entry][place] = number, files[number]
-        found: list[FileBatch | OpenedAlone] = []
+        found: list[FileBatch] = []
         for where, numbers in by_entry.items():
             if self._are_as_before(others[where]):
                 found += self._load(where, numbers)
         return found
 
-    def add(self, opened: FileBatch | OpenedAlone) -> None:
+    def add(self, opened: FileBatch) -> None:
         """Cache files that were opened, now or with those that follow."""
         try:
             batch = to_batch(opened)
@@ -171,7 +169,7 @@ class FileCache:
 
     def _load(
         self, where: tuple[str, int], files: Mapping[int, tuple[int, Any]]
-    ) -> list[FileBatch | OpenedAlone]:
+    ) -> list[FileBatch]:
         """Return some files of an entry: by place, their numbers and names; none if damaged."""
         try:
             size, columns = _read_entry(*where, self.options)
@@ -192,7 +190,8 @@ class FileCache:
                 return [self._add_plans(f, f) if f.is_cut else f for f in cut]
         # it decodes by itself
         decoded = make_dataset_or_tree(Location.of(first.urls[0]), first.group, self.opening)
-        return [OpenedAlone(first.urls[0], first.group, decoded, first.numbers)]
+        how = NO_PLAN, self.opening, first.numbers
+        return [FileBatch(first.urls, first.group, *how, decoded=decoded)]
 
     def _make_batch(
         self, urls: tuple[Any, ...], numbers: tuple[int, ...], columns: dict[str, Any]
@@ -318,12 +317,11 @@ def _copy_values(batch: FileBatch) -> FileBatch:
     return replace(batch, group=batch.group.map_variables(copy), below=below)
 
 
-def to_batch(opened: FileBatch | OpenedAlone) -> FileBatch:
+def to_batch(opened: FileBatch) -> FileBatch:
     """Return an opened file as a batch, with loaded values; lazy ones raise an error."""
-    if isinstance(opened, FileBatch):
+    if opened.decoded is None:
         return opened
-    group = _as_opened(opened.group, opened.decoded)
-    return FileBatch((opened.url,), group, NO_PLAN, OpenOptions())
+    return replace(opened, group=_as_opened(opened.group, opened.decoded), decoded=None)
 
 
 def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:

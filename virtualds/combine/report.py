@@ -83,6 +83,19 @@ class FilesRead:
         if self._count_explained() > self.library:
             raise ValueError(f"FilesRead: there are more reasons than files, in {self!r}")
 
+    @classmethod
+    def of(cls, ways: Mapping[int, ReadWay], files: Sequence[Any]) -> FilesRead:
+        """Count the ways in which files were read, by their numbers among the names of all."""
+        counts = Counter(way.name for way in ways.values())
+        # in the order of the files, whichever worker was faster
+        explained = Counter(ways[n].reason for n in sorted(ways) if ways[n].reason)
+        first = {way.reason: n for n, way in sorted(ways.items(), reverse=True)}
+        reasons = tuple(
+            LibraryReason(reason, count, without_secrets(str(files[first[reason]])))
+            for reason, count in explained.most_common(MOST_REASONS)
+        )
+        return cls(counts[TOGETHER.name], counts[ALONE.name], counts[LIBRARY], reasons)
+
     @property
     def summary(self) -> str:
         """The numbers in one line."""
@@ -101,33 +114,6 @@ class FilesRead:
 
     def _count_explained(self) -> int:
         return sum(reason.files for reason in self.reasons)
-
-
-class WayCounter:
-    """Counts how files were read."""
-
-    def __init__(self) -> None:
-        self._ways = Counter[str]()
-        self._reasons: dict[str, tuple[int, int]] = {}
-        """By reason: how many files, and the number of the first of them."""
-
-    def add(self, number: int, way: ReadWay) -> None:
-        """Count a file by its number."""
-        self._ways[way.name] += 1
-        if way.reason:
-            count, first = self._reasons.get(way.reason, (0, number))
-            self._reasons[way.reason] = count + 1, min(first, number)
-
-    def finish(self, files: Sequence[Any]) -> FilesRead:
-        """Return the counts; ``files`` has the names of all files."""
-        # in the order of the files, whichever worker was faster
-        ordered = sorted(self._reasons.items(), key=lambda item: (-item[1][0], item[1][1]))
-        reasons = tuple(
-            LibraryReason(reason, count, without_secrets(str(files[first])))
-            for reason, (count, first) in ordered[:MOST_REASONS]
-        )
-        together, alone, library = (self._ways[n] for n in (TOGETHER.name, ALONE.name, LIBRARY))
-        return FilesRead(together, alone, library, reasons)
 
 
 MOST_SCHEMAS = 10
@@ -194,7 +180,8 @@ class SchemaCounter:
         """Count what was opened: a batch of files, or the dataset of one."""
         facts: Facts
         if isinstance(opened, FileBatch):
-            parts = {_name_path(path): part for path, part in opened.walk()}
+            # by what stands before the names of variables
+            parts = {f"{path.strip('/')}/".lstrip("/"): part for path, part in opened.walk()}
             codecs = {path: _list_codecs(part, path) for path, part in parts.items()}
             plans = [part.plan.schema for part in parts.values()]
             key = tuple(zip(parts, map(id, plans), strict=True)), str(codecs)
@@ -230,11 +217,6 @@ class SchemaCounter:
             )
             for count, first, facts in ordered
         )
-
-
-def _name_path(path: str) -> str:
-    """Return what stands before the names of variables of a group."""
-    return f"{path.strip('/')}/" if path.strip("/") else ""
 
 
 def _list_facts(batch: FileBatch, path: str) -> Iterator[tuple[tuple[str, str], str]]:
@@ -304,7 +286,7 @@ class Count:
         self._total, self._tell = total, tell
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
-        self._ways = WayCounter()
+        self._ways: dict[int, ReadWay] = {}
         self._schemas = SchemaCounter()
         self._damaged: dict[int, tuple[LeftOut, ...]] = {}
 
@@ -315,8 +297,7 @@ class Count:
         self.cached += outcome.cached
         self.references += outcome.references
         self._damaged.update(outcome.damaged)
-        for number, way in outcome.ways.items():
-            self._ways.add(number, way)
+        self._ways.update(outcome.ways)
         self._schemas.add(outcome.numbers, outcome.found)
         self._tell(self._measure_progress())
 
@@ -329,7 +310,7 @@ class Count:
             tuple(left_out),
             self.references,
             self.seconds,
-            self._ways.finish(files),
+            FilesRead.of(self._ways, files),
             tuple(part for number in sorted(self._damaged) for part in self._damaged[number]),
             self._schemas.finish(files),
         )
@@ -485,13 +466,14 @@ def describe_build(report: Any) -> Markup:
     )
     met = [outcome for outcome in outcomes if outcome[2]]
     title = format_count(report.files, "file")
-    read = report.read
+    read, schemas, seconds = report.read, len(report.schemas), report.seconds
+    took = f"{seconds:,.1f} s, {report.files / (seconds or 1):,.0f} files per second"
     rows = facts(
         {
             "Chunks": f"{report.references:,}",
-            "Time": _format_time(report.files, report.seconds),
+            "Time": took if report.seconds else None,
             "HDF5 files read": read.summary if read else None,
-            "Schemas": _count_schemas(report.schemas),
+            "Schemas": "one, of all files" if schemas == 1 else f"{schemas:,}" if schemas else None,
         }
     )
     return element(
@@ -518,24 +500,12 @@ def _draw_outcomes(met: Sequence[tuple[Shade, str, int]], total: int) -> Markup 
     return strip(spans, total, title=", ".join(f"{count:,} {name}" for _, name, count in met))
 
 
-def _format_time(files: int, seconds: float) -> str | None:
-    if not seconds:
-        return None
-    return f"{seconds:,.1f} s, {files / seconds:,.0f} files per second"
-
-
 def _list_left_out(title: str, left_out: Sequence[Any]) -> Markup | None:
     if not left_out:
         return None
     rows = [(without_secrets(f.url), f.error, without_secrets(f.message)) for f in left_out[:20]]
     shown = table(("file", "error", "what happened"), rows, total=len(left_out))
     return section(title, shown, note=f"{len(left_out):,}", is_open=True)
-
-
-def _count_schemas(schemas: Sequence[Any]) -> str | None:
-    if len(schemas) == 1:
-        return "one, of all files"
-    return f"{len(schemas):,}" if schemas else None
 
 
 def _list_schemas(schemas: Sequence[Any]) -> Markup | None:

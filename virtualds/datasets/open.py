@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -219,38 +219,36 @@ def demand_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> Non
     demand_variables(opening.loadable_variables, known, dropped, without_secrets(url))
 
 
-def make_dataset_or_tree(location: Location, group: ManifestGroup, opening: OpenOptions) -> Any:
-    """Return a group of a file as a tree with ``opening.below``, else as a dataset."""
-    return (datatree_of if opening.below else dataset_of)(location, group, opening)
-
-
-def dataset_of(
+def make_dataset_or_tree(
     location: Location,
     group: ManifestGroup,
     opening: OpenOptions,
     plan: DecodingPlan | None = None,
-) -> xr.Dataset:
-    """Return a group of a file as a dataset that knows its source."""
+) -> Any:
+    """Return a group of a file as a tree with ``opening.below``, else as a dataset.
+
+    It knows its source. ``plan`` says how the group decodes, if that is known.
+    """
     if plan is None:
-        fetch_coordinates(location.url, [group], opening)
-    with _naming_file(location):
-        dataset = decode_group(
-            group,
-            opening.on_error,
-            lambda part: to_virtual_dataset(part, opening, plan),
-            location.url,
-        )
-    dataset.encoding["source"] = location.given
-    return dataset
-
-
-def datatree_of(location: Location, group: ManifestGroup, opening: OpenOptions) -> xr.DataTree:
-    """Return a group of a file, with all groups below it, as a tree, like `dataset_of`."""
-    fetch_coordinates(location.url, [part for _, part in group.walk()], opening)
-    with _naming_file(location):
-        tree = to_virtual_tree(group, opening)
-    tree.encoding["source"] = location.given
-    return tree
+        groups = [part for _, part in group.walk()] if opening.below else [group]
+        fetch_coordinates(location.url, groups, opening)
+    found: Any
+    try:
+        if opening.below:
+            found = to_virtual_tree(group, opening)
+        else:
+            make = partial(to_virtual_dataset, opening=opening, plan=plan)
+            found = decode_group(group, opening.on_error, make, location.url)
+    except VirtualdsError as error:
+        error.locate_file(location.url)
+        raise
+    except ValueError as error:
+        url = without_secrets(location.url)
+        if url not in str(error):
+            error.add_note(f"file {url}")
+        raise
+    found.encoding["source"] = location.given
+    return found
 
 
 def open_group(
@@ -284,21 +282,6 @@ def open_group(
     if problems:
         read = apply_on_error(read, problems, opening.on_error, location.url)
     return read
-
-
-@contextmanager
-def _naming_file(location: Location) -> Iterator[None]:
-    """Name the file in errors of decoding."""
-    try:
-        yield
-    except VirtualdsError as error:
-        error.locate_file(location.url)
-        raise
-    except ValueError as error:
-        url = without_secrets(location.url)
-        if url not in str(error):
-            error.add_note(f"file {url}")
-        raise
 
 
 def _read_file(

@@ -31,11 +31,13 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location, format_for
 from virtualds.datasets.reference_changes import ReferenceChanges
 from virtualds.datasets.registry import SUBCHUNK
-from virtualds.datasets.rewrite.encodings import MainEncoding, Mask, grid_of
 from virtualds.datasets.rewrite.plan import (
+    MainEncoding,
+    Mask,
     Obstacles,
     VariablePlan,
     build_cost_table,
+    grid_of,
     plan_rewriting,
 )
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
