@@ -156,18 +156,16 @@ class Contents:
     @classmethod
     def of(cls, dataset: xr.Dataset) -> Contents:
         """Look at a dataset, without looking behind selections and tasks of dask."""
-        found: dict[Hashable, ManifestArray | None] = {
-            name: _find_at_hand(variable) for name, variable in dataset.variables.items()
-        }
-        virtual = tuple(
-            Shown(str(name), tuple(map(str, dataset.variables[name].dims)), array)
-            for name, array in found.items()
-            if array is not None
-        )
-        others = [dataset.variables[name] for name, array in found.items() if array is None]
+        virtual, others = list[Shown](), list[xr.Variable]()
+        for name, variable in dataset.variables.items():
+            layers = find_layers(variable)
+            if layers is None or layers.is_computed or layers.array.shape != variable.shape:
+                others.append(variable)
+            else:
+                virtual.append(Shown(str(name), tuple(map(str, variable.dims)), layers.array))
         lazy = sum(is_unread(v) or v.chunks is not None for v in others)
         gaps = tuple(describe_gaps(dataset.indexes))
-        return cls(virtual, len(others) - lazy, lazy, gaps)
+        return cls(tuple(virtual), len(others) - lazy, lazy, gaps)
 
     @property
     def arrays(self) -> list[ManifestArray]:
@@ -178,14 +176,6 @@ class Contents:
     def survey(self) -> Survey:
         """The numbers of all chunks."""
         return sum((shown.survey for shown in self.virtual), Survey())
-
-
-def _find_at_hand(variable: xr.Variable) -> ManifestArray | None:
-    """Return the virtual array of a variable, None if it is one of which a part was selected."""
-    layers = find_layers(variable)
-    if layers is None or layers.is_computed or layers.array.shape != variable.shape:
-        return None
-    return layers.array
 
 
 # ---------------------------------------------------------------------- text
@@ -284,7 +274,13 @@ def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[
     for shown in virtual[:SHOWN_VARIABLES]:
         groups.setdefault(_describe_cut(shown), []).append(shown)
     chosen = list(groups.values())[:most]
-    drawn = [_draw_group(group, n < OPEN_PICTURES) for n, group in enumerate(chosen)]
+    drawn = list[Markup]()
+    for group in chosen:
+        names = name_some((shown.name for shown in group), SHOWN_NAMES)
+        found = sum((shown.survey for shown in group), Survey())
+        body = describe_arrays([shown.array for shown in group], found, group[0].dims)
+        note, is_open = f"({group[0].shape})", len(drawn) < OPEN_PICTURES
+        drawn.append(section(names, body, note=note, is_open=is_open))
     more = len(virtual) - sum(map(len, chosen))
     words = f"the chunks of {format_count(more, 'more variable')} are not drawn"
     return [*drawn, element("div", words, class_="vds-note")] if more else drawn
@@ -299,14 +295,6 @@ def _describe_cut(shown: Shown) -> Hashable:
     encodings = array.pipelines[0].storage if one else array.pipelines
     drawn = (found.axes, found.encodings, found.is_assumed, found.counts.tobytes())
     return shown.dims, array.shape, boxes, encodings, drawn
-
-
-def _draw_group(group: Sequence[Shown], is_open: bool) -> Markup:
-    names = name_some((shown.name for shown in group), SHOWN_NAMES)
-    arrays = [shown.array for shown in group]
-    found = sum((shown.survey for shown in group), Survey())
-    body = describe_arrays(arrays, found, group[0].dims)
-    return section(names, body, note=f"({group[0].shape})", is_open=is_open)
 
 
 def _list_variables(virtual: Sequence[Shown], most: int = SHOWN_VARIABLES) -> Markup | None:

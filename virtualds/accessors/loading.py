@@ -85,12 +85,9 @@ def load_first(method: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-def _is_changed(method: Callable[..., Any]) -> bool:
-    """Say whether a method loads virtual arrays already, as after a reload of this module."""
-    return getattr(method, "__globals__", {}).get("__name__") == __name__
-
-
 for _kind, _name in METHODS:
     _method = getattr(_kind, _name, None)  # older xarray loads in one way only
-    if _method is not None and not _is_changed(_method):
+    # after a reload of this module, methods load virtual arrays already
+    _home = getattr(_method, "__globals__", {}).get("__name__")
+    if _method is not None and _home != __name__:
         setattr(_kind, _name, load_first(_method))

@@ -441,7 +441,11 @@ class Build:
             lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
             report = count.finish(lost, names)
             if not found:
-                raise _find_first_error(failed)
+                error = failed[min(failed)]
+                error.add_note(
+                    f"none of {len(failed)} files could be opened; this is the error of the first"
+                )
+                raise error
         if tells(INFO):
             tell(INFO, f"{report.summary}, {report.seconds:.3f} s")
             if report.read:
@@ -462,7 +466,12 @@ class Build:
         _check_systems({without_secrets(str(names[n])): found[n] for n in found})
         extents = {n: Extent.of(names[n], found[n], dims) for n in found}
         if dims and len(found) < len(names) and not self.files.stay_in_place(found):
-            raise _displaced_error(names[min(set(range(len(names))) - found.keys())])
+            raise CombineError(
+                f"{names[min(set(range(len(names))) - found.keys())]}: this file is left out of "
+                f"nested lists, but its row is not, so that other files would take its place; "
+                f"leave out the whole row, or give all files in one list, so that their "
+                f"coordinates give their places in the grid"
+            )
         numbers = self.files.nest({number: number for number in found})
         parts = combination.arrangement.arrange_parts(numbers, extents, dims)
         placed = [part.file for part in flatten_nested(parts)]
@@ -484,7 +493,8 @@ class Build:
         for outcome in outcomes:
             done.update(outcome.numbers)
             awaited.difference_update(outcome.numbers)
-            if self._is_fatal(outcome) and outcome.number < first:
+            stops = not outcome.is_fault or self.building.stops
+            if outcome.error is not None and stops and outcome.number < first:
                 first, error = outcome.number, outcome.error
                 awaited = set(range(first)) - done
             if error is None:
@@ -492,7 +502,11 @@ class Build:
             elif not awaited:
                 break
         if error is not None:
-            _decode_before(first, found)
+            # decode the files before it: an error of them comes first
+            batches: list[Any] = [o.found for o in found if isinstance(o.found, FileBatch)]
+            before = [(n, at, b) for b in batches for at, n in enumerate(b.numbers) if n < first]
+            for _, place, batch in sorted(before, key=lambda item: item[0]):
+                batch.cut(place).to_dataset()
             raise error
 
     def _finish(self, combined: Any, found: Sequence[Outcome[Any]], report: BuildReport) -> None:
@@ -526,11 +540,6 @@ class Build:
             f"be opened; name another"
         )
 
-    def _is_fatal(self, outcome: Outcome[Any]) -> bool:
-        if outcome.error is None:
-            return False
-        return not outcome.is_fault or self.building.stops
-
 
 def _list_datasets(
     found: Sequence[Outcome[Any]], report: BuildReport
@@ -548,14 +557,6 @@ def _list_datasets(
     counts = (dataset.virtual.nchunks for dataset in datasets)
     ordered = sorted(each, key=lambda outcome: outcome.number)
     return ordered, replace(report, references=sum(counts))
-
-
-def _decode_before(first: int, found: Sequence[Outcome[Any]]) -> None:
-    """Decode the files before one that failed: an error of them comes first."""
-    batches: list[Any] = [o.found for o in found if isinstance(o.found, FileBatch)]
-    places = [(n, place, b) for b in batches for place, n in enumerate(b.numbers) if n < first]
-    for _, place, batch in sorted(places, key=lambda item: item[0]):
-        batch.cut(place).to_dataset()
 
 
 def _warn_of_losses(report: BuildReport) -> None:
@@ -576,21 +577,6 @@ def _check_systems(opened: Mapping[str, Any]) -> None:
             groups[path][file] = list_systems(part)
     for files in groups.values():
         check_one_system(files)
-
-
-def _displaced_error(file: Any) -> CombineError:
-    return CombineError(
-        f"{file}: this file is left out of nested lists, but its row is not, so that other files "
-        f"would take its place; leave out the whole row, or give all files in one list, so that "
-        f"their coordinates give their places in the grid"
-    )
-
-
-def _find_first_error(failed: dict[int, Exception]) -> Exception:
-    """Return the error of the first file, for a build in which all files failed."""
-    error = failed[min(failed)]
-    error.add_note(f"none of {len(failed)} files could be opened; this is the error of the first")
-    return error
 
 
 def describe_build(cache: object, target: object) -> str:

@@ -162,7 +162,9 @@ class JoinableFiles:
                     self._check_dates(name, stacked[name], None)
             elif counts_once is not None and counts_once(part):
                 is_whole = False
-                data = self._load_first(name)
+                known = self.alike.get_values(name)
+                first = group.variables[name].data
+                data = self._read(name, first) if known is None else np.array(known[0])
             else:
                 rows = self._iterate(name)
                 data = next(rows).copy()
@@ -252,12 +254,6 @@ class JoinableFiles:
             before = (slice(None),) * axis
             self._loaded[name] = [whole[(*before, slice(*cut))] for cut in pairwise(ends)]
         return self._loaded[name]
-
-    def _load_first(self, name: str) -> Array:
-        """Return the stored values of a loaded variable in the first file."""
-        if (known := self.alike.get_values(name)) is not None:
-            return np.array(known[0])
-        return self._read(name, self.alike.group.variables[name].data)
 
     def are_same(self, name: str) -> bool:
         """Say whether a variable has the same values in all files, as they are stored."""
@@ -369,7 +365,11 @@ class AlikeOpener:
         # it shows which parser they need, and often how they decode
         with first.hold_scan():
             plain = not any(PLAIN_SEPARATOR in url for url in urls)
-            read = self._find_reader(first) if plain else None
+            plain = plain and self.opening.snapshot is None and not self.opening.parser_options
+            read: ReadAlike | None = None
+            if plain and (self.opening.parser is not None or _may_be_read_together(first.url)):
+                parser, _ = reader_of(first, self.opening.parser)
+                read = parser.read_alike if isinstance(parser, Parser) else None
             if read is None:
                 yield ()
                 return
@@ -391,28 +391,14 @@ class AlikeOpener:
         A `NeedsFullCombineError` is raised if they have to be decoded one by one.
         """
         numbers, files = zip(*(items[n] for n in alike.numbers), strict=True)
-        first, *others = (
-            self._make_joinable(one, files, numbers) for one in (alike, *alike.below.values())
-        )
-        if not self.opening.below:
-            return first
-        return replace(first, below=dict(zip(alike.below, others, strict=True)))
-
-    def _make_joinable(
-        self, alike: AlikeFiles, files: Sequence[Any], numbers: Sequence[int]
-    ) -> JoinableFiles:
-        if not all(isinstance(v.data, ManifestArray) for v in alike.group.variables.values()):
-            raise NeedsFullCombineError("some variables are read when they are needed")
-        plan = find_plan(files[0], alike.group, self.opening, self.options)
-        return JoinableFiles(alike, files, numbers, plan, self.opening, self.options)
-
-    def _find_reader(self, first: Location) -> ReadAlike | None:
-        if self.opening.snapshot is not None or self.opening.parser_options:
-            return None
-        if self.opening.parser is None and not _may_be_read_together(first.url):
-            return None
-        parser, _ = reader_of(first, self.opening.parser)
-        return parser.read_alike if isinstance(parser, Parser) else None
+        found = dict[str, JoinableFiles]()
+        for path, one in {"": alike, **alike.below}.items():
+            if not all(isinstance(v.data, ManifestArray) for v in one.group.variables.values()):
+                raise NeedsFullCombineError("some variables are read when they are needed")
+            plan = find_plan(files[0], one.group, self.opening, self.options)
+            found[path] = JoinableFiles(one, files, numbers, plan, self.opening, self.options)
+        first = found.pop("")
+        return replace(first, below=found) if self.opening.below else first
 
 
 def _may_be_read_together(url: str) -> bool:

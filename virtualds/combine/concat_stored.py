@@ -98,7 +98,6 @@ class Concatenator:
             samples = _make_samples(batches, in_turn)
             dim = self._find_dimension(samples)
             for some in groups.values():
-                self._check_meanings(some, dim)
                 self._check_values(some, dim)
             owner = _find_ordering_group(groups, dim) if self._sorts else ""
             as_given = np.argsort([number for batch in batches for number in batch.numbers])
@@ -185,17 +184,15 @@ class Concatenator:
                 batch = self._sort(files, dim).collect(dim, self._counts_once)
             else:
                 batch = files.collect(dim)
-            return self._add_same(batch, files, dim)
+            own = {"": files, **(files.below or {})}
+            return batch.map_groups(
+                lambda one, path: replace(
+                    one, same=one.same | self._compare_virtual(own[path], dim)
+                )
+            )
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
             raise NeedsFullCombineError(f"{error}") from error
-
-    def _add_same(self, batch: FileBatch, files: JoinableFiles, dim: str) -> FileBatch:
-        """Add the small virtual variables without the dimension that all files have alike."""
-        below = None
-        if batch.below is not None and files.below is not None:
-            below = {p: self._add_same(b, files.below[p], dim) for p, b in batch.below.items()}
-        return replace(batch, same=batch.same | self._compare_virtual(files, dim), below=below)
 
     def _compare_virtual(self, files: JoinableFiles, dim: str) -> frozenset[str]:
         """Return those small virtual variables without the dimension that all files have alike."""
@@ -281,7 +278,10 @@ class Concatenator:
         if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
             raise NeedsFullCombineError("their variables differ")
         for name, part in one.parts.items():
-            if not _is_same_kind(part, other.parts[name]):
+            kinds = [
+                (p.name, p.decoded, p.stored[0], p.is_loaded) for p in (part, other.parts[name])
+            ]
+            if kinds[0] != kinds[1]:
                 raise NeedsFullCombineError(f"{name!r} is of different kinds")
             given = part.attributes, other.parts[name].attributes
             if not self.heeds_attributes:
@@ -303,18 +303,12 @@ class Concatenator:
         self._check_sizes(files, dim)
         for name, part in files.plan.parts.items():
             if dim not in part.decoded[0] and not self._counts_once(part):
+                if not all_decode_alike([one for b in batches for one in b.list_parts(name)]):
+                    raise NeedsFullCombineError(f"{name!r} means something else")
                 if not part.is_loaded and files.is_too_large(name):
                     raise NeedsFullCombineError(f"{name!r} takes more to compare")
                 if not (all(b.has_same(name) for b in batches) and files.are_same(name)):
                     raise NeedsFullCombineError(f"{name!r} differs")
-
-    def _check_meanings(self, batches: Sequence[FileBatch], dim: str) -> None:
-        """Refuse variables without the dimension whose values mean something else somewhere."""
-        for name, part in batches[0].plan.parts.items():
-            parts = [part for batch in batches for part in batch.list_parts(name)]
-            compared = dim not in part.decoded[0] and not self._counts_once(part)
-            if compared and not all_decode_alike(parts):
-                raise NeedsFullCombineError(f"{name!r} means something else")
 
     @property
     def heeds_attributes(self) -> bool:
@@ -508,8 +502,3 @@ def _check_first(pattern: Any, first: Any, dim: str) -> None:
         index = first.indexes[dim]
         if not pattern.indexes[dim][: index.size].equals(index):
             raise NeedsFullCombineError("two files have another order than all files")
-
-
-def _is_same_kind(one: VariableDecoding, other: VariableDecoding) -> bool:
-    first, second = ((p.name, p.decoded, p.stored[0], p.is_loaded) for p in (one, other))
-    return first == second

@@ -7,7 +7,7 @@ columns, and knows where each file begins, so that files can be cut out again, a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -111,6 +111,13 @@ class FileBatch:
         yield "", self
         yield from (self.below or {}).items()
 
+    def map_groups(self, change: Callable[[FileBatch, str], FileBatch]) -> FileBatch:
+        """Return the batch with the one of each group, whose path is given, changed."""
+        below = None
+        if self.below is not None:
+            below = {path: change(batch, path) for path, batch in self.below.items()}
+        return replace(change(self, ""), below=below)
+
     def to_group(self) -> ManifestGroup:
         """Return the group, with those below it."""
         if self.below is None:
@@ -156,8 +163,9 @@ class FileBatch:
 
     def cut(self, place: int, known: int = 0) -> FileBatch:
         """Return one of the files; ``known`` is the place of the file that has the plan."""
-        if len(self) == 1:
-            return self
+        return self if len(self) == 1 else self.map_groups(lambda one, _: one._cut(place, known))
+
+    def _cut(self, place: int, known: int) -> FileBatch:
         own = slice(place, place + 1)
         variables = {name: self.cut_variable(name, place) for name in self.group.variables}
         group = replace(
@@ -181,13 +189,7 @@ class FileBatch:
             stacked={},
             same=frozenset(),
             is_cut=plan is None or not self._decode_alike(place, known),
-            below=self._cut_below(place, known),
         )
-
-    def _cut_below(self, place: int, known: int) -> dict[str, FileBatch] | None:
-        if self.below is None:
-            return None
-        return {path: batch.cut(place, known) for path, batch in self.below.items()}
 
     def _decode_alike(self, one: int, other: int) -> bool:
         """Say whether two files certainly have the same plan: all that plans heed is equal."""
@@ -453,27 +455,23 @@ def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> D
         key = pickle.dumps((described, list(dataset.coords), list(dataset.xindexes)), 5)
     except UNPICKLABLE:
         return None
-    return _PLANS.get(
-        key,
-        lambda: DecodingPlan(dict(_parts(variables)), frozenset(dataset.coords), frozenset()),
-    )
 
-
-def _parts(variables: dict[str, ManifestVariable]) -> Iterator[tuple[str, VariableDecoding]]:
-    for name, v in variables.items():
-        data: Any = v.data
-        yield (
-            name,
-            DecodedPart(
+    def make() -> DecodingPlan:
+        parts = {
+            name: DecodedPart(
                 name=name,
-                stored=(v.dims, data.dtype),
-                decoded=(v.dims, data.dtype),
+                stored=(v.dims, v.data.dtype),
+                decoded=(v.dims, v.data.dtype),
                 attributes=v.attributes,
                 encoding={},
                 declared={},
                 inherited={},
-                is_loaded=isinstance(data, np.ndarray),
+                is_loaded=isinstance(v.data, np.ndarray),
                 packing=None,
                 decodes=False,
-            ),
-        )
+            )
+            for name, v in variables.items()
+        }
+        return DecodingPlan(parts, frozenset(dataset.coords), frozenset())
+
+    return _PLANS.get(key, make)

@@ -203,11 +203,12 @@ class FileCache:
 
     def _add_plans(self, batch: FileBatch, file: FileBatch) -> FileBatch:
         """Return a batch with the plans of one of its files."""
-        below, own = None, dict(file.walk())
-        if batch.below is not None:
-            below = {path: self._add_plans(one, own[path]) for path, one in batch.below.items()}
-        plan = find_plan(file.urls[0], file.group, self.opening, self.options)
-        return replace(batch, plan=plan, is_cut=False, below=below)
+        groups = {path: one.group for path, one in file.walk()}
+        plans = {
+            path: find_plan(file.urls[0], group, self.opening, self.options)
+            for path, group in groups.items()
+        }
+        return batch.map_groups(lambda one, path: replace(one, plan=plans[path], is_cut=False))
 
 
 Places = dict[str, dict[SourceFile, tuple[str, int, int]]]
@@ -306,15 +307,12 @@ def _list_entries(batch: FileBatch) -> list[Entry]:
 
 def _copy_values(batch: FileBatch) -> FileBatch:
     """Return a file whose values in memory are copies."""
-    below = None
-    if batch.below is not None:
-        below = {path: _copy_values(one) for path, one in batch.below.items()}
 
     def copy(path: str, variable: ManifestVariable) -> ManifestVariable:
         data = variable.data
         return replace(variable, data=data.copy()) if isinstance(data, np.ndarray) else variable
 
-    return replace(batch, group=batch.group.map_variables(copy), below=below)
+    return batch.map_groups(lambda one, _: replace(one, group=one.group.map_variables(copy)))
 
 
 def to_batch(opened: FileBatch) -> FileBatch:

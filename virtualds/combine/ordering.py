@@ -321,7 +321,10 @@ class Extent:
         lists: dict[Hashable, list[Any]] = {}
         for group in groups.values():
             for dim in group.dims:
-                lists.setdefault(dim, []).append(_find_index(group, dim))
+                # its coordinate, if it has one in memory
+                index = group.xindexes.get(dim)
+                plain = type(index) is xr.indexes.PandasIndex
+                lists.setdefault(dim, []).append(index.index if plain else None)  # type: ignore[union-attr]
         variables = [(path, n, v) for path, g in groups.items() for n, v in g.variables.items()]
         data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
         lacking = {dim: _list_scalars(groups, dim) for dim in joined if dim not in lists}
@@ -341,12 +344,6 @@ def _are_equal(indexes: Sequence[pd.Index[Any] | None]) -> bool:
     """Say whether there are indexes, and all are the same."""
     first, *others = indexes or [None]
     return first is not None and all(o is not None and first.equals(o) for o in others)
-
-
-def _find_index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
-    """Return the coordinate of a dimension, if it has one in memory."""
-    index = dataset.xindexes.get(dim)
-    return index.index if type(index) is xr.indexes.PandasIndex else None
 
 
 def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.Index[Any] | None]:
@@ -378,6 +375,10 @@ class FileSlice:
 
     file: int
     crop: tuple[tuple[Hashable, int, int], ...] = ()
+
+    def cut(self, at: tuple[Hashable, int, int]) -> FileSlice:
+        """Return what is left between two places of a dimension."""
+        return replace(self, crop=(*self.crop, at))
 
 
 def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
@@ -565,7 +566,7 @@ class _Grid:
                 found.append(part)
             # files that lack a dimension cannot be cut along it
             elif not any(dims[0] in self.extents[n].scalars for n in files):
-                found.append(map_nested(partial(_crop, cut=(dims[0], start, stop)), part))
+                found.append(map_nested(partial(FileSlice.cut, at=(dims[0], start, stop)), part))
         return found
 
     def _nest_below(self, node: Any, dims: tuple[Any, ...]) -> Any:
@@ -629,10 +630,6 @@ class _Grid:
             )
             for n in flatten_nested([node])
         }
-
-
-def _crop(part: FileSlice, cut: tuple[Hashable, int, int]) -> FileSlice:
-    return replace(part, crop=(*part.crop, cut))
 
 
 def _key_of(index: pd.Index[Any]) -> Any:

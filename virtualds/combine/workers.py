@@ -28,7 +28,6 @@ from concurrent.futures import (
 )
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
@@ -207,21 +206,17 @@ def find_client(parallel: Any) -> Any:
     return parallel
 
 
-@dataclass(frozen=True)
 class _Together:
     """The outcomes of some files.
 
     Dask takes lists apart, and would send what outcomes share with each of them.
     """
 
-    outcomes: list[Outcome[Any]]
+    def __init__(self, job: BatchJob, items: Sequence[NumberedFile]) -> None:
+        self.outcomes = job(items)
 
     def __iter__(self) -> Iterator[Outcome[Any]]:
         return iter(self.outcomes)
-
-
-def _open_together(job: BatchJob, items: Sequence[NumberedFile]) -> _Together:
-    return _Together(job(items))
 
 
 def open_on_cluster(client: Any, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
@@ -229,7 +224,7 @@ def open_on_cluster(client: Any, job: BatchJob, items: Sequence[NumberedFile]) -
     threads = sum(client.nthreads().values()) or 1
     # a cluster may grow; the files may have changed since an equal task opened them
     ahead = PIECES_AHEAD * max(threads, UNKNOWN_WORKERS)
-    pool, work = client.get_executor(pure=False), partial(_open_together, job)
+    pool, work = client.get_executor(pure=False), partial(_Together, job)
     return open_in_executor(pool, threads, job, items, work, ahead)
 
 

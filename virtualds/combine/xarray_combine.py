@@ -467,12 +467,7 @@ def _is_mixed(combination: Combination, parts: Parts, dim: Any, whole: pd.Index[
         lists = [found for alike in groups if (found := _list_indexes(alike).get(dim))]
         if any(map(_differ, lists)):
             return True
-    return any(_has_others_between(index, whole) for index in _list_indexes(everything)[dim])
-
-
-def _has_others_between(index: pd.Index[Any], whole: pd.Index[Any]) -> bool:
-    """Say whether an index lacks elements of another one between its own."""
-    if not (index.size and whole.is_unique):
-        return False
-    places = whole.get_indexer(index)
-    return bool(places.max() - places.min() + 1 > index.size)
+    # does one lack elements of the whole between its own?
+    indexes = [index for index in _list_indexes(everything)[dim] if index.size]
+    places = map(whole.get_indexer, indexes if whole.is_unique else ())
+    return any(there.max() - there.min() + 1 > there.size for there in places)

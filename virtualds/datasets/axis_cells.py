@@ -87,10 +87,6 @@ class AxisCells:
         far = apart * 4 > (self.high - self.low)[1:]
         return np.flatnonzero(far) + 1
 
-    @property
-    def _falls(self) -> bool:
-        return bool(self.low.size and self.low[-1] < self.low[0])
-
     def pieces(self, start: Ints, stop: Ints) -> tuple[Ints, Floats, Floats]:
         """Return half-open stretches of positions, none of them empty, in pieces without a gap.
 
@@ -131,7 +127,8 @@ class AxisCells:
 
     def begin(self, positions: Ints) -> Floats:
         """Return where the cells of positions begin, on the side of the cell before."""
-        return (self.high if self._falls else self.low)[positions]
+        falls = self.low.size and self.low[-1] < self.low[0]
+        return (self.high if falls else self.low)[positions]
 
     def text_at(self, number: float) -> str:
         """Return a place on the axis as text: a date, or a number.
@@ -193,7 +190,9 @@ def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> A
         return None
     steps = np.diff(rising)
     usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
-    ends_early = (steps <= 0) | (found.kind == "dates" and _are_gaps(steps, usual))
+    # steps that dates are missing in, if the others are regular
+    has_gaps = found.kind == "dates" and bool(find_gaps_among(steps[steps > 0]))
+    ends_early = (steps <= 0) | (has_gaps & (steps >= GAP_FACTOR * usual))
     width = np.append(np.where(ends_early, usual, steps), usual)
     low, high = rising, rising + width
     missing = tuple(_find_missing(rising, usual)) if found.kind == "dates" else ()
@@ -202,12 +201,6 @@ def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> A
         return cls(found.kind, low, high, missing, doubled, found.calendar)
     missing, doubled = (tuple((-b, -a) for a, b in reversed(s)) for s in (missing, doubled))
     return cls(found.kind, -high, -low, missing, doubled, found.calendar)
-
-
-def _are_gaps(steps: Floats, usual: float) -> npt.NDArray[np.bool_]:
-    """Return which steps dates are missing in; the others have to be regular."""
-    is_regular = bool(find_gaps_among(steps[steps > 0]))
-    return is_regular & (steps >= GAP_FACTOR * usual)
 
 
 def _find_missing(rising: Floats, usual: float) -> Iterator[Span]:

@@ -114,24 +114,20 @@ def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGrou
             raise _unknown_error("attributes", of, group.variables)
         owner = group.variables[of] if of else group
         if isinstance(owner, ManifestVariable):
-            _demand_undecoded(key, name, value, owner)
+            units = [str(text) for text in (value, owner.attributes.get("units"))]
+            is_time = any(" since " in text or text in TIME_UNITS for text in units)
+            if name in PACKING_ATTRIBUTES or (is_time and name in ("units", "calendar")):
+                # readers would get other values
+                raise ValueError(
+                    f"attributes {key!r}: it says how the stored numbers are decoded, and another "
+                    f"value would change them; write the variable anew (mode='r+')"
+                )
         kept = {n: v for n, v in {**owner.attributes, name: value}.items() if v is not None}
         changed = replace(owner, attributes=kept)
         if isinstance(changed, ManifestVariable):
             changed = replace(group, variables={**group.variables, of: changed})
         group = changed
     return group
-
-
-def _demand_undecoded(key: str, name: str, value: Any, variable: ManifestVariable) -> None:
-    """Refuse to change what stored numbers mean: readers would get other values."""
-    units = [str(text) for text in (value, variable.attributes.get("units"))]
-    is_time = any(" since " in text or text in TIME_UNITS for text in units)
-    if name in PACKING_ATTRIBUTES or (is_time and name in ("units", "calendar")):
-        raise ValueError(
-            f"attributes {key!r}: it says how the stored numbers are decoded, and another value "
-            f"would change them; write the variable anew (mode='r+')"
-        )
 
 
 def _unknown_error(argument: str, name: str, known: Iterable[str]) -> ValueError:

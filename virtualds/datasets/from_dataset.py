@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import COPIED_BYTES, ManifestArray, default_fill
@@ -51,7 +50,12 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
             )
         with locating(f"variable {name!r}"):
             variables[NO_NAME if name is None else name] = _to_stored(str(name), variable)
-    _check_urls(variables.values())
+    # file names that no set can hold; files in a set were checked when the set was written
+    arrays = [v.data for v in variables.values() if isinstance(v.data, ManifestArray)]
+    manifests = (f.manifest for array in arrays for f in array.fragments)
+    tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
+    for file in chain.from_iterable(tables):
+        demand_nameable(file.url)
     # what was not decoded is stored as it is
     raw = [name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None]
     variables = set_characters_apart(variables, raw)
@@ -68,16 +72,6 @@ def as_read(group: ManifestGroup) -> ManifestGroup:
         for name, v in group.variables.items()
     }
     return replace(group, variables=variables)
-
-
-def _check_urls(variables: Iterable[ManifestVariable]) -> None:
-    """Refuse file names that no set can hold, before an unreadable set is written."""
-    arrays = [v.data for v in variables if isinstance(v.data, ManifestArray)]
-    manifests = (f.manifest for array in arrays for f in array.fragments)
-    # files in a set were checked when the set was written
-    tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
-    for file in chain.from_iterable(tables):
-        demand_nameable(file.url)
 
 
 def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
@@ -180,7 +174,10 @@ ENCODE_ERRORS = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
 
 def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     """Encode a loaded variable, and check that it decodes to itself."""
-    variable = _to_native_order(variable.copy(deep=False).to_base_variable())
+    variable = variable.copy(deep=False).to_base_variable()
+    if not (variable.dtype.isnative or variable.dtype.hasobject):
+        # decoded values have native byte order
+        variable = variable.copy(data=variable.values.astype(variable.dtype.newbyteorder("=")))
     if (
         getattr(variable.encoding.get("dtype"), "kind", "") in TIMES
         and variable.dtype.kind in TIMES
@@ -215,13 +212,6 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     )
 
 
-def _to_native_order(variable: xr.Variable) -> xr.Variable:
-    """Convert numbers to native byte order, which decoded values have."""
-    if variable.dtype.isnative or variable.dtype.hasobject:
-        return variable
-    return variable.copy(data=variable.values.astype(variable.dtype.newbyteorder("=")))
-
-
 def _is_coded(variable: xr.Variable) -> bool:
     """Say whether a variable has coding attributes, which decoding would have removed."""
     if variable.dtype.kind not in "iufSU":
@@ -233,19 +223,14 @@ def _is_coded(variable: xr.Variable) -> bool:
 
 def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     """Yield encodings, that of the source first."""
-    yield _select_cf_encoding(variable.encoding)
+    # of values: without chunks and compression
+    found = {k: v for k, v in variable.encoding.items() if k in (*TIME_ATTRIBUTES, "_Encoding")}
+    if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
+        found.pop("dtype", None)
+    yield found
     names = ("_FillValue", "units", "calendar")
     yield {k: v for k, v in variable.encoding.items() if k in names}
     yield {}
-
-
-def _select_cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the encoding of values, without chunks and compression."""
-    names = (*TIME_ATTRIBUTES, "_Encoding")
-    found = {k: v for k, v in encoding.items() if k in names}
-    if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
-        found.pop("dtype", None)
-    return found
 
 
 def _list_spellings(stored: xr.Variable, encoding: Mapping[str, Any]) -> Iterator[xr.Variable]:
@@ -294,14 +279,10 @@ def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:
     if again.dtype == variable.dtype and xr.Variable.equals(again, variable):  # type: ignore[no-untyped-call]
         return True
     if again.dtype.kind == variable.dtype.kind and again.dtype.kind in TIMES:
-        return _are_same_times(again.values, variable.values)
+        # numpy's comparison of times in two units may overflow
+        converted = again.values.astype(variable.dtype)
+        back = converted.astype(again.dtype)
+        pairs = ((converted, variable.values), (back, again.values))
+        return all(np.array_equal(a.view(np.int64), b.view(np.int64)) for a, b in pairs)
     textual = again.dtype.kind in "OUST" and variable.dtype.kind in "OUST"
     return textual and bool(np.array_equal(again.values, variable.values))
-
-
-def _are_same_times(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    """Say whether times in two units are the same; numpy's comparison may overflow."""
-    converted = one.astype(other.dtype)
-    back = converted.astype(one.dtype)
-    pairs = ((converted, other), (back, one))
-    return all(np.array_equal(a.view(np.int64), b.view(np.int64)) for a, b in pairs)

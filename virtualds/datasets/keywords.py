@@ -82,15 +82,11 @@ def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> Non
     known = sorted(known)
     for name in given:
         if name not in known:
-            raise TypeError(f"{call} has no argument {name!r}{_suggest_remedy(name, known)}")
-
-
-def _suggest_remedy(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    other = guess_name(name, [*known, *ELSEWHERE])
-    if other is None:
-        return f"; it has {', '.join(known)}"
-    return f"; did you mean {other!r}?" if other in known else f"; {ELSEWHERE[other]}"
+            other = guess_name(name, [*known, *ELSEWHERE])
+            remedy = f"it has {', '.join(known)}" if other is None else ELSEWHERE.get(other)
+            if other in known:
+                remedy = f"did you mean {other!r}?"
+            raise TypeError(f"{call} has no argument {name!r}; {remedy}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -383,7 +383,13 @@ class _Place:
 
 def detect_reader(url: str, options: StorageOptions | None) -> Found:
     """Return the reader of a file, a folder, or the only content of an archive."""
-    store, told = find_store(url), _list_told_by_suffix(url)
+    store, ends = find_store(url), url.rstrip("/")
+    told: tuple[str, ...] = ()
+    if scheme_of(url) != "file":
+        # the file that makes a remote folder a set of the format of its suffix, if it has one;
+        # a local folder is looked through in no time
+        named = (f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes))
+        told = next(named, ())
     place = _Place(url, options, store)
     try:
         if told and (found := place.find_among(FOLDER_READERS, told)) is not None:
@@ -432,11 +438,6 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
         f"{url}: begins with {head[:8]!r}, which no known format does; name the format with "
         f"parser=, or open the file with one of xarray's other engines\n  known: {names}"
     )
-
-
-def find_named(name: str, readers: Sequence[Parser | Format]) -> Parser | Format | None:
-    """Return the reader of a name, None if there is none."""
-    return next((reader for reader in readers if reader.name == name), None)
 
 
 def give_options(
@@ -489,17 +490,6 @@ def _find_only_content(root: str, options: StorageOptions | None) -> Found:
             names,
         )
     )
-
-
-def _list_told_by_suffix(url: str) -> tuple[str, ...]:
-    """Return the file that makes a remote folder a set of the format of its suffix, if it has one.
-
-    A local folder is looked through in no time.
-    """
-    if scheme_of(url) == "file":
-        return ()
-    ends = url.rstrip("/")
-    return next((f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes)), ())
 
 
 # ---------------------------------------------------------------------- locations
@@ -593,7 +583,8 @@ def reader_of(location: Location, name: str | None = None) -> Found:
         return detect_reader(location.url, location.options)
     url, options = location.url, location.options
     # plugins are imported only if needed; none may replace a parser of this package
-    reader = find_named(name, READERS) or find_named(name, load_plugins())
+    listed = (one for readers in (lambda: READERS, load_plugins) for one in readers())
+    reader = next((one for one in listed if one.name == name), None)
     if reader is None:
         known = sorted(reader.name for reader in (*READERS, *load_plugins()))
         raise ValueError(f"parser={name!r}: give one of {', '.join(map(repr, known))}")

@@ -319,20 +319,15 @@ def _read_source(
             f"zarr-v3 does"
         )
     options = opening.parser_options or {}
-    _demand_options(reader, options)
+    known = reader.options if isinstance(reader, Parser) else ()
+    if unknown := sorted(map(str, options.keys() - set(known))):
+        listed = f"; it has {', '.join(known)}" if known else "; leave it out"
+        remedy = format_suggestion(unknown[0], known) or listed
+        raise TypeError(f"parser_options: {reader.name} has no option {unknown[0]!r}{remedy}")
     if isinstance(reader, Parser):
         taken = {name: getattr(opening, name) for name in reader.takes}
         return reader.read(source, how.group, how.skip, **taken, **options)
     return reader.read(source, how)
-
-
-def _demand_options(reader: Parser | Format, given: Mapping[str, Any]) -> None:
-    """Refuse options that the format of a file does not have."""
-    known = reader.options if isinstance(reader, Parser) else ()
-    if unknown := sorted(map(str, given.keys() - set(known))):
-        listed = f"; it has {', '.join(known)}" if known else "; leave it out"
-        remedy = format_suggestion(unknown[0], known) or listed
-        raise TypeError(f"parser_options: {reader.name} has no option {unknown[0]!r}{remedy}")
 
 
 # ---------------------------------------------------------------------- flat files

@@ -153,11 +153,6 @@ def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
 # ---------------------------------------------------------------------- options
 
 
-def _make_repeatable(value: Any) -> Any:
-    once = isinstance(value, Iterable) and not isinstance(value, str | tuple)
-    return tuple(value) if once else value
-
-
 @dataclass(frozen=True)
 class OpenOptions:
     """How a file or a set is opened, and what of it.
@@ -185,7 +180,9 @@ class OpenOptions:
     def __post_init__(self) -> None:
         check_choice("on_error", self.on_error, ON_ERROR)
         for name in ("drop_variables", "loadable_variables", "allow"):
-            object.__setattr__(self, name, _make_repeatable(getattr(self, name)))
+            given = getattr(self, name)
+            if isinstance(given, Iterable) and not isinstance(given, str | tuple):
+                object.__setattr__(self, name, tuple(given))
         names_of("drop_variables", self.drop_variables)
         object.__setattr__(self, "parser_options", dict(self.parser_options or {}))
         if not callable(self.loadable_variables):

@@ -148,17 +148,16 @@ def _find_behind_dask(data: Any) -> ManifestArray | None:
                 "dask holds them within its tasks; open them without inline_array=True"
             )
         return None
-    arrays = {key: _to_unread(_apply_selection(found)) for key, found in sources.items()}
+    arrays = {}
+    for key, layers in sources.items():
+        array = _apply_selection(layers)
+        # lazy references cannot be concatenated
+        loaded = tuple(replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
+        arrays[key] = _cast_class(UnreadArray, replace(array, fragments=loaded))
     array = _run_graph(needed | arrays, keys, data.ndim)
     if (array.shape, array.dtype) != (data.shape, data.dtype):
         raise _unsupported_error("dask changes their shape or data type")
     return _cast_class(ManifestArray, array)
-
-
-def _to_unread(array: ManifestArray) -> ManifestArray:
-    """Return an array for a graph, with loaded references: lazy ones cannot be concatenated."""
-    fragments = tuple(replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
-    return _cast_class(UnreadArray, replace(array, fragments=fragments))
 
 
 def _find_layers(task: Any) -> Layers | None:
@@ -228,7 +227,12 @@ def to_lazy_copy(
             (v := dataset.variables[name]).dims,
             to_lazy(array, str(name), is_decoded=True),
             v.attrs,
-            _build_encoding(v, array),
+            v.encoding
+            | {
+                "preferred_chunks": dict(
+                    zip(v.dims, map(to_preferred_chunks, array.blocks), strict=True)
+                )
+            },
         )
         for name, array in arrays.items()
     }
@@ -242,11 +246,6 @@ def to_lazy_copy(
             for n, a in arrays.items()
         }
     )
-
-
-def _build_encoding(variable: xr.Variable, array: ManifestArray) -> dict[str, Any]:
-    chunks = dict(zip(variable.dims, map(to_preferred_chunks, array.blocks), strict=True))
-    return {**variable.encoding, "preferred_chunks": chunks}
 
 
 def _chunks_of(
@@ -370,7 +369,9 @@ class _Cutter:
 
     def cut(self, path: str, variable: ManifestVariable, array: ManifestArray) -> ManifestArray:
         """Return an array with its chunks cut, itself if it is compressed."""
-        named = self._find_named(path)
+        names = (path, path.rpartition("/")[2])
+        of_variables = (self.subchunk[name] for name in names if name in self.subchunk)
+        named = next((one for one in of_variables if isinstance(one, Mapping)), None)
         wanted = self.subchunk if named is None else named
         lengths = {
             axis: int(wanted[dim])  # type: ignore[arg-type]  # checked at the beginning
@@ -381,20 +382,17 @@ class _Cutter:
             return array
         known = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
         # a set that grows was cut when it was written
-        self.is_done |= bool(known) or _has_chunks_of(array, lengths)
+        self.is_done |= bool(known) or all(
+            max(f.axes[axis].stored_lengths(), default=0) <= length
+            for f in array.fragments
+            for axis, length in lengths.items()
+        )
         if named is None and not can_be_cut(array):
             return array
         new = [f for f in array.fragments if not any(f is one for one in known)]
         found = cut_chunks(replace(array, fragments=tuple(new)), lengths, variable.dims)
         self.is_done |= found.nchunks != sum(f.manifest.size for f in new)
         return replace(array, fragments=(*known, *found.fragments))
-
-    def _find_named(self, path: str) -> Mapping[str, int] | None:
-        """Return the lengths of a variable that the user names."""
-        for name in (path, path.rpartition("/")[2]):
-            if isinstance(found := self.subchunk.get(name), Mapping):
-                return found
-        return None
 
     def demand_done(self, group: ManifestGroup) -> None:
         """Refuse a wish that has changed nothing: no such names, or compressed chunks."""
@@ -411,15 +409,6 @@ class _Cutter:
                 f"subchunk {dict(self.subchunk)!r}: no variable has uncompressed chunks that are "
                 f"longer, and parts of compressed chunks are not ranges of bytes; leave it out"
             )
-
-
-def _has_chunks_of(array: ManifestArray, lengths: Mapping[int, int]) -> bool:
-    """Say whether no chunk of an array is longer."""
-    return all(
-        max(f.axes[axis].stored_lengths(), default=0) <= length
-        for f in array.fragments
-        for axis, length in lengths.items()
-    )
 
 
 def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:

@@ -197,19 +197,14 @@ def _write_code(system: System, name: str) -> str | None:
 
 def describe_system(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
     """Return what a system is called, or its attributes of some names."""
-    code, title = find_code(system), _find_title(system)
+    code = find_code(system)
+    of_texts = (TITLE.match(str(system.get(name, ""))) for name in TEXTS)
+    titles = [*(match[1] for match in of_texts if match), *(system.get(n) for n in TITLES[:2])]
+    title = next((str(title) for title in titles if title), None)
     if code or title:
         return " ".join(filter(None, (code, f"({title})" if code and title else title)))
     found = [f"{n}={_shorten(system[n])}" for n in names if n in system]
     return ", ".join(found) or "not described"
-
-
-def _find_title(system: System) -> str | None:
-    for name in TEXTS:
-        if found := TITLE.match(str(system.get(name, ""))):
-            return found[1]
-    titles = (system.get(name) for name in TITLES[:2])
-    return next((str(title) for title in titles if title), None)
 
 
 def _describe(system: System, other: System, names: Sequence[str]) -> str:

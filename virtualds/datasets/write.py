@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.table import Table
 from virtualds.datasets.keywords import (
     check_choice,
     check_types,
@@ -78,15 +77,9 @@ def name_missing_set(location: Location) -> Iterator[None]:
         ) from None
 
 
-def check_conflict(conflict: str) -> None:
-    """Raise an error if there is no such way to settle conflicts."""
-    if conflict not in ("raise", "retry"):
-        raise ValueError(f"conflict={conflict!r}: give 'raise' or 'retry'")
-
-
 def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
     """Make a change to a set, again if wanted and another writer was faster."""
-    check_conflict(conflict)
+    check_choice("conflict", conflict, ("raise", "retry"))
     left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
     while True:
@@ -255,7 +248,7 @@ class WriteOptions:
         self._check_mode()
         check_choice("new_variables", self.new_variables, NEW_VARIABLES)
         check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
-        check_conflict(self.conflict)
+        check_choice("conflict", self.conflict, ("raise", "retry"))
         AccessPolicy.of(self.allow)
         normalise_path(self.group)
         _ = self.rewriting
@@ -444,7 +437,12 @@ class Destination:
         if self.rewrite.is_needed or self.options.changes.inline_threshold:
             # chunks are read for a set that can be written alone
             self.demand_free()
-        is_known = know_nothing if self.place is None else self._is_part
+        # workers check what they write
+        is_known: IsKnown = (
+            know_nothing
+            if self.place is None
+            else lambda table: self.parts.holds(table, self.place)
+        )
         group = self.options.changes.apply(whole(), is_known)
         group = self._fit(group, is_known)
         where, replaces = self.location.target, self.options.replaces_set
@@ -522,10 +520,6 @@ class Destination:
             new = list_new_files(group, is_known) if self.place is None else list_first_files(group)
             warn_of_unreadable(new, target, AccessPolicy.of(self.options.allow))
         return group
-
-    def _is_part(self, table: Table) -> bool:
-        """Say whether a worker has written a table to the set: workers check what they write."""
-        return self.parts.holds(table, self.place)
 
 
 def prepare_write(

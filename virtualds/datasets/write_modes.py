@@ -81,7 +81,9 @@ def write_variables(
             )
     replaced = new.data_vars if not adds or on_duplicate == "replace" else ()
     check_systems_of_set(_find_systems_besides(old, replaced), new)
-    shared = _find_equal_coordinates(old, new)
+    names = [str(name) for name in new.coords if name is not None and name in old.variables]
+    there = _decode_some(old, names).variables
+    shared = {n for n in names if there[n].equals(new.variables[n])}  # type: ignore[no-untyped-call]
     stored = group_from_dataset(new)
     attributes = old.attributes
     if adds:
@@ -136,14 +138,6 @@ def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> 
 
 
 # ---------------------------------------------------------------------- coordinates that are shared
-
-
-def _find_equal_coordinates(old: ManifestGroup, new: xr.Dataset) -> set[str]:
-    """Return the names of coordinates that a group and a dataset have both, with equal values."""
-    names = [str(name) for name in new.coords if name is not None and name in old.variables]
-    present = _decode_some(old, names)
-    pairs = ((name, present.variables[name], new.variables[name]) for name in names)
-    return {name for name, one, other in pairs if one.equals(other)}  # type: ignore[no-untyped-call]
 
 
 def _decode_some(group: ManifestGroup, names: Iterable[str]) -> xr.Dataset:

@@ -192,10 +192,6 @@ def _to_slice(request: ByteRequest | None) -> slice:
 
 async def _iterate_in_threads(names: Iterator[str]) -> AsyncIterator[str]:
     """Iterate in a thread, because an iterator may read references."""
-    while some := await asyncio.to_thread(_take_next, names):
+    while some := await asyncio.to_thread(lambda: list(islice(names, LISTED))):
         for name in some:
             yield name
-
-
-def _take_next(names: Iterator[str]) -> list[str]:
-    return list(islice(names, LISTED))

@@ -142,7 +142,14 @@ def sync(
     access = target_options or (storage_options if near else None)
     with name_both_options(target):
         destination = Destination.of(Location.of(target, access), writing, sync)
-        _demand_references(destination)
+        if destination.rewrite.is_needed:
+            # a set does not note which files copies were made of
+            raise UnsupportedError(
+                f"{destination.location.target}: sync follows the files that a set refers to, and "
+                f"rewritten chunks refer to none; keep a zarr-v3 set up to date, which holds every "
+                f"encoding, and make the other set of it with virtualds.convert(..., "
+                f"on_unsupported='rewrite')"
+            )
         update = Update(
             dim=concat_dim,
             known=SetFiles(concat_dim, destination.location.url),
@@ -154,7 +161,9 @@ def sync(
             overlap=opening.get("overlap", "error"),
             options=StorageOptions.of(storage_options),
         )
-        with explain_interrupt(lambda: _describe_interrupt(destination.location)):
+        shown = without_secrets(destination.location.url)
+        left = f"{shown}: a set changes all at once; run sync again to go on"
+        with explain_interrupt(lambda: left):
             before = _read_set(destination)
             if before is not None:
                 demand_dimension(before, update.known, concat_dim)
@@ -200,17 +209,6 @@ def _read_set(destination: Destination) -> ManifestGroup | None:
         return None
 
 
-def _demand_references(destination: Destination) -> None:
-    """Refuse to write copies: a set does not note which files it made them of."""
-    if destination.rewrite.is_needed:
-        raise UnsupportedError(
-            f"{destination.location.target}: sync follows the files that a set refers to, and "
-            f"rewritten chunks refer to none; keep a zarr-v3 set up to date, which holds every "
-            f"encoding, and make the other set of it with virtualds.convert(..., "
-            f"on_unsupported='rewrite')"
-        )
-
-
 def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:
     more = f" and {len(removed) - 1:,} more" if len(removed) > 1 else ""
     return FileNotFoundError(
@@ -221,10 +219,6 @@ def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFou
             f"keep their references, or on_removed='drop' to remove them"
         )
     )
-
-
-def _describe_interrupt(location: Location) -> str:
-    return f"{without_secrets(location.url)}: a set changes all at once; run sync again to go on"
 
 
 # ---------------------------------------------------------------------- many files in place of one

@@ -17,7 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import count_sources
 from virtualds.chunks.table import CountedSources
 from virtualds.combine import open_virtual_mfdataset
@@ -38,6 +38,7 @@ from virtualds.stores.requests import normalise_etag
 from virtualds.urls import ARCHIVES, local_path, normalise_url, scheme_of
 
 Urls = tuple[str, ...]
+Mask = npt.NDArray[np.bool_]
 
 
 class FileOpener:
@@ -90,8 +91,13 @@ class FileOpener:
         self._examples[given] = tuple(schema.first for schema in reports[-1].schemas)
         self.failed |= {lost.url: lost for lost in reports[-1].left_out}
         self.damaged += reports[-1].damaged
-        if found is not None:
-            _demand_own_data(found, urls)
+        # the set would know other files that these refer to, and not the files themselves
+        if found is not None and (others := sorted(urls_of(found) - set(urls))):
+            raise UnsupportedError(
+                f"{without_secrets(urls[0])} and the files after it refer to data in other files, "
+                f"such as {without_secrets(others[0])}; sync keeps track of files that hold their "
+                f"own data. Append these with ds.virtual.to_manifest(..., append_dim=...)"
+            )
         return found
 
     def _is_nameable(self, url: str) -> bool:
@@ -131,22 +137,6 @@ class FileOpener:
         return CombineError(f"concat_dim {dim!r}: the files have {there}; {remedy}")
 
 
-def _demand_own_data(found: xr.Dataset, urls: Urls) -> None:
-    """Refuse files that refer to others: the set would know those, and not the files themselves."""
-    others = sorted(urls_of(found) - set(urls))
-    if others:
-        raise UnsupportedError(
-            f"{without_secrets(urls[0])} and the files after it refer to data in other files, such "
-            f"as {without_secrets(others[0])}; sync keeps track of files that hold their own data. "
-            f"Append these with ds.virtual.to_manifest(..., append_dim=...)"
-        )
-
-
-# ---------------------------------------------------------------------- files
-
-Mask = npt.NDArray[np.bool_]
-
-
 # ---------------------------------------------------------------------- what a set has
 
 
@@ -165,7 +155,8 @@ class SetFiles:
 
         As long as a set names the same lists of files, it is the same object.
         """
-        data = [] if group is None else [v.data for v in group.variables.values() if self._has(v)]
+        variables = () if group is None else group.variables.values()
+        data = [v.data for v in variables if self.dim in v.dims]
         arrays = (array for array in data if isinstance(array, ManifestArray))
         others, *lists = count_sources(f.manifest for array in arrays for f in array.fragments)
         name = [(part.name, (part.chunks > 0).tobytes()) for part in lists]
@@ -173,9 +164,6 @@ class SetFiles:
         if named != self._last[0]:
             self._last = named, self._read([others, *lists])
         return self._last[1]
-
-    def _has(self, variable: ManifestVariable) -> bool:
-        return self.dim in variable.dims
 
     def _read(self, parts: Sequence[CountedSources]) -> FileColumns:
         columns = []
@@ -185,21 +173,14 @@ class SetFiles:
             tidy = {etag: normalise_etag(etag) for etag in set(etags)}
             known = np.array([tidy[etag] for etag in etags], object)
             columns.append(FileColumns(urls, sizes, mtimes, known, np.full(len(urls), np.nan)))
-        found = _take_each_once(FileColumns.join(columns))
+        found = FileColumns.join(columns)
+        if len(set(found.urls)) < len(found):
+            # one row for each file, that of the array which knows most of it
+            absent = [found.sizes == NO_NUMBER, found.mtimes == NO_NUMBER, found.etags == ""]
+            order = np.argsort(np.sum(absent, axis=0), kind="stable")
+            found = found.take(np.sort(order[~pd.Index(found.urls[order]).duplicated()]))
         own = [is_held(url, self.root) for url in found.urls]
         return found.take(~np.array(own, bool))
-
-
-def _take_each_once(found: FileColumns) -> FileColumns:
-    """Return one row for each file, that of the array which knows most of it."""
-    if len(set(found.urls)) == len(found):
-        return found
-    unknown = np.sum(
-        [found.sizes == NO_NUMBER, found.mtimes == NO_NUMBER, found.etags == ""], axis=0
-    )
-    order = np.argsort(unknown, kind="stable")
-    kept = order[~pd.Index(found.urls[order]).duplicated()]
-    return found.take(np.sort(kept))
 
 
 # ---------------------------------------------------------------------- what is there

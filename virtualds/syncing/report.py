@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from virtualds.combine.report import SHOWN_FILES, LeftOut, describe_left_out, show_url
@@ -86,26 +85,19 @@ class SyncReport:
         none = "" if self.exists else "; no set was written"
         lines = [f"{without_secrets(self.target)}: {told or 'nothing to do'}{none}"]
         for name, meaning in MEANINGS.items():
-            lines += _describe_files(meaning, getattr(self, name))
-        if self.waiting:
-            lines.append(_describe_waiting(len(self.waiting), self.settle))
+            urls = getattr(self, name)
+            lines += [f"  {meaning}: {show_url(url)}" for url in urls[:SHOWN_FILES]]
+            more = len(urls) - SHOWN_FILES
+            lines += [f"  {meaning}: {more:,} more"] if more > 0 else []
+        if count := len(self.waiting):
+            files, they, them = ("file", "it is", "it")
+            if count > 1:
+                files, they, them = ("files", "they are", "them")
+            lines.append(
+                f"  {count:,} {files} changed less than {self.settle:g} s ago; {they} left for the "
+                f"next run (settle={self.settle:g}; --settle 0 takes {them} now)"
+            )
         return "\n".join([*lines, *describe_left_out([*self.failed, *self.damaged])])
 
     def __repr__(self) -> str:
         return f"<SyncReport {self}>"
-
-
-def _describe_files(meaning: str, urls: Sequence[str]) -> list[str]:
-    """Return a line for each of the first files, and one for the rest."""
-    shown = [f"  {meaning}: {show_url(url)}" for url in urls[:SHOWN_FILES]]
-    more = len(urls) - SHOWN_FILES
-    return [*shown, f"  {meaning}: {more:,} more"] if more > 0 else shown
-
-
-def _describe_waiting(count: int, settle: float) -> str:
-    """Say why files wait, and how to take them now."""
-    files, they = ("file", "it is") if count == 1 else ("files", "they are")
-    return (
-        f"  {count:,} {files} changed less than {settle:g} s ago; {they} left for the next run "
-        f"(settle={settle:g}; --settle 0 takes {'it' if count == 1 else 'them'} now)"
-    )

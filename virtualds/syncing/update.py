@@ -97,7 +97,12 @@ class Update:
         is_needed = any(one is not None for one in opened) or bool(drops)
         if is_needed:
             # a set that was removed meanwhile would come back with the new files alone
-            with suggest_instead(_suggest(before is None, bool(drops)), ZARR_V3):
+            others = "leave the files that differ out of the pattern"
+            if before is None:
+                others += ", or these variables out (drop_variables=)"
+            elif drops:
+                others += ", or keep what the set has of files that are gone (on_removed='keep')"
+            with suggest_instead(others, ZARR_V3):
                 destination.change(change, begin if before is None else None)
         failed = self.opener.failed
         silent = len([url for url in done.new if url not in failed]) - len(added)
@@ -283,7 +288,13 @@ class Update:
         kept = any(getattr(old, way) and getattr(new, way) for way in ways)
         if new.is_unique and (kept or not _is_ordered(old)):
             return
-        values = [self._list_values(group, index) for group, index in ((before, old), (after, new))]
+        # the values along the dimension that come from each file
+        values = list[dict[str, Any]]()
+        for group, index in ((before, old), (after, new)):
+            dataset = to_virtual_dataset(group)
+            found = find_stretches(dataset, self.dim, urls_of(dataset))
+            cuts = {url: np.r_[tuple(slice(*run) for run in runs)] for url, runs in found.items()}
+            values.append({url: index[cut] for url, cut in cuts.items()})
         had, has = ({url: found.get(url, old[:0]) for url in changed} for found in values)
         moved = [url for url in changed if not had[url].equals(has[url])]
         [first, *others] = moved or changed
@@ -303,14 +314,6 @@ class Update:
             f"{first}{more}: it has changed, and {reason}; {ANEW}, or leave the file out of the "
             f"pattern"
         )
-
-    def _list_values(self, group: ManifestGroup, index: Any) -> dict[str, Any]:
-        """Return the values along the dimension that come from each file."""
-        dataset = to_virtual_dataset(group)
-        found = find_stretches(dataset, self.dim, urls_of(dataset))
-        return {
-            url: index[np.r_[tuple(slice(*run) for run in runs)]] for url, runs in found.items()
-        }
 
     # ------------------------------------------------------------------ without the dimension
 
@@ -361,16 +364,6 @@ class Update:
                 )
             mended[name] = other
         return as_read(replace(group, variables={**group.variables, **mended}))
-
-
-def _suggest(is_new: bool, drops: bool) -> str:
-    """Return what else to do about files that the format of the set cannot hold."""
-    files = "leave the files that differ out of the pattern"
-    if is_new:
-        return f"{files}, or these variables out (drop_variables=)"
-    if drops:
-        return f"{files}, or keep what the set has of files that are gone (on_removed='keep')"
-    return files
 
 
 def _is_ordered(index: Any) -> bool:

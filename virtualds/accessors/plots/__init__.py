@@ -19,7 +19,6 @@ import xarray as xr
 
 from virtualds.accessors.plots.canvas import (
     EMPTY,
-    Floats,
     add_legend,
     add_legend_below,
     add_rectangles,
@@ -71,7 +70,11 @@ class VariableSize(NamedTuple):
 
 def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
     """Draw two bars for each variable, the largest first."""
-    bars = _join_small(sorted(sizes, key=lambda size: -max(size.stored, size.decoded)))
+    bars = sorted(sizes, key=lambda size: -max(size.stored, size.decoded))
+    if len(bars) > MOST_BARS:
+        rest = bars[MOST_BARS - 1 :]
+        stored, decoded = (sum(column) for column in list(zip(*rest, strict=True))[1:])
+        bars[MOST_BARS - 1 :] = [VariableSize(f"{len(rest):,} others", stored, decoded)]
     ax = make_axes("ds.virtual.plot.sizes", ax, 1.5 + 0.34 * len(bars))
     rows = np.arange(len(bars))
     for shade, half, column in ((DECODED, 0.36, 2), (STORED, 0.22, 1)):
@@ -106,17 +109,6 @@ def _show_bytes(ax: Axes, longest: int) -> None:
     ax.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {name}")
 
 
-def _join_small(sizes: Sequence[VariableSize]) -> list[VariableSize]:
-    """Return the largest, and the others as one."""
-    if len(sizes) <= MOST_BARS:
-        return list(sizes)
-    rest = sizes[MOST_BARS - 1 :]
-    others = VariableSize(
-        f"{len(rest):,} others", sum(s.stored for s in rest), sum(s.decoded for s in rest)
-    )
-    return [*sizes[: MOST_BARS - 1], others]
-
-
 # ---------------------------------------------------------------------- coverage
 
 MOST_NAMES = 24
@@ -148,7 +140,11 @@ def draw_coverage(
         sides = [(*span, 0.0, 1.0) for span in band.spans]
         add_rectangles(ax, sides, band.shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
     add_legend_below(ax, [make_key(ax, band.shade, band.describe(cells)) for band in shown])
-    set_title(ax, _summarize_files(count, dim, shown))
+    counts: Counter[str] = Counter()
+    for band in shown:
+        counts[band.kind] += len(band.spans)
+    found = ", ".join(format_count(n, kind) for kind, n in counts.items())
+    set_title(ax, f"{format_count(count, 'file')} along {dim}: {found or 'no gap'}")
     _name_rows(ax, coverage.urls)
     return ax
 
@@ -178,14 +174,6 @@ def _draw_files(ax: Axes, coverage: Coverage, cells: AxisCells) -> None:
         sides = np.stack([low, high, number - half, number + half], axis=1)
         if chosen.any():
             add_rectangles(ax, sides[chosen], shade, line=line, gid="files")
-
-
-def _summarize_files(files: int, dim: str, bands: Sequence[Band]) -> str:
-    counts: Counter[str] = Counter()
-    for band in bands:
-        counts[band.kind] += len(band.spans)
-    found = ", ".join(format_count(n, kind) for kind, n in counts.items())
-    return f"{format_count(files, 'file')} along {dim}: {found or 'no gap'}"
 
 
 def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
@@ -229,7 +217,8 @@ def draw_chunks(
     ax: Axes | None,
 ) -> Axes:
     """Draw the chunks of a plane over hatched ground."""
-    title = _summarize_chunks(name, array)
+    lengths = ", ".join(list_chunk_lengths(array))
+    title = f"{name}: {format_count(array.nchunks, 'chunk')} of ({lengths})"
     added = 2 - len(axes)
     for _ in range(added):
         array, axes = array.insert_axis(array.ndim), [*axes, array.ndim]
@@ -249,17 +238,14 @@ def draw_chunks(
     return ax
 
 
-def _summarize_chunks(name: str, array: ManifestArray) -> str:
-    """Return the number and the shape of the chunks in words."""
-    chunks = format_count(array.nchunks, "chunk")
-    return f"{name}: {chunks} of ({', '.join(list_chunk_lengths(array))})"
-
-
 def _draw_boxes(
     ax: Axes, plane: ChunkPlane, cells: Sides, pipelines: Sequence[CodecPipeline]
 ) -> list[Patch]:
     """Draw rectangles of equal encoding; return the entries of the legend."""
-    sides, box = _find_sides(plane, cells)
+    # rectangles between gaps of both axes, shape (n, 4), and the box that each is of
+    across, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
+    up, low, high = cells[1].pieces(*plane.boxes[across, 2:].T)
+    sides, box = np.stack([left[up], right[up], low, high], axis=1), across[up]
     names, kinds = _number_kinds(plane.codes, pipelines)
     keys = []
     for kind in np.unique(kinds).tolist():
@@ -283,13 +269,6 @@ def _number_kinds(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[list
     # the code of several encodings indexes from the end
     table = np.array([number.get(p, SEVERAL) for p in pipelines] + [SEVERAL] * 2, np.int64)
     return names, table[codes]
-
-
-def _find_sides(plane: ChunkPlane, cells: Sides) -> tuple[Floats, Ints]:
-    """Return rectangles between gaps of both axes, shape (n, 4), and the box that each is of."""
-    across, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
-    up, low, high = cells[1].pieces(*plane.boxes[across, 2:].T)
-    return np.stack([left[up], right[up], low, high], axis=1), across[up]
 
 
 def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch]:

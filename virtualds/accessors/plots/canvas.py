@@ -109,7 +109,10 @@ def make_key(ax: Axes, shade: Shade, words: str) -> Patch:
 def add_legend(ax: Axes, keys: Sequence[Patch], **where: Any) -> None:
     """Add a legend; its words are shown as they are, whatever they hold."""
     if keys:
-        labels = [_cut_words(str(key.get_label())) for key in keys]
+        words = [str(key.get_label()) for key in keys]
+        # in at most two lines
+        cut = (wrap(one, LEGEND_WIDTH, max_lines=2, placeholder=" …") for one in words)
+        labels = ["\n".join(lines) or one for lines, one in zip(cut, words, strict=True)]
         # words that begin with an underscore would be left out
         found = ax.legend(keys, ["-"] * len(keys), fontsize="small", **where)
         for text, label in zip(found.get_texts(), labels, strict=True):
@@ -124,11 +127,6 @@ def add_legend_below(ax: Axes, keys: Sequence[Patch]) -> None:
     down = ScaledTranslation(0, -BELOW / 72, figure.dpi_scale_trans)
     where: Any = {"bbox_to_anchor": (0, 0), "bbox_transform": ax.transAxes + down}
     add_legend(ax, keys, loc="upper left", borderaxespad=0, **where)
-
-
-def _cut_words(words: str) -> str:
-    """Return words in at most two lines."""
-    return "\n".join(wrap(words, LEGEND_WIDTH, max_lines=2, placeholder=" …")) or words
 
 
 def set_title(ax: Axes, words: str) -> None:

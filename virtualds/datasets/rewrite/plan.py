@@ -98,8 +98,10 @@ def _list_candidates(variable: ManifestVariable, wanted: Wanted) -> Iterator[Mai
     dims = variable.dims
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if not found:
-        # nothing but gaps
-        found = [MainEncoding(build_fill_pipeline(array), _cut_rows(array.shape))]
+        # all of it is gaps: chunks of whole rows
+        shape = array.shape
+        rows = max(1, min(shape[0], MOST_ELEMENTS // prod(shape[1:]))) if shape else 1
+        found = [MainEncoding(build_fill_pipeline(array), (rows, *shape[1:])[: array.ndim])]
     for main in (*found, *(_make_plain(variable, main) for main in found)):
         yield from _apply_wanted(wanted, main, dims)
 
@@ -117,12 +119,6 @@ def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
             main = MainEncoding(pipeline, chunks)
             sizes[main] = sizes.get(main, 0) + int(np.prod(fragment.shape))
     yield from sorted(sizes, key=lambda main: -sizes[main])
-
-
-def _cut_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of chunks of whole rows with at most `MOST_ELEMENTS`."""
-    rest = prod(shape[1:])
-    return (max(1, min(shape[0], MOST_ELEMENTS // rest)), *shape[1:]) if shape else ()
 
 
 def _find_usual_length(fragment: Fragment, axis: int) -> int:
@@ -164,24 +160,17 @@ def _find_objection(
         return f"there is no encoder for {main.describe()}"
     if nbytes and not all(can_hold(main.pipeline, p) for p in array.pipelines):
         return f"{main.describe()} would change values that are packed in another way"
-    if array.has_gaps and not _holds_gaps(array, main.pipeline):
-        return f"{main.describe()} has no number for gaps of {array.fill_value}"
+    if array.has_gaps and not fills_with(main.pipeline, array.fill_value):
+        try:
+            pack(np.full(1, array.fill_value, array.dtype), main.pipeline)
+        except UnsupportedError:
+            return f"{main.describe()} has no number for gaps of {array.fill_value}"
     one = ChunkManifest.build((1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",))
     try:
         found = obstacles(as_stored(variable, main, one))
     except VirtualdsError as error:
         return f"{error}"
     return "; ".join(found) or None
-
-
-def _holds_gaps(array: ManifestArray, pipeline: CodecPipeline) -> bool:
-    if fills_with(pipeline, array.fill_value):
-        return True
-    try:
-        pack(np.full(1, array.fill_value, array.dtype), pipeline)
-    except UnsupportedError:
-        return False
-    return True
 
 
 def as_stored(

@@ -57,8 +57,6 @@ from virtualds.urls import normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- what a user asks for
 
-ON_UNSUPPORTED = ("error", "rewrite")
-
 Tell = Callable[[int], object]
 """Takes the number of bytes that have just been rewritten, before codecs."""
 
@@ -78,7 +76,7 @@ class Rewriting:
     progress: ProgressOption = None
 
     def __post_init__(self) -> None:
-        if self.on_unsupported not in ON_UNSUPPORTED:
+        if self.on_unsupported not in ("error", "rewrite"):
             raise ValueError(
                 f"on_unsupported={self.on_unsupported!r}: give 'error', or 'rewrite', which "
                 f"encodes chunks anew that the format cannot hold"
@@ -178,7 +176,11 @@ class RewriteTarget:
 
     def _rewrite(self, plan: VariablePlan, tell: Tell) -> ManifestVariable:
         """Return a variable with all chunks in its main encoding; those that are there stay."""
-        folder = f"{self.root}/{plan.path}/{_identify(plan)}"
+        identity = hashlib.sha256()
+        for part in _list_identity(plan.array, plan.main):
+            identity.update(part)
+            identity.update(b"\0")
+        folder = f"{self.root}/{plan.path}/{identity.hexdigest()[:16]}"
         writer = _ChunkWriter(plan, folder, self.options, tell)
         found = plan.finish(writer.write_all())
         if writer.has_files and not self.format.takes_in:
@@ -290,16 +292,8 @@ def choose_waiting_room(target: Any) -> str:
     return normalise_url(os.path.join(path, f"{name}{SUFFIX}"))
 
 
-def _identify(plan: VariablePlan) -> str:
-    """Return a hash of all that decides about the bytes of rewritten chunks."""
-    found = hashlib.sha256()
-    for part in _list_identity(plan.array, plan.main):
-        found.update(part)
-        found.update(b"\0")
-    return found.hexdigest()[:16]
-
-
 def _list_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
+    """Yield all that decides about the bytes of rewritten chunks."""
     packings = [p.packing for p in (*array.pipelines, main.pipeline)]
     yield repr((array.shape, array.dtype.str, repr(array.fill_value), main)).encode()
     yield repr([dict(packing.attributes) if packing else None for packing in packings]).encode()
@@ -503,7 +497,9 @@ class _ChunkWriter:
 
     def _write_block(self, box: Box, present: Mapping[str, SourceFile]) -> None:
         try:
-            name = _name_box(box, self.plan.main.chunks)
+            # the first and the last cell of the block, per axis
+            pairs = zip(box, self.plan.main.chunks, strict=True)
+            name = ".".join(f"{s.start // c}-{-(-s.stop // c) - 1}" for s, c in pairs) or "0"
             if name in present and (rows := read_rows(present[name])) is not None:
                 cells, lengths = np.array(rows, np.int64).reshape(-1, 2).T
                 self.written.append((cells, lengths, present[name]))
@@ -565,9 +561,3 @@ class _ChunkWriter:
         cells, file, offset, length = np.concatenate(rows, axis=1)
         columns = {"file": file, "offset": offset, "length": length, "checksum": 0}
         return replace_chunks(kept, cells, files, inline, **columns)
-
-
-def _name_box(box: Box, chunks: Sequence[int]) -> str:
-    """Return the name of the file of a block: its first and last cell per axis."""
-    pairs = zip(box, chunks, strict=True)
-    return ".".join(f"{s.start // c}-{-(-s.stop // c) - 1}" for s, c in pairs) or "0"
