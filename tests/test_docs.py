@@ -22,8 +22,7 @@ import xarray as xr
 from peers import peer
 
 import virtualds
-from virtualds.accessors.accessor import VirtualAccessor
-from virtualds.accessors.dataset import VirtualDatasetAccessor
+from virtualds.accessors.dataset import VirtualAccessor, VirtualDatasetAccessor
 from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.codecs.zlib import Zlib
 from virtualds.combine.report import LeftOut

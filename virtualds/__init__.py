@@ -51,23 +51,21 @@ if TYPE_CHECKING:
     )
     from virtualds.combine.report import BuildReport as BuildReport
     from virtualds.datasets.materialize import convert as convert
-    from virtualds.datasets.edit import drop_sources as drop_sources
-    from virtualds.datasets.edit import edit as edit
+    from virtualds.datasets.edit import (
+        clean_up as clean_up,
+        compact as compact,
+        drop_sources as drop_sources,
+        edit as edit,
+        expire_snapshots as expire_snapshots,
+        rename_paths as rename_paths,
+        snapshots as snapshots,
+    )
     from virtualds.datasets.open import (
         open_virtual_dataset as open_virtual_dataset,
         open_virtual_datatree as open_virtual_datatree,
     )
     from virtualds.datasets.open import open_flat as open_flat
-    from virtualds.datasets.upkeep import (
-        expire_snapshots as expire_snapshots,
-        snapshots as snapshots,
-    )
     from virtualds.datasets.write_modes import template as template
-    from virtualds.datasets.upkeep import (
-        clean_up as clean_up,
-        compact as compact,
-        rename_paths as rename_paths,
-    )
     from virtualds.datasets.zarr_store import zarr_store as zarr_store
     from virtualds.errors import (
         AccessError as AccessError,
@@ -120,22 +118,22 @@ _HOMES = {
     "Verification": "checks.verify.report",
     "VirtualBackendEntrypoint": "backend",
     "VirtualdsError": "errors",
-    "clean_up": "datasets.upkeep",
-    "compact": "datasets.upkeep",
+    "clean_up": "datasets.edit",
+    "compact": "datasets.edit",
     "convert": "datasets.materialize",
     "diagnose": "checks.diagnose",
     "drop_sources": "datasets.edit",
     "edit": "datasets.edit",
-    "expire_snapshots": "datasets.upkeep",
+    "expire_snapshots": "datasets.edit",
     "open_flat": "datasets.open",
     "open_source": "stores.scan_cache",
     "open_virtual_dataset": "datasets.open",
     "open_virtual_datatree": "datasets.open",
     "open_virtual_mfdataset": "combine",
     "open_virtual_mfdatatree": "combine",
-    "rename_paths": "datasets.upkeep",
+    "rename_paths": "datasets.edit",
     "set_options": "options",
-    "snapshots": "datasets.upkeep",
+    "snapshots": "datasets.edit",
     "sync": "syncing",
     "template": "datasets.write_modes",
     "zarr_store": "datasets.zarr_store",

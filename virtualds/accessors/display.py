@@ -181,25 +181,20 @@ class Contents:
 # ---------------------------------------------------------------------- text
 
 
-def format_lines(label: str, found: Contents) -> str:
-    """Return a dataset in a few lines, whatever its size."""
-    lines = [f"<{label}: {_count_everything([found])}>"]
-    for shown in found.virtual[:SHOWN_LINES]:
+def format_contents(label: str, groups: Mapping[str, Contents], is_tree: bool) -> str:
+    """Return a dataset, or a tree, in a few lines, whatever its size."""
+    filled = {path: found for path, found in groups.items() if found.virtual}
+    lines = [f"<{label}: {_count_everything(filled.values())}>"]
+    variables = [shown for found in filled.values() for shown in found.virtual]
+    for path, found in list(filled.items())[:SHOWN_LINES] if is_tree else ():
+        lines.append(f"    {path}: {_count_everything([found])}")
+    for shown in () if is_tree else variables[:SHOWN_LINES]:
         count = format_count(shown.array.nchunks, "chunk")
         chunks = f"{count} of {shown.chunks or 'one value'}"
         lines.append(f"    {shown.name} ({shown.shape}) {shown.array.dtype}: {chunks}")
-    more = len(found.virtual) - SHOWN_LINES
-    return "\n".join([*lines, f"    and {more:,} more"] if more > 0 else lines)
-
-
-def format_groups(label: str, groups: Mapping[str, Contents]) -> str:
-    """Return a tree in a few lines, whatever its size."""
-    filled = {path: found for path, found in groups.items() if found.virtual}
-    lines = [f"<{label}: {_count_everything(filled.values())}>"]
-    for path, found in list(filled.items())[:SHOWN_LINES]:
-        lines.append(f"    {path}: {_count_everything([found])}")
-    more = len(filled) - SHOWN_LINES
-    return "\n".join([*lines, f"    and {more:,} more groups"] if more > 0 else lines)
+    more = (len(filled) if is_tree else len(variables)) - SHOWN_LINES
+    rest = f"    and {more:,} more{' groups' if is_tree else ''}"
+    return "\n".join([*lines, rest] if more > 0 else lines)
 
 
 def _count_everything(contents: Iterable[Contents]) -> str:
@@ -214,36 +209,29 @@ def _count_everything(contents: Iterable[Contents]) -> str:
 # ---------------------------------------------------------------------- HTML
 
 
-def show_dataset(found: Contents, report: Any) -> str:
-    """Return what a notebook shows for ``ds.virtual``."""
-    return cell(
-        element("div", element("b", _count_everything([found])), class_="vds-title"),
-        _describe_totals([found]),
-        *_draw_pictures(found.virtual),
-        _list_variables(found.virtual),
-        list_files(found.arrays, SHOWN_FILES),
-        _show_report(report),
-    )
-
-
-def show_tree(groups: Mapping[str, Contents], report: Any) -> str:
-    """Return what a notebook shows for ``tree.virtual``."""
-    filled = {path: found for path, found in groups.items() if found.virtual}
-    pictures, shown = MOST_PICTURES, list[Markup]()
+def show_contents(groups: Mapping[str, Contents], is_tree: bool, report: Any) -> str:
+    """Return what a notebook shows for ``ds.virtual`` and ``tree.virtual``."""
+    filled = {path: found for path, found in groups.items() if found.virtual or not is_tree}
+    pictures, shown = MOST_PICTURES, list[Markup | None]()
     for path, found in list(filled.items())[:SHOWN_GROUPS]:
+        if not is_tree:
+            shown += [*_draw_pictures(found.virtual), _list_variables(found.virtual)]
+            continue
         drawn = _draw_pictures(found.virtual, pictures)
         pictures = max(pictures - len(drawn), 0)
         body = (*drawn, _list_variables(found.virtual, SHOWN_VARIABLES // len(filled) or 1))
         note = _count_everything([found])
         shown.append(section(path, *body, note=note, is_open=len(shown) < OPEN_PICTURES))
-    more = len(filled) - len(shown)
+    more = len(filled) - SHOWN_GROUPS
     return cell(
         element("div", element("b", _count_everything(filled.values())), class_="vds-title"),
         _describe_totals(filled.values()),
         *shown,
-        element("div", f"and {more:,} more groups", class_="vds-note") if more else None,
+        element("div", f"and {more:,} more groups", class_="vds-note") if more > 0 else None,
         list_files([a for found in filled.values() for a in found.arrays], SHOWN_FILES),
-        _show_report(report),
+        None
+        if report is None
+        else section("Build", describe_build(report), note=join(f"{report.files:,} files")),
     )
 
 
@@ -318,9 +306,3 @@ def _describe_variable(shown: Shown) -> tuple[object, ...]:
         format_bytes(found.stored) if found.stored else "",
         format_bytes(array.nbytes),
     )
-
-
-def _show_report(report: Any) -> Markup | None:
-    if report is None:
-        return None
-    return section("Build", describe_build(report), note=join(f"{report.files:,} files"))

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from virtualds.accessors.accessor import VirtualAccessor
-from virtualds.accessors.dataset import VirtualDatasetAccessor
+from virtualds.accessors.dataset import VirtualAccessor, VirtualDatasetAccessor
 from virtualds.errors import locating
 from virtualds.importing import importing
 
 if TYPE_CHECKING:
-    from virtualds.accessors.display import Contents
     from virtualds.arrays.group import ManifestGroup
     from virtualds.stores.access_rules import Allow
 
@@ -37,25 +35,6 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
     """
 
     _label = "tree.virtual"
-
-    def __repr__(self) -> str:
-        with importing:
-            from virtualds.accessors.display import format_groups
-
-        return format_groups(self._label, self._contents)
-
-    def _repr_html_(self) -> str:
-        with importing:
-            from virtualds.accessors.display import show_tree
-
-        return show_tree(self._contents, self.report)
-
-    @property
-    def _contents(self) -> dict[str, Contents]:
-        with importing:
-            from virtualds.accessors.display import Contents
-
-        return {f"/{path[:-1]}": Contents.of(node._opened) for path, node in self._nodes}
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:

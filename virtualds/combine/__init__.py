@@ -52,7 +52,7 @@ from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, demand_variables, make_optional
-from virtualds.datasets.reference_systems import Systems, check_one_system, list_systems
+from virtualds.datasets.structure import Systems, check_one_system, list_systems
 from virtualds.errors import CombineError, warn_user, without_secrets
 from virtualds.formats import replaces_by
 from virtualds.log import INFO, tell, tells

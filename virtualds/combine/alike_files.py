@@ -35,8 +35,8 @@ from virtualds.datasets.decoding import (
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import make_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.registry import PARSERS
+from virtualds.datasets.structure import SYSTEM_ATTRIBUTES
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.errors import VirtualdsError, locating
 from virtualds.formats.undecodable import DECODING_ERRORS

@@ -40,7 +40,7 @@ from virtualds.datasets.decoding import (
     has_same_attributes,
 )
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.reference_systems import select_system
+from virtualds.datasets.structure import select_system
 
 Array = npt.NDArray[Any]
 

@@ -28,7 +28,6 @@ from virtualds.datasets.from_dataset import check_loading, group_from_dataset, w
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_changes import replace_variables, restore_references
-from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
 from virtualds.datasets.source_positions import (
     NOTHING,
     POSITIONS,
@@ -54,6 +53,7 @@ from virtualds.datasets.source_positions import (
     put_between,
     urls_of,
 )
+from virtualds.datasets.structure import check_systems_of_set, list_systems
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, VirtualdsError, list_details
 from virtualds.formats.undecodable import decode_group
@@ -475,16 +475,6 @@ def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
         raise
 
 
-def _load_unread(new: xr.Dataset) -> xr.Dataset:
-    """Load variables that are not virtual, of which the set will hold the values."""
-    loaded = dict[Hashable, xr.Variable]()
-    for name, variable in new.variables.items():
-        if get_virtual_array(variable) is None:
-            check_loading(str(name), variable)
-            loaded[name] = variable.compute()
-    return replace_variables(new, loaded)
-
-
 def load_alike(
     present: xr.Dataset, new: xr.Dataset, root: str, *, only_own: bool = False
 ) -> xr.Dataset:
@@ -517,7 +507,13 @@ def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: s
 
     Variables without the dimension are those of the set.
     """
-    new = _load_unread(new)
+    loaded = dict[Hashable, xr.Variable]()
+    for name, variable in new.variables.items():
+        if get_virtual_array(variable) is None:
+            # the set will hold its values
+            check_loading(str(name), variable)
+            loaded[name] = variable.compute()
+    new = replace_variables(new, loaded)
     present = load_alike(present, new, root)
     pieces = put_between(present.sizes[dim], places)
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])

@@ -98,7 +98,13 @@ class VariableDecoding:
         is_date = shown.dtype.kind in "MO" and data.dtype.kind not in "MO"
         dated = None
         if is_date and is_dated(shown.encoding.get("units")):
-            dated = known if "units" in stored.attributes else _find_lender(known, group)
+            # bounds have the units of their variable (CF, 7.1)
+            lenders = (
+                lender
+                for lender, v in group.variables.items()
+                if v.attributes.get("bounds") == known and is_dated(v.attributes.get("units"))
+            )
+            dated = known if "units" in stored.attributes else next(lenders, None)
         return cls(
             name=name,
             stored=(stored.dims, data.dtype),
@@ -287,15 +293,6 @@ class VariableDecoding:
 def is_dated(units: Any) -> bool:
     """Say whether units are those of dates, and begin with a unit and a date."""
     return isinstance(units, str) and DATED.match(units) is not None
-
-
-def _find_lender(name: str, group: ManifestGroup) -> str | None:
-    """Return the variable whose bounds a variable has, and whose units of dates (CF, 7.1)."""
-    for lender, variable in group.variables.items():
-        attributes = variable.attributes
-        if attributes.get("bounds") == name and is_dated(attributes.get("units")):
-            return lender
-    return None
 
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:

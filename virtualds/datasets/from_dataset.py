@@ -184,7 +184,10 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     ):
         # the source stores dates as numpy does, not as CF does
         return variable
-    if _is_coded(variable):
+    counts_time = " since " in str(variable.attrs.get("units", ""))
+    is_time = counts_time and variable.dtype.kind in "iuf"
+    is_coded = is_time or not variable.attrs.keys().isdisjoint(PACKING_ATTRIBUTES)
+    if is_coded and variable.dtype.kind in "iufSU":
         # a variable that was not decoded is stored unchanged
         return variable.copy(data=_to_plain(variable.data))
     for encoding in _list_encodings(variable):
@@ -210,15 +213,6 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
         f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
         f"leave it out"
     )
-
-
-def _is_coded(variable: xr.Variable) -> bool:
-    """Say whether a variable has coding attributes, which decoding would have removed."""
-    if variable.dtype.kind not in "iufSU":
-        return False
-    tells_time = " since " in str(variable.attrs.get("units", ""))
-    is_time = tells_time and variable.dtype.kind in "iuf"
-    return is_time or not variable.attrs.keys().isdisjoint(PACKING_ATTRIBUTES)
 
 
 def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:

@@ -32,7 +32,6 @@ from virtualds.arrays.group import Data
 from virtualds.chunks.alignment import LARGE_BLOCK, to_preferred_chunks
 from virtualds.errors import VirtualdsError, locating
 from virtualds.options import MIB
-from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 
 
@@ -265,20 +264,16 @@ def is_far(array: ManifestArray) -> bool:
 
     Where references lie in a set, a few are read.
     """
+    # of the largest fragment, a file tells it
+    manifest = max((f.manifest for f in array.fragments), key=lambda m: m.size, default=None)
+    if manifest is None or not manifest.size:
+        return False
     try:
-        file = _find_file(array)
+        if manifest.is_in_set:
+            ids = np.unique([0, manifest.size // 2, manifest.size - 1])
+            manifest = manifest.at(ids).pruned()
+        file = next(iter(manifest.files), None)
     except (VirtualdsError, OSError):
         # whoever reads the values is told what is wrong
         return False
     return file is not None and find_store(file.url).reach.at_once > 0
-
-
-def _find_file(array: ManifestArray) -> SourceFile | None:
-    """Return a file of the largest fragment, None if it has none where it is looked for."""
-    manifest = max((f.manifest for f in array.fragments), key=lambda m: m.size, default=None)
-    if manifest is None or not manifest.size:
-        return None
-    if manifest.is_in_set:
-        ids = np.unique([0, manifest.size // 2, manifest.size - 1])
-        manifest = manifest.at(ids).pruned()
-    return next(iter(manifest.files), None)

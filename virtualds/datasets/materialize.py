@@ -27,7 +27,7 @@ from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.datasets.decoding import settle_left_out
 from virtualds.datasets.edit import load_own_values
-from virtualds.datasets.keywords import check_choice, check_types
+from virtualds.datasets.keywords import check_choice, check_types, select_fields
 from virtualds.datasets.location import Location, name_both_options, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -342,13 +342,12 @@ def convert(
     --------
     >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
     """
+    given = locals() | {"below": True}
     check_types({"target_options": target_options})
     check_choice("on_error", on_error, ("raise", "skip"))
     replaces_by(mode)
     options = WriteOptions(format, mode, choices=choices)
-    opening = OpenOptions(
-        *(None, drop_variables, parser, on_error, allow), below=True, parser_options=parser_options
-    )
+    opening = select_fields(OpenOptions, given)
     with name_both_options(target):
         destination = Destination.of(Location.of(target, target_options), options, convert)
         destination.demand_free()
@@ -373,9 +372,7 @@ def estimate_conversion(
 
     Parameters are those of `convert`; nothing is written.
     """
-    opening = OpenOptions(
-        *(None, drop_variables, parser, on_error, allow), below=True, parser_options=parser_options
-    )
+    opening = select_fields(OpenOptions, locals() | {"below": True})
     group = _read_group(Location.of(source, storage_options), opening)
     return estimate_cost(group, format, main_encoding, **choices)
 

@@ -24,7 +24,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.decoding import DecodingPlan
-from virtualds.datasets.keywords import format_suggestion, make_strict
+from virtualds.datasets.keywords import format_suggestion, make_strict, select_fields
 from virtualds.datasets.location import Found, Location, demand_data, reader_of
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
@@ -126,10 +126,7 @@ def open_virtual_dataset(
     >>> vds = open_virtual_dataset("2001.nc")  # doctest: +SKIP
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
-    opening = OpenOptions(
-        *(group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf),
-        parser_options=parser_options,
-    )
+    opening = select_fields(OpenOptions, locals())
     dataset: xr.Dataset = open_dataset_or_tree(url, opening, storage_options)
     return dataset
 
@@ -187,11 +184,7 @@ def open_virtual_datatree(
     >>> tree = open_virtual_datatree("2001.h5")  # doctest: +SKIP
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
-    opening = OpenOptions(
-        *(group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf),
-        below=True,
-        parser_options=parser_options,
-    )
+    opening = select_fields(OpenOptions, locals() | {"below": True})
     tree: xr.DataTree = open_dataset_or_tree(url, opening, storage_options)
     return tree
 

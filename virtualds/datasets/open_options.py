@@ -244,7 +244,13 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
             others.append(one)
     with explain_open_errors(url):
         fetch_ahead(ranges)
-    _read_together(others)
+    # parts of arrays are read at once, so that what they take is held
+    sizes = accumulate(one.nbytes for one in others)
+    few = [one for one, so_far in zip(others, sizes, strict=True) if so_far <= MOST_TOGETHER]
+    if few:
+        with ThreadPoolExecutor(min(len(few), get_options().max_requests)) as pool:
+            for done in [pool.submit(copy_context().run, _read, one) for one in few]:
+                done.result()
 
 
 def _list_wanted(group: ManifestGroup, opening: OpenOptions) -> Iterator[Wanted]:
@@ -261,17 +267,6 @@ def _list_wanted(group: ManifestGroup, opening: OpenOptions) -> Iterator[Wanted]
         elif array.size and "since" in str(variable.attributes.get("units", "")):
             for end in (slice(0, 1), slice(-1, None)):
                 yield Wanted(array, (end,) * array.ndim)
-
-
-def _read_together(wanted: list[Wanted]) -> None:
-    """Read parts of arrays at once, so that what they take is held."""
-    sizes = accumulate(one.nbytes for one in wanted)
-    few = [one for one, so_far in zip(wanted, sizes, strict=True) if so_far <= MOST_TOGETHER]
-    if not few:
-        return
-    with ThreadPoolExecutor(min(len(few), get_options().max_requests)) as pool:
-        for done in [pool.submit(copy_context().run, _read, one) for one in few]:
-            done.result()
 
 
 def _read(one: Wanted) -> None:

@@ -69,7 +69,7 @@ def name_missing_set(location: Location) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         # the system says no more than that
-        said = f" ({error})" if error.errno is None else ""
+        said = f" ({error})" if error.errno is None and f"{error}" else ""
         raise FileNotFoundError(
             f"{location.target}: there is no reference set{said}; check the path, or write one "
             f"with "
@@ -127,10 +127,7 @@ def naming_group(path: str) -> Iterator[None]:
 
 def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
     """Return the group at a path, None if there is none."""
-    found: ManifestGroup | None = root
-    for name in filter(None, path.split("/")):
-        found = found.groups.get(name) if found is not None else None
-    return found
+    return dict(root.walk()).get(path)
 
 
 def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
@@ -138,11 +135,16 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 
     A `CombineError` is raised if a variable has the name of the group, or of a group above it.
     """
-    if not path:
-        return _demand_distinct_names(group, path)
-    name, _, rest = path.partition("/")
-    below = put_group(root.groups.get(name, EMPTY), rest, group)
-    return _demand_distinct_names(replace(root, groups={**root.groups, name: below}), path)
+    if path:
+        name, _, rest = path.partition("/")
+        below = put_group(root.groups.get(name, EMPTY), rest, group)
+        group = replace(root, groups={**root.groups, name: below})
+    if both := sorted(group.variables.keys() & group.groups.keys()):
+        raise CombineError(
+            f"{both[0]!r} would be a variable and a group (writing group /{path}); choose another "
+            f"name for one of them"
+        )
+    return group
 
 
 def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
@@ -158,15 +160,6 @@ def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> Manif
     """Return a set with a group at a path; groups below that path stay as they are."""
     there = find_group(root, path)
     return put_group(root, path, replace(group, groups=there.groups if there else {}))
-
-
-def _demand_distinct_names(group: ManifestGroup, path: str) -> ManifestGroup:
-    if both := sorted(group.variables.keys() & group.groups.keys()):
-        raise CombineError(
-            f"{both[0]!r} would be a variable and a group (writing group /{path}); choose another "
-            f"name for one of them"
-        )
-    return group
 
 
 # ---------------------------------------------------------------------- coordinates of groups above

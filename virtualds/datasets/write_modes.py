@@ -36,7 +36,7 @@ from virtualds.datasets.from_dataset import check_loading, group_from_dataset, g
 from virtualds.datasets.keywords import format_suggestion, make_strict, select_fields
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_changes import replace_variables, restore_references
-from virtualds.datasets.reference_systems import (
+from virtualds.datasets.structure import (
     Systems,
     check_systems_of_set,
     find_systems,

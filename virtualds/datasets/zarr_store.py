@@ -12,7 +12,7 @@ import xarray as xr
 
 from virtualds.datasets.decoding import settle_left_out
 from virtualds.datasets.from_dataset import group_from_dataset, group_from_tree
-from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -83,17 +83,13 @@ def zarr_store(
     >>> zarr.open_group(zarr_store("2001.nc"), mode="r")["t"].shape
     (12, 6, 8)
     """
+    opening = select_fields(OpenOptions, locals() | {"below": True})
     try:
         adapter = import_module("virtualds.datasets.zarr_adapter")
     except ImportError as error:
         raise UnsupportedError(
             f"zarr_store: zarr-python 3 is required ({error}); pip install --upgrade zarr"
         ) from error
-    opening = OpenOptions(
-        *(group, drop_variables, parser, on_error, allow, snapshot),
-        below=True,
-        parser_options=parser_options,
-    )
     if isinstance(url, xr.Dataset | xr.DataTree):
         return _serve_dataset(adapter, url, opening, storage_options)
     location = Location.of(url, storage_options)

@@ -38,33 +38,31 @@ from virtualds.checks.diagnose.trials import (
     list_refusing_formats,
 )
 from virtualds.combine.batch_job import OPEN_ERRORS
-from virtualds.datasets.reference_systems import (
-    CODES,
-    KINDS,
-    NUMBERS,
-    SYSTEM_ATTRIBUTES,
-    TEXTS,
-    find_code,
-    list_differing,
-)
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
     CHUNKS,
     CODECS,
+    CODES,
     DIMENSIONS,
     DTYPE,
     FILL,
+    KINDS,
+    NUMBERS,
     PRESENCE,
     ROLE,
     SCALE,
     SIZE,
     STORED,
     SYSTEM,
+    SYSTEM_ATTRIBUTES,
+    TEXTS,
     UNITS,
     VALUES,
     Fact,
+    find_code,
     find_renamed,
+    list_differing,
     text_of,
 )
 from virtualds.quantities import name_some

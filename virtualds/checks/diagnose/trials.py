@@ -23,7 +23,6 @@ from virtualds.combine.xarray_combine import KEEPING as OF_BUILDS
 from virtualds.combine.xarray_combine import write_options
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.structure import (
     ATTRIBUTE,
     CALENDAR,
@@ -38,6 +37,7 @@ from virtualds.datasets.structure import (
     SIZE,
     STORED,
     SYSTEM,
+    SYSTEM_ATTRIBUTES,
     UNITS,
     VALUES,
     Fact,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from math import prod
 from textwrap import wrap
 from typing import Any
@@ -111,7 +111,11 @@ def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
     array: ManifestArray = variable.data  # type: ignore[assignment]
     sizes: dict[MainEncoding, int] = {}
     for fragment in array.fragments:
-        chunks = tuple(_find_usual_length(fragment, axis) for axis in range(array.ndim))
+        chunks: tuple[int, ...] = ()
+        for axis in fragment.axes:
+            # the stored length of chunks that covers most of the axis
+            lengths, counts = np.unique(axis.slabs().encoded, return_counts=True)
+            chunks += (int(lengths[np.argmax(lengths * counts)]) if lengths.size else 1,)
         if 0 in fragment.shape:
             continue
         for number in fragment.manifest.used_pipelines(len(array.pipelines)).tolist():
@@ -121,32 +125,22 @@ def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
     yield from sorted(sizes, key=lambda main: -sizes[main])
 
 
-def _find_usual_length(fragment: Fragment, axis: int) -> int:
-    """Return the stored length of chunks that covers most of an axis."""
-    lengths, counts = np.unique(fragment.axes[axis].slabs().encoded, return_counts=True)
-    return int(lengths[np.argmax(lengths * counts)]) if lengths.size else 1
-
-
 def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
     """Return an encoding with the chunks of another one that holds any values of a variable."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     dtype = to_packed(array.dtype)
     bare = not set(PACKING_ATTRIBUTES) & variable.attributes.keys()
     size = 8 if bare and dtype.kind in "mM" else dtype.itemsize
-    codecs = _adapt_codecs(main.pipeline.codecs, size)
+    codecs = main.pipeline.codecs
+    # for elements of another size; others where they have no encoder
+    shuffle: tuple[Codec, ...] = (Shuffle(size),) if size > 1 else ()
+    if all(map(is_lossless, codecs)):
+        pairs = (shuffle if name_of(codec) == "shuffle" else (codec,) for codec in codecs)
+        codecs = tuple(chain.from_iterable(pairs))
+    else:
+        codecs = (*shuffle, Zlib(LEVEL))
     fill = array.fill_value
     return MainEncoding(plain_pipeline(dtype, fill, array.ndim, codecs, bare), main.chunks)
-
-
-def _adapt_codecs(codecs: tuple[Codec, ...], itemsize: int) -> tuple[Codec, ...]:
-    """Return codecs for elements of another size; others where they have no encoder."""
-    shuffle = (Shuffle(itemsize),) if itemsize > 1 else ()
-    if codecs and not all(map(is_lossless, codecs)):
-        return (*shuffle, Zlib(LEVEL))
-    found: tuple[Codec, ...] = ()
-    for codec in codecs:
-        found += shuffle if name_of(codec) == "shuffle" else (codec,)
-    return found
 
 
 def _find_objection(

@@ -415,7 +415,13 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
             parts = _cut_box(box, cells, nbytes, LARGEST_BLOCK)
         boxes += reversed(parts)
         if not parts:
-            found.append(box if inside.all() else _crop(box, inside, chunks))
+            # the least box of whole cells that holds the wanted ones
+            cropped = []
+            for along, chunk, cell in zip(box, chunks, np.nonzero(inside), strict=True):
+                first, low, high = along.start // chunk, int(cell.min()), int(cell.max()) + 1
+                ends = (first + low) * chunk, (first + high) * chunk
+                cropped.append(slice(max(ends[0], along.start), min(ends[1], along.stop)))
+            found.append(tuple(cropped))
     return found
 
 
@@ -431,16 +437,6 @@ def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, most: int) -> list[Bo
             halves = slice(along.start, at), slice(at, along.stop)
             return [(*box[:axis], half, *box[axis + 1 :]) for half in halves]
     return []
-
-
-def _crop(box: Box, inside: Mask, chunks: Sequence[int]) -> Box:
-    """Return the least box of whole cells that holds the wanted cells of a box."""
-    found = []
-    for along, chunk, cells in zip(box, chunks, np.nonzero(inside), strict=True):
-        first = along.start // chunk
-        low, high = (first + int(cells.min())) * chunk, (first + int(cells.max()) + 1) * chunk
-        found.append(slice(max(low, along.start), min(high, along.stop)))
-    return tuple(found)
 
 
 def list_cells(box: Box, chunks: Sequence[int]) -> Iterable[tuple[tuple[int, ...], Box]]:
