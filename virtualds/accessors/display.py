@@ -260,29 +260,26 @@ def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[
     """Return a section with a picture for each way in which variables are cut into chunks."""
     groups: dict[Hashable, list[Shown]] = {}
     for shown in virtual[:SHOWN_VARIABLES]:
-        groups.setdefault(_describe_cut(shown), []).append(shown)
+        array, found = shown.array, bin_chunks(shown.array)
+        boxes = tuple((f.start, f.axes) for f in array.fragments)
+        # scale and offset are mostly those of one variable, and one encoding has no colour of its
+        # own
+        one = len(array.pipelines) == 1
+        encodings = array.pipelines[0].storage if one else array.pipelines
+        drawn_as = (found.axes, found.encodings, found.is_assumed, found.counts.tobytes())
+        cut = shown.dims, array.shape, boxes, encodings, drawn_as
+        groups.setdefault(cut, []).append(shown)
     chosen = list(groups.values())[:most]
     drawn = list[Markup]()
     for group in chosen:
         names = name_some((shown.name for shown in group), SHOWN_NAMES)
-        found = sum((shown.survey for shown in group), Survey())
-        body = describe_arrays([shown.array for shown in group], found, group[0].dims)
+        total = sum((shown.survey for shown in group), Survey())
+        body = describe_arrays([shown.array for shown in group], total, group[0].dims)
         note, is_open = f"({group[0].shape})", len(drawn) < OPEN_PICTURES
         drawn.append(section(names, body, note=note, is_open=is_open))
     more = len(virtual) - sum(map(len, chosen))
     words = f"the chunks of {format_count(more, 'more variable')} are not drawn"
     return [*drawn, element("div", words, class_="vds-note")] if more else drawn
-
-
-def _describe_cut(shown: Shown) -> Hashable:
-    """Return what variables have in common that share a picture and the table beside it."""
-    array, found = shown.array, bin_chunks(shown.array)
-    boxes = tuple((f.start, f.axes) for f in array.fragments)
-    one = len(array.pipelines) == 1
-    # scale and offset are mostly those of one variable, and one encoding has no colour of its own
-    encodings = array.pipelines[0].storage if one else array.pipelines
-    drawn = (found.axes, found.encodings, found.is_assumed, found.counts.tobytes())
-    return shown.dims, array.shape, boxes, encodings, drawn
 
 
 def _list_variables(virtual: Sequence[Shown], most: int = SHOWN_VARIABLES) -> Markup | None:

@@ -438,8 +438,8 @@ class Build:
                         found[settled:] = self.job.join_opened(found[settled:], items)
                         settled = len(found)
             names = self.files.flat
-            lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
-            report = count.finish(lost, names)
+            left_out = (LeftOut.of(names[n], failed[n]) for n in sorted(failed))
+            report = count.finish(left_out, names)
             if not found:
                 error = failed[min(failed)]
                 error.add_note(
@@ -463,7 +463,12 @@ class Build:
         found: dict[int, Any] = {outcome.number: outcome.found for outcome in opened}
         combination.check_dims(list(found.values()))
         dims = combination.dims
-        _check_systems({without_secrets(str(names[n])): found[n] for n in found})
+        groups: dict[str, dict[str, Systems]] = defaultdict(dict)
+        for number, each in found.items():
+            for path, part in list_groups(each).items():
+                groups[path][without_secrets(str(names[number]))] = list_systems(part)
+        for systems in groups.values():
+            check_one_system(systems)
         extents = {n: Extent.of(names[n], found[n], dims) for n in found}
         if dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise CombineError(
@@ -567,16 +572,6 @@ def _warn_of_losses(report: BuildReport) -> None:
         if lost:
             lines = "\n".join(describe_left_out(lost))
             warn_user(f"{said}:\n{lines}")
-
-
-def _check_systems(opened: Mapping[str, Any]) -> None:
-    """Refuse files of several coordinate reference systems, group by group."""
-    groups: dict[str, dict[str, Systems]] = defaultdict(dict)
-    for file, each in opened.items():
-        for path, part in list_groups(each).items():
-            groups[path][file] = list_systems(part)
-    for files in groups.values():
-        check_one_system(files)
 
 
 def describe_build(cache: object, target: object) -> str:

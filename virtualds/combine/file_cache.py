@@ -83,7 +83,16 @@ class FileCache:
     def __init__(
         self, folder: str, opening: OpenOptions, options: StorageOptions | None = None
     ) -> None:
-        settings = _format_settings(opening).encode("utf-8", "surrogatepass")
+        if callable(opening.loadable_variables):
+            raise ValueError(
+                "cache: loadable_variables is a function, whose results may change; give names or "
+                "patterns"
+            )
+        # all that decides what opening a file gives; access options may be secret, and change
+        # while the files do not
+        how, versions = get_options(), [version(name) for name in ("virtualds", "xarray", "numpy")]
+        decisive = repr((versions, how.small_variable, how.load_limit, opening))
+        settings = decisive.encode("utf-8", "surrogatepass")
         parts = join_path(folder, hashlib.blake2b(settings, digest_size=20).hexdigest())
         # a worker sees the parts that were there when the build began
         self.__setstate__((parts, opening, options, uuid.uuid4().hex))
@@ -250,22 +259,6 @@ def _read_part(part: str, options: StorageOptions | None) -> list[Listed]:
 
 def _shows_changes(source: SourceFile | None) -> bool:
     return source is not None and bool(source.size and (source.mtime or source.etag))
-
-
-def _format_settings(opening: OpenOptions) -> str:
-    """Return all options that decide what opening a file gives, as text.
-
-    Access options are left out: they may be secret, and change while the files do not. A function
-    is a `ValueError`.
-    """
-    if callable(opening.loadable_variables):
-        raise ValueError(
-            "cache: loadable_variables is a function, whose results may change; give names or "
-            "patterns"
-        )
-    options = get_options()
-    versions = [version(library) for library in ("virtualds", "xarray", "numpy")]
-    return repr((versions, options.small_variable, options.load_limit, opening))
 
 
 # ---------------------------------------------------------------------- what is cached

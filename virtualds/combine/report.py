@@ -476,6 +476,8 @@ def describe_build(report: Any) -> Markup:
             "Schemas": "one, of all files" if schemas == 1 else f"{schemas:,}" if schemas else None,
         }
     )
+    explained = [(f"{r.files:,}", r.reason, without_secrets(r.example)) for r in read.reasons]
+    reasons = table(("files", "why", "the first of them"), explained, numbers=(0,))
     return element(
         "div",
         element("div", element("b", title), class_="vds-title"),
@@ -485,7 +487,9 @@ def describe_build(report: Any) -> Markup:
         _list_schemas(report.schemas),
         _list_left_out("Left out", report.left_out),
         _list_left_out("Damaged parts, left out", report.damaged),
-        _list_reasons(read.reasons),
+        section("Read through the HDF5 library, which takes longer", join(reasons))
+        if read.reasons
+        else None,
     )
 
 
@@ -518,11 +522,3 @@ def _list_schemas(schemas: Sequence[Any]) -> Markup | None:
         ("files", "the first of them", "how they differ"), rows, total=len(schemas), numbers=(0,)
     )
     return section("Schemas", shown, note=f"{len(schemas):,}", is_open=True)
-
-
-def _list_reasons(reasons: Sequence[Any]) -> Markup | None:
-    if not reasons:
-        return None
-    rows = [(f"{r.files:,}", r.reason, without_secrets(r.example)) for r in reasons]
-    shown = table(("files", "why", "the first of them"), rows, numbers=(0,))
-    return section("Read through the HDF5 library, which takes longer", join(shown))

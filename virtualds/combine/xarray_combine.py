@@ -210,7 +210,13 @@ def combine_naming_files(
             # advice that changes values
             texts = (OVERRIDING.sub("", a).strip() if isinstance(a, str) else a for a in error.args)
             error.args = tuple(texts)
-            error.add_note(_name_keeping(combine, datasets))
+            keeping = "rename the variable in preprocess, or open them apart"
+            for options in KEEPING if isinstance(combine, Combination) else ():
+                other = replace(combine, options=combine.options | options)  # type: ignore[type-var,attr-defined]
+                if _can_combine(other, datasets):
+                    keeping = f"pass {write_options(options)}"
+                    break
+            error.add_note(f"to keep the values of every file, {keeping}")
         present = _list_dims(list(opened))
         for dim in dims or ():
             if dim is not None and dim not in present:
@@ -229,15 +235,6 @@ def combine_naming_files(
 def write_options(options: Mapping[str, str]) -> str:
     """Return options as code, such as ``coords="different"``."""
     return ", ".join(f'{name}="{value}"' for name, value in options.items())
-
-
-def _name_keeping(combine: Combine, datasets: Nested) -> str:
-    """Return how to combine datasets whose values differ without losing any."""
-    if isinstance(combine, Combination):
-        for options in KEEPING:
-            if _can_combine(replace(combine, options=combine.options | options), datasets):
-                return f"to keep the values of every file, pass {write_options(options)}"
-    return "to keep the values of every file, rename the variable in preprocess, or open them apart"
 
 
 def _find_first_failing(combine: Combine, datasets: Nested) -> int | None:

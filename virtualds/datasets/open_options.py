@@ -210,15 +210,11 @@ MOST_TOGETHER = 2**26
 
 
 class Wanted(NamedTuple):
-    """A part of an array that opening reads."""
+    """A part of an array that opening reads, and the bytes of its values."""
 
     array: ManifestArray
+    nbytes: int
     key: tuple[Any, ...] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its values."""
-        return self.array.nbytes if self.key is None else self.array.dtype.itemsize
 
 
 def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
@@ -263,10 +259,10 @@ def _list_wanted(group: ManifestGroup, opening: OpenOptions) -> Iterator[Wanted]
         # scalars are loaded with virtual arrays, and lazy ones when they are used
         if name in loaded and not (opening.defers and not array.ndim):
             if is_small_enough_to_load(array.nbytes):
-                yield Wanted(array)
+                yield Wanted(array, array.nbytes)
         elif array.size and "since" in str(variable.attributes.get("units", "")):
             for end in (slice(0, 1), slice(-1, None)):
-                yield Wanted(array, (end,) * array.ndim)
+                yield Wanted(array, array.dtype.itemsize, (end,) * array.ndim)
 
 
 def _read(one: Wanted) -> None:

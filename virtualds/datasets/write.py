@@ -412,13 +412,13 @@ class Destination:
 
     def create(self, whole: Whole) -> Written:
         """Write a set that holds the group that ``whole`` returns, all of it or nothing."""
-        return self._tell_of(partial(self._create, whole))
+        return self._write(partial(self._create, whole))
 
     def change(self, change: Change, whole: Whole | None = None) -> Written:
         """Change a set; if there is none, create one that holds the group of ``whole``."""
-        return self._tell_of(partial(self._change, change, whole))
+        return self._write(partial(self._change, change, whole))
 
-    def _tell_of(self, write: Callable[[], Written]) -> Written:
+    def _write(self, write: Callable[[], Written]) -> Written:
         begun = time.perf_counter()
         written = retry_on_conflict(write, self.options.conflict)
         if tells(INFO):
@@ -474,7 +474,15 @@ class Destination:
         else:
             self.rewrite.clear(found[0].after)
             return found[0]
-        return self._create_first(whole)
+        try:
+            return self._create(whole)
+        except FileExistsError as error:
+            if format_there(self.location) is not self.format:
+                raise
+            raise ConflictError(
+                f"{self.location.target}: another writer has just created it; append again, as "
+                f"conflict='retry' does"
+            ) from error
 
     def _prepare_change(self, before: ManifestGroup, change: Change) -> ManifestGroup:
         """Return what a set shall hold, in a form that the format can write."""
@@ -486,18 +494,6 @@ class Destination:
         is_known = make_known_check(before)
         after = self.options.changes.apply(after, is_known)
         return self._fit(after, is_known)
-
-    def _create_first(self, whole: Whole) -> Written:
-        """Create a set that is to grow, unless another writer has just created it."""
-        try:
-            return self._create(whole)
-        except FileExistsError as error:
-            if format_there(self.location) is not self.format:
-                raise
-            raise ConflictError(
-                f"{self.location.target}: another writer has just created it; append again, as "
-                f"conflict='retry' does"
-            ) from error
 
     def _count_writing(self, group: ManifestGroup) -> AbstractContextManager[None]:
         total = sum(array.nchunks for array in group.list_arrays())

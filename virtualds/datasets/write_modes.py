@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.alike_files import list_sizes
@@ -555,9 +556,19 @@ def fill_region(
     for name, variable in new.variables.items():
         if get_virtual_array(variable) is None:
             check_loading(str(name), variable)
-        found = _fill_variable(name, present.variables[name], variable, slices, on_duplicate)
-        if found is not None:
-            changed[name] = found
+        old_variable = present.variables[name]
+        key = tuple(slices.get(dim, slice(0, old_variable.sizes[dim])) for dim in old_variable.dims)
+        array, added = get_virtual_array(old_variable), get_virtual_array(variable)
+        data: Any
+        try:
+            if array is None or added is None:
+                data = _fill_values(old_variable, variable, key, on_duplicate)
+            else:
+                data = _fill_array(array, added, key, on_duplicate)
+        except CombineError as error:
+            raise CombineError(f"region {_format(slices)}: {name!r}: {error}") from error
+        if data is not None:
+            changed[name] = old_variable.copy(data=data)
     whole = replace_variables(present, changed)
     return to_stored(old, whole, changed) if changed else old
 
@@ -684,21 +695,6 @@ def _find_problems(
         )
 
 
-def _fill_variable(
-    name: Hashable, old: xr.Variable, new: xr.Variable, slices: Slices, on_duplicate: str
-) -> xr.Variable | None:
-    """Return a variable of the set with new data in a region, None if it has them already."""
-    key = tuple(slices.get(dim, slice(0, old.sizes[dim])) for dim in old.dims)
-    array, added = get_virtual_array(old), get_virtual_array(new)
-    try:
-        if array is None or added is None:
-            return _fill_values(old, new, key, on_duplicate)
-        found = _fill_array(array, added, key, on_duplicate)
-    except CombineError as error:
-        raise CombineError(f"region {_format(slices)}: {name!r}: {error}") from error
-    return None if found is None else old.copy(data=found)  # type: ignore[arg-type]
-
-
 def _fill_array(
     array: ManifestArray, added: ManifestArray, key: tuple[slice, ...], on_duplicate: str
 ) -> ManifestArray | None:
@@ -719,7 +715,7 @@ def _fill_array(
 
 def _fill_values(
     old: xr.Variable, new: xr.Variable, key: tuple[slice, ...], on_duplicate: str
-) -> xr.Variable | None:
+) -> npt.NDArray[Any] | None:
     """Return values in memory with new ones in a region."""
     values, added = np.array(old.values), np.asarray(new.values).astype(old.dtype)
     known = ~np.asarray(xr.Variable(old.dims, values[key]).isnull())
@@ -733,4 +729,4 @@ def _fill_values(
     if xr.Variable(old.dims, wanted).equals(xr.Variable(old.dims, values[key])):  # type: ignore[no-untyped-call]
         return None
     values[key] = wanted
-    return old.copy(data=values)
+    return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -164,7 +165,15 @@ def sync(
         shown = without_secrets(destination.location.url)
         left = f"{shown}: a set changes all at once; run sync again to go on"
         with explain_interrupt(lambda: left):
-            before = _read_set(destination)
+            how_to_read = OpenOptions(
+                parser=destination.format.name,
+                allow=allow,
+                snapshot=destination.options.of_format.get("branch"),
+            )
+            before: ManifestGroup | None = None
+            # there need not be a set
+            with suppress(FileNotFoundError):
+                before = open_group(destination.location, how_to_read)
             if before is not None:
                 demand_dimension(before, update.known, concat_dim)
             known = update.known.tabulate(before)
@@ -195,18 +204,6 @@ def _demand_one_dimension(concat_dim: Any) -> None:
             f"of a virtualds.template with to_manifest(..., region='auto')"
         )
     raise TypeError(f"concat_dim={concat_dim!r}: give the name of a dimension, a str")
-
-
-def _read_set(destination: Destination) -> ManifestGroup | None:
-    """Return the group of the set, None if there is no set."""
-    options, form = destination.options, destination.format
-    opening = OpenOptions(
-        parser=form.name, allow=options.allow, snapshot=options.of_format.get("branch")
-    )
-    try:
-        return open_group(destination.location, opening)
-    except FileNotFoundError:
-        return None
 
 
 def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:

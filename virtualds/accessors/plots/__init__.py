@@ -128,7 +128,14 @@ def draw_coverage(
     ax = make_axes("ds.virtual.plot.coverage", ax, min(max(1.7 + 0.22 * count, 2.4), 5.5))
     show_cells(ax, cells, label)
     ax.set_ylim(max(count, 1) - 0.5, -0.5)
-    _draw_files(ax, coverage, cells)
+    own, low, high = cells.pieces(coverage.start, coverage.stop)
+    number = coverage.file[own]
+    half, line = (0.38, 0.8) if count <= MOST_NAMES else (0.5, 2.0)
+    held = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
+    for shade, chosen in ((FILES, ~held), (HELD, held)):
+        sides = np.stack([low, high, number - half, number + half], axis=1)
+        if chosen.any():
+            add_rectangles(ax, sides[chosen], shade, line=line, gid="files")
     uncovered = [cells.span(*ends) for ends in coverage.find_uncovered()]
     bands = (
         Band(GAP, "gap", " without file: fill value", uncovered),
@@ -137,8 +144,8 @@ def draw_coverage(
     )
     shown = [band for band in bands if band.spans]
     for band in shown:
-        sides = [(*span, 0.0, 1.0) for span in band.spans]
-        add_rectangles(ax, sides, band.shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
+        ends = [(*span, 0.0, 1.0) for span in band.spans]
+        add_rectangles(ax, ends, band.shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
     add_legend_below(ax, [make_key(ax, band.shade, band.describe(cells)) for band in shown])
     counts: Counter[str] = Counter()
     for band in shown:
@@ -163,17 +170,6 @@ class Band(NamedTuple):
             return f"{format_count(len(self.spans), self.kind)}{self.words}"
         start, stop = (cells.text_at(end) for end in self.spans[0])
         return f"{format_count(1, self.kind)}{self.words}, {start} to {stop}"
-
-
-def _draw_files(ax: Axes, coverage: Coverage, cells: AxisCells) -> None:
-    own, low, high = cells.pieces(coverage.start, coverage.stop)
-    number = coverage.file[own]
-    half, line = (0.38, 0.8) if len(coverage.urls) <= MOST_NAMES else (0.5, 2.0)
-    held = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
-    for shade, chosen in ((FILES, ~held), (HELD, held)):
-        sides = np.stack([low, high, number - half, number + half], axis=1)
-        if chosen.any():
-            add_rectangles(ax, sides[chosen], shade, line=line, gid="files")
 
 
 def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
