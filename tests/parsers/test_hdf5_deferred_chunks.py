@@ -18,8 +18,7 @@ from counting_server import counting_server
 
 import virtualds
 from virtualds import FormatError, ManifestArray, ReadError
-from virtualds.datasets.lazy import find_layers
-from virtualds.datasets.reference_changes import find_virtual
+from virtualds.datasets.lazy import find_layers, find_virtual
 
 SHAPE = (500, 200)
 Limits = tuple[int | None, ...]

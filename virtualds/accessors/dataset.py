@@ -198,7 +198,7 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
         (6, 6)
         """
         with importing:
-            from virtualds.datasets.reference_changes import to_lazy_copy
+            from virtualds.datasets.lazy import to_lazy_copy
 
         return self._change_groups(lambda node: to_lazy_copy(node._opened, node.arrays, chunks))
 
@@ -236,7 +236,7 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
         [0]
         """
         with importing:
-            from virtualds.datasets.rewrite.run import estimate_cost
+            from virtualds.datasets.write import estimate_cost
 
         return estimate_cost(self._to_group(), format, **choices)
 
@@ -423,7 +423,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
 
     def _map_arrays(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
         with importing:
-            from virtualds.datasets.reference_changes import replace_variables
+            from virtualds.datasets.lazy import replace_variables
 
         variables = {}
         for name, array in self.arrays.items():
@@ -453,7 +453,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
         """
         with importing:
-            from virtualds.datasets.reference_changes import find_virtual
+            from virtualds.datasets.lazy import find_virtual
 
         found = {name: find_virtual(v) for name, v in self._opened.variables.items()}
         return {name: array for name, array in found.items() if array is not None}

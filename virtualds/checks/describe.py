@@ -14,11 +14,10 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.table import SourceSummary
 from virtualds.chunks.tables import hold_in_memory
-from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import demand_loadable, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
-from virtualds.datasets.reference_changes import replace_variables
 from virtualds.datasets.to_dataset import to_virtual_tree
 from virtualds.errors import without_secrets
 from virtualds.formats import Format

@@ -26,8 +26,7 @@ from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import is_dated
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.keywords import check_choice
-from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.reference_changes import replace_variables, restore_references
+from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.source_positions import (
     NOTHING,
     POSITIONS,

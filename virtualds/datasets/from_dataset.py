@@ -22,8 +22,7 @@ from virtualds.datasets.decoding import (
     TIME_ATTRIBUTES,
     set_characters_apart,
 )
-from virtualds.datasets.lazy import get_virtual_array, is_unread
-from virtualds.datasets.reference_changes import restore_references
+from virtualds.datasets.lazy import get_virtual_array, is_unread, restore_references
 from virtualds.datasets.to_dataset import IDENTITIES
 from virtualds.errors import CopyWarning, UnsupportedError, locating, warn_user
 from virtualds.options import get_options

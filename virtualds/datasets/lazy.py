@@ -16,8 +16,9 @@ And a million tasks take dask minutes, wherever the chunks lie, or where most of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping
-from functools import cache
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+from dataclasses import fields, replace
+from functools import cache, reduce
 from math import prod
 from typing import Any, NamedTuple, overload
 
@@ -28,9 +29,13 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import Data
-from virtualds.chunks.alignment import LARGE_BLOCK, to_preferred_chunks
-from virtualds.errors import VirtualdsError, locating
+from virtualds.arrays.numpy_functions import select_virtually
+from virtualds.arrays.sources import load_deferred
+from virtualds.chunks.alignment import LARGE_BLOCK, snap_blocks, to_preferred_chunks
+from virtualds.chunks.tables import hold_in_memory
+from virtualds.errors import UnsupportedError, VirtualdsError, locating
 from virtualds.options import MIB
 from virtualds.stores import find_store
 
@@ -277,3 +282,230 @@ def is_far(array: ManifestArray) -> bool:
         # whoever reads the values is told what is wrong
         return False
     return file is not None and find_store(file.url).reach.at_once > 0
+
+
+# ---------------------------------------------------------------------- references behind them
+# A dataset from ``xr.open_dataset(url, engine="virtual")`` reads on access. If its values were only
+# selected, transposed or concatenated, they are still chunks of files, and can be written as
+# references.
+
+
+GRAPH_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors of other libraries when they are given virtual arrays that cannot be read."""
+
+
+def restore_references(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose lazy variables are virtual, if they refer to chunks of files.
+
+    An `UnsupportedError` is raised if values are computed from such chunks, or if no references can
+    express the selection.
+    """
+    changed = {}
+    for name, variable in dataset.variables.items():
+        try:
+            array = find_references(variable)
+        except UnsupportedError as error:
+            error.locate(f"variable {name!r}")
+            raise
+        if array is not None and array is not get_virtual_array(variable):
+            data: Any = array
+            changed[name] = variable.copy(data=data)
+    return replace_variables(dataset, changed) if changed else dataset
+
+
+def replace_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
+    """Return a dataset with some variables replaced, and the same indexes."""
+    variables = {**dataset.variables, **changed}
+    coords = {name: variables[name] for name in dataset.coords}
+    found = xr.Dataset(
+        {name: variables[name] for name in dataset.data_vars},
+        xr.Coordinates(coords, indexes=dict(dataset.xindexes)),
+        dataset.attrs,
+    )
+    found.encoding = dataset.encoding
+    return found
+
+
+def find_references(variable: xr.Variable) -> ManifestArray | None:
+    """Return the virtual array of a variable, also behind lazy arrays; None if there is none.
+
+    An `UnsupportedError` is raised if its values come from one, but references cannot express them.
+    """
+    if (array := get_virtual_array(variable)) is not None:
+        return array
+    if (layers := find_layers(variable)) is not None:
+        return _apply_selection(layers)
+    return None if variable.chunks is None else _find_behind_dask(variable.data)
+
+
+def _apply_selection(layers: Layers) -> ManifestArray:
+    """Return the virtual array that xarray's lazy arrays select, with its references."""
+    array = None
+    if not layers.is_computed:
+        array = load_deferred(_cast_class(ManifestArray, layers.array))
+    for key, together in layers.keys:
+        array = None if array is None else select_virtually(array, key, together)
+    if array is None:
+        raise _unsupported_error("xarray computes with them, or selects many single elements")
+    return array
+
+
+def _unsupported_error(why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"references cannot express its values, which lie in source files: {why}; open the source "
+        f"with virtualds.open_virtual_dataset, which shows what stays virtual, or call ds.load() "
+        f"to write values"
+    )
+
+
+def _cast_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArray:
+    return kind(*(getattr(array, field.name) for field in fields(array)))
+
+
+# ---------------------------------------------------------------------- dask graphs
+
+
+class UnreadArray(ManifestArray):
+    """A virtual array that a dask graph may select from, but not read."""
+
+    def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
+        """Refuse to read."""
+        raise UnsupportedError(f"{self.label}: this array must not be read")
+
+    def read_points(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+        """Refuse to read."""
+        return self.read(key)
+
+
+def _find_behind_dask(data: Any) -> ManifestArray | None:
+    """Return the virtual array behind a dask array, None if there is none."""
+    from dask.core import flatten
+
+    graph, keys = data.__dask_graph__(), data.__dask_keys__()
+    # the name that dask gives to an array in memory, which it only cuts into blocks
+    if (layers := _find_layers(graph.get(f"original-{data.name}"))) is not None:
+        return _apply_selection(layers)
+    needed = dict(graph.cull(set(flatten(keys))))  # type: ignore[no-untyped-call]
+    sources = {key: found for key, task in needed.items() if (found := _find_layers(task))}
+    if not sources:
+        if any(map(_uses_virtual, needed.values())):
+            raise _unsupported_error(
+                "dask holds them within its tasks; open them without inline_array=True"
+            )
+        return None
+    arrays = {}
+    for key, layers in sources.items():
+        array = _apply_selection(layers)
+        # lazy references cannot be concatenated
+        loaded = tuple(replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
+        arrays[key] = _cast_class(UnreadArray, replace(array, fragments=loaded))
+    array = _run_graph(needed | arrays, keys, data.ndim)
+    if (array.shape, array.dtype) != (data.shape, data.dtype):
+        raise _unsupported_error("dask changes their shape or data type")
+    return _cast_class(ManifestArray, array)
+
+
+def _find_layers(task: Any) -> Layers | None:
+    """Return the layers of an entry of a graph, None if it holds no virtual array."""
+    return layers_of(getattr(task, "value", task))
+
+
+def _uses_virtual(task: Any) -> bool:
+    """Say whether an argument of a task is a virtual array."""
+    if isinstance(task, tuple | list):
+        parts: Iterable[Any] = task
+    elif isinstance(task, Mapping):
+        parts = task.values()
+    else:
+        parts = (*getattr(task, "args", ()), *getattr(task, "kwargs", {}).values())
+    return _find_layers(task) is not None or any(map(_uses_virtual, parts))
+
+
+def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
+    """Run a graph on virtual arrays instead of values, and join the blocks.
+
+    Slices and transposes of virtual arrays are virtual arrays; computations fail.
+    """
+    from dask.local import get_sync
+
+    first = reduce(lambda blocks, _: blocks[0], range(max(ndim, 1)), keys)
+    try:
+        # one block shows whether anything is computed
+        for wanted in (first, keys):
+            found = get_sync(graph, wanted)
+        return _join_blocks(found, ndim)
+    except (UnsupportedError, *GRAPH_ERRORS) as error:
+        raise _unsupported_error("dask computes with them") from error
+
+
+def _join_blocks(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:
+    """Join the blocks of a graph, nested once per axis, if all are virtual."""
+    if isinstance(blocks, list | tuple):
+        parts = [_join_blocks(block, ndim, axis + 1) for block in blocks]
+        return concatenate(parts, axis) if ndim else parts[0]
+    if not isinstance(blocks, ManifestArray):
+        raise TypeError(f"a block is {type(blocks).__name__}")
+    return blocks
+
+
+def find_virtual(variable: xr.Variable) -> ManifestArray | None:
+    """Return the virtual array that a variable holds or selects from, None if it has none."""
+    try:
+        return find_references(variable)
+    except UnsupportedError:
+        return None
+
+
+# ---------------------------------------------------------------------- lazy arrays
+
+
+def to_lazy_copy(
+    dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray], chunks: Any
+) -> xr.Dataset:
+    """Return a dataset with lazy variables in place of virtual ones, whose arrays are given.
+
+    With ``chunks`` None they are lazy arrays of xarray, else of dask, as `xarray.open_dataset`
+    makes them.
+    """
+    variables = {
+        name: xr.Variable(
+            (v := dataset.variables[name]).dims,
+            to_lazy(array, str(name), is_decoded=True),
+            v.attrs,
+            v.encoding
+            | {
+                "preferred_chunks": dict(
+                    zip(v.dims, map(to_preferred_chunks, array.blocks), strict=True)
+                )
+            },
+        )
+        for name, array in arrays.items()
+    }
+    prefer_far_blocks(variables, arrays)
+    lazy = replace_variables(dataset, variables)
+    if chunks is None:
+        return lazy
+    return lazy.assign(
+        {
+            n: lazy[n].variable.chunk(_chunks_of(lazy[n].variable, a, chunks))
+            for n, a in arrays.items()
+        }
+    )
+
+
+def _chunks_of(
+    variable: xr.Variable, array: ManifestArray, chunks: Any
+) -> dict[Hashable, tuple[int, ...]]:
+    """Return the requested blocks; where dask may choose, of whole chunks."""
+    from dask.array.core import normalize_chunks
+
+    whole, preferred = array.blocks, variable.encoding["preferred_chunks"]
+    named = chunks if isinstance(chunks, Mapping) else dict.fromkeys(variable.dims, chunks)
+    asked = [named.get(dim) or preferred.get(dim, size) for dim, size in variable.sizes.items()]
+    found = normalize_chunks(  # type: ignore[no-untyped-call]
+        tuple(asked), shape=array.shape, dtype=array.dtype, previous_chunks=whole
+    )
+    return {
+        dim: snap_blocks(blocks, stored) if isinstance(how, str) else blocks
+        for dim, how, blocks, stored in zip(variable.dims, asked, found, whole, strict=True)
+    }

@@ -31,8 +31,7 @@ from virtualds.datasets.keywords import check_choice, check_types, select_fields
 from virtualds.datasets.location import Location, name_both_options, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.rewrite.run import estimate_cost
-from virtualds.datasets.write import Destination, WriteOptions
+from virtualds.datasets.write import Destination, WriteOptions, estimate_cost
 from virtualds.errors import cannot_hold
 from virtualds.formats import GRACE, Format, replaces_by, zarr_manifests
 from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate, parse_chunk_keys

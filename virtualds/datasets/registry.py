@@ -108,7 +108,7 @@ def is_recognised(parser: Parser, head: bytes) -> bool:
 
 
 SUBCHUNK, INLINE_THRESHOLD = CHANGES = "subchunk", "inline_threshold"
-"""Choices of every format whose chunks `virtualds.datasets.reference_changes` cuts and holds."""
+"""Choices of every format whose chunks `virtualds.datasets.write` cuts and holds."""
 
 FORMATS: tuple[Format, ...] = (
     Format(

@@ -13,10 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
+import pandas as pd
+
 from virtualds.arrays.alike_files import list_sizes
+from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.subchunks import can_be_cut, cut_chunks
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.keywords import (
     check_choice,
     check_types,
@@ -25,15 +32,16 @@ from virtualds.datasets.keywords import (
     select_fields,
 )
 from virtualds.datasets.location import Location, format_for, format_there
-from virtualds.datasets.reference_changes import ReferenceChanges
-from virtualds.datasets.registry import CHANGES, FORMATS
-from virtualds.datasets.rewrite.run import RewriteTarget, Rewriting
+from virtualds.datasets.registry import CHANGES, FORMATS, SUBCHUNK
+from virtualds.datasets.rewrite.plan import build_cost_table, plan_rewriting
+from virtualds.datasets.rewrite.run import RewriteTarget, Rewriting, bind_obstacles
 from virtualds.errors import (
     CombineError,
     ConflictError,
     UnsupportedError,
     VirtualdsError,
     exists_already,
+    locating,
 )
 from virtualds.formats import Format, Parts, change_set
 from virtualds.formats.referenced_files import (
@@ -49,6 +57,7 @@ from virtualds.formats.referenced_files import (
 from virtualds.formats.undecodable import ON_ERROR
 from virtualds.log import INFO, tell, tells
 from virtualds.progress import count_writing
+from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_own
 from virtualds.stores.store import explain_write_errors
 
@@ -577,3 +586,194 @@ def _demand_new(options: WriteOptions, storage_options: Mapping[str, Any] | None
             f"leave out mode, append_dim, region, conflict, allow and storage_options, or name a "
             f"file"
         )
+
+
+# ---------------------------------------------------------------------- changes of references
+# ``subchunk`` and ``inline_threshold`` change the group that a format is given, so that no format
+# knows of them. Tables of references that the target set has, and that are read on demand, stay as
+# they are. Of small sets, which are read as a whole, the chunks are cut and held as the new ones.
+
+
+def hold_small_chunks(manifest: ChunkManifest, name: str, most: int) -> ChunkManifest:
+    """Return a manifest that holds its chunks of at most ``most`` bytes; ``name`` is for errors.
+
+    Chunks are read as in any read: near ones by one request, many files at a time, and checked
+    against their checksums. Equal ranges are read once.
+    """
+    chunks = StoredChunks(manifest, name)
+    is_small = (chunks.file >= 0) & (chunks.length <= most)
+    if not is_small.any():
+        return manifest
+    rows, new, which = chunks.read_distinct(is_small, lambda data: data)
+    old = chunks.manifest
+    numbers = len(old.inline) + which
+    inline = (*old.inline, *new)
+    return replace_chunks(old, rows, old.files, inline, file=INLINE, offset=numbers).pruned()
+
+
+# ---------------------------------------------------------------------- what a user asks for
+
+Subchunk = Mapping[str, int | Mapping[str, int]]
+ChangeArray = Callable[[str, ManifestVariable, ManifestArray], ManifestArray]
+"""Takes the path of a variable, the variable and its array; returns another array."""
+
+
+@dataclass(frozen=True)
+class ReferenceChanges:
+    """How chunks are cut, and which are held in the set, as for ``ds.virtual.to_manifest``.
+
+    A `TypeError` or `ValueError` is raised for what is no mapping or number.
+    """
+
+    subchunk: Any = None
+    inline_threshold: Any = None
+
+    def __post_init__(self) -> None:
+        most = self.inline_threshold
+        if most is not None and not (_is_integer(most) and most >= 0):
+            raise ValueError(f"inline_threshold={most!r}: give a number of bytes, at least 0")
+        if self.subchunk is not None:
+            _check_subchunk(self.subchunk)
+
+    def apply(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
+        """Return a group with its chunks cut and held; those of known tables stay.
+
+        Chunks that cannot be cut are an `UnsupportedError`, those that cannot be read a
+        `ReadError`.
+        """
+        if self.subchunk:
+            cutter = _Cutter(self.subchunk, is_known)
+            group = _change_arrays(group, cutter.cut)
+            cutter.demand_done(group)
+        if self.inline_threshold:
+            most = int(self.inline_threshold)
+            group = _change_arrays(group, lambda path, _, array: _hold(array, path, most, is_known))
+        return group
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_subchunk(given: Any) -> None:
+    wanted = "give a dict of dimensions, or of variables, such as {'time': 1}"
+    if not isinstance(given, Mapping):
+        raise TypeError(f"subchunk {given!r}: {wanted}")
+    for name, length in given.items():
+        if isinstance(length, Mapping):
+            if any(isinstance(inner, Mapping) for inner in length.values()):
+                raise TypeError(f"subchunk {given!r}: {wanted}")
+            _check_subchunk(length)
+        elif not _is_integer(length) or length < 1:
+            raise ValueError(f"subchunk {name}={length!r}: give a number of elements, at least 1")
+
+
+def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
+    """Return a group, and those below it, with other virtual arrays."""
+
+    def changed(path: str, variable: ManifestVariable) -> ManifestVariable:
+        if not isinstance(variable.data, ManifestArray):
+            return variable
+        with locating(f"variable {path!r}"):
+            array = change(path, variable, variable.data)
+        return variable if array is variable.data else replace(variable, data=array)
+
+    return group.map_variables(changed)
+
+
+# ---------------------------------------------------------------------- cutting
+
+
+@dataclass
+class _Cutter:
+    """Cuts the arrays that a user names by dimension or variable, and notes what it saw."""
+
+    subchunk: Subchunk
+    is_known: IsKnown
+    is_done: bool = False
+
+    def cut(self, path: str, variable: ManifestVariable, array: ManifestArray) -> ManifestArray:
+        """Return an array with its chunks cut, itself if it is compressed."""
+        names = (path, path.rpartition("/")[2])
+        of_variables = (self.subchunk[name] for name in names if name in self.subchunk)
+        named = next((one for one in of_variables if isinstance(one, Mapping)), None)
+        wanted = self.subchunk if named is None else named
+        lengths = {
+            axis: int(wanted[dim])  # type: ignore[arg-type]  # checked at the beginning
+            for axis, dim in enumerate(variable.dims)
+            if dim in wanted and not isinstance(wanted[dim], Mapping)
+        }
+        if not lengths:
+            return array
+        known = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
+        # a set that grows was cut when it was written
+        self.is_done |= bool(known) or all(
+            max(f.axes[axis].stored_lengths(), default=0) <= length
+            for f in array.fragments
+            for axis, length in lengths.items()
+        )
+        if named is None and not can_be_cut(array):
+            return array
+        new = [f for f in array.fragments if not any(f is one for one in known)]
+        found = cut_chunks(replace(array, fragments=tuple(new)), lengths, variable.dims)
+        self.is_done |= found.nchunks != sum(f.manifest.size for f in new)
+        return replace(array, fragments=(*known, *found.fragments))
+
+    def demand_done(self, group: ManifestGroup) -> None:
+        """Refuse a wish that has changed nothing: no such names, or compressed chunks."""
+        names = {name for _, part in group.walk() for name in part.variables}
+        names |= {dim for _, variable in group.walk_variables() for dim in variable.dims}
+        for name in self.subchunk:
+            if name.rpartition("/")[2] not in names:
+                raise ValueError(
+                    f"subchunk {name!r}: there is no such dimension or variable"
+                    f"{format_suggestion(name, names)}"
+                )
+        if not self.is_done:
+            raise UnsupportedError(
+                f"subchunk {dict(self.subchunk)!r}: no variable has uncompressed chunks that are "
+                f"longer, and parts of compressed chunks are not ranges of bytes; leave it out"
+            )
+
+
+def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
+    """Say whether references lie in the target set."""
+    return manifest.table is not None and is_known(manifest.table)
+
+
+# ---------------------------------------------------------------------- holding
+
+
+def _hold(array: ManifestArray, path: str, most: int, is_known: IsKnown) -> ManifestArray:
+    """Return an array with its small chunks in memory."""
+    fragments = []
+    for fragment in array.fragments:
+        manifest = fragment.manifest
+        if not _is_inside(manifest, is_known):
+            manifest = hold_small_chunks(manifest, path, most)
+        fragments.append(
+            fragment if manifest is fragment.manifest else replace(fragment, manifest=manifest)
+        )
+    changed = any(a is not b for a, b in zip(fragments, array.fragments, strict=True))
+    return replace(array, fragments=tuple(fragments)) if changed else array
+
+
+# ---------------------------------------------------------------------- costs
+
+
+def estimate_cost(
+    group: ManifestGroup,
+    format: str,
+    main_encoding: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> pd.DataFrame:
+    """Return the table of what ``on_unsupported="rewrite"`` costs; see ``ds.virtual.cost``."""
+    form = format_for(Location(""), format)
+    if unknown := sorted(choices.keys() - set(form.choices)):
+        known = ", ".join(["main_encoding", *form.choices])
+        raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
+    # rewriting begins after chunks are cut; which ones a set holds itself costs nothing
+    group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, know_nothing)
+    obstacles = bind_obstacles(form, choices)
+    plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
+    return build_cost_table(group, plans)

@@ -35,8 +35,7 @@ from virtualds.datasets.append import (
 )
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, group_from_tree
 from virtualds.datasets.keywords import format_suggestion, make_strict, select_fields
-from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.reference_changes import replace_variables, restore_references
+from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.structure import (
     Systems,
     check_systems_of_set,

@@ -22,28 +22,23 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, INLINE, Ints, compact, digest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.datasets.location import Location, format_for
-from virtualds.datasets.reference_changes import ReferenceChanges
-from virtualds.datasets.registry import SUBCHUNK
+from virtualds.datasets.location import Location
 from virtualds.datasets.rewrite.plan import (
     MainEncoding,
     Mask,
     Obstacles,
     VariablePlan,
-    build_cost_table,
     grid_of,
     plan_rewriting,
 )
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, list_details, locating
 from virtualds.formats import Format, ReadOptions, zarr_manifests
-from virtualds.formats.referenced_files import know_nothing
 from virtualds.formats.zarr_manifests import read
 from virtualds.options import MIB
 from virtualds.progress import ProgressOption, count_progress
@@ -157,7 +152,7 @@ class RewriteTarget:
         if not self.is_needed:
             return group
         name, rewriting = str(self.location.url), self.rewriting
-        obstacles = _bind_obstacles(self.format, self.choices)
+        obstacles = bind_obstacles(self.format, self.choices)
         plans = plan_rewriting(group, obstacles, rewriting.main_encoding, name)
         if not plans:
             return group
@@ -204,29 +199,11 @@ class RewriteTarget:
             find_store(self.root).remove([*waiting, beside], self.options)
 
 
-def _bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
+def bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
     """Return the function that says why a format, with some choices, cannot hold a variable."""
     if form.obstacles is None:
         return lambda variable: []
     return partial(form.obstacles, **choices)
-
-
-def estimate_cost(
-    group: ManifestGroup,
-    format: str,
-    main_encoding: Mapping[str, Any] | None = None,
-    **choices: Any,
-) -> pd.DataFrame:
-    """Return the table of what ``on_unsupported="rewrite"`` costs; see ``ds.virtual.cost``."""
-    form = format_for(Location(""), format)
-    if unknown := sorted(choices.keys() - set(form.choices)):
-        known = ", ".join(["main_encoding", *form.choices])
-        raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
-    # rewriting begins after chunks are cut; which ones a set holds itself costs nothing
-    group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, know_nothing)
-    obstacles = _bind_obstacles(form, choices)
-    plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
-    return build_cost_table(group, plans)
 
 
 # ---------------------------------------------------------------------- files of chunks
