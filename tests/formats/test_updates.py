@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -1049,30 +1051,59 @@ AFTERWARDS: dict[str, Callable[[Path, Path], xr.Dataset]] = {
 
 def kill_everywhere(folder: str, form: str, action: str, path: Path) -> int:
     """Kill a process for each write that it does, each with a set of its own; count the writes."""
-    import shutil
-
     name = f"refs{BY_NAME[form].suffixes[0]}"
+
+    def act(place: str) -> None:
+        (ACTIONS | UPKEEP)[action](Target(f"file://{place}/{name}", form), path)
+
+    def die(number: int, place: str) -> None:
+        die_at(number, place)
+        act(place)
+
+    shutil.copytree(f"{folder}/before", f"{folder}/whole")
+    import_what_it_imports(partial(act, f"{folder}/whole"))
     number, code = -1, 9
     while code == 9:
         number += 1
         place = f"{folder}/{number}"
         shutil.copytree(f"{folder}/before", place)
-        if (child := os.fork()) == 0:
-            code = 1
-            try:
-                die_at(number, place)
-                (ACTIONS | UPKEEP)[action](Target(f"file://{place}/{name}", form), path)
-                code = 0
-            finally:
-                os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        code = run_forked(partial(die, number, place))
     assert code == 0
     return number
 
 
+def run_forked(do: Callable[[], None]) -> int:
+    """Do something in a child of this process, and return its exit code."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            do()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def import_what_it_imports(do: Callable[[], None]) -> None:
+    """Import what a child imports to do something: it takes ten times as long as what it does."""
+    read, write = os.pipe()
+
+    def tell() -> None:
+        do()
+        os.write(write, "\n".join(sys.modules).encode())
+
+    assert run_forked(tell) == 0
+    os.close(write)
+    with open(read) as names:
+        for name in names.read().split("\n"):
+            # what stands under two names is imported under one of them
+            with suppress(ImportError):
+                importlib.import_module(name)
+
+
 @pytest.fixture(scope="module")
 def killer() -> Iterator[subprocess.Popen[bytes]]:
-    """A process without threads, which may be forked."""
+    """A process that starts no threads, so that it may be forked."""
     with called_processes(1) as [process]:
         yield process
 
