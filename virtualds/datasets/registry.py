@@ -120,7 +120,7 @@ FORMATS: tuple[Format, ...] = (
         read_version=Late("virtualds.formats.kerchunk.json:read_version"),
         choices=("templates", "relative_paths", "zarr_format", *CHANGES),
         to_dict=Late("virtualds.formats.kerchunk.json:to_dict"),
-        obstacles=Late("virtualds.formats.kerchunk.encode_json:list_obstacles"),
+        obstacles=Late("virtualds.formats.zarr.write_plan:list_obstacles_of_kerchunk"),
     ),
     Format(
         "kerchunk-parquet",
@@ -132,7 +132,7 @@ FORMATS: tuple[Format, ...] = (
         compact=Late("virtualds.formats.kerchunk.parquet:compact"),
         markers=(ZMETADATA,),
         choices=("record_size", "relative_paths", *CHANGES),
-        obstacles=Late("virtualds.formats.kerchunk.encode_json:list_obstacles"),
+        obstacles=Late("virtualds.formats.zarr.write_plan:list_obstacles_of_kerchunk"),
     ),
     Format(
         "zarr-v3",

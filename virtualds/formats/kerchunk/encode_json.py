@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.formats.kerchunk.records import find_same_rows
@@ -40,8 +40,6 @@ from virtualds.formats.zarr.write_plan import (
     RELATIVE,
     Hierarchy,
     PlannedArray,
-    list_obstacles_in_v2,
-    list_obstacles_on,
     plan_writing,
     suggest_zarr_v3,
 )
@@ -86,15 +84,6 @@ class DocumentForm:
     def but(self, **given: Any) -> DocumentForm:
         """Return the form with what is not None changed."""
         return replace(self, **{name: v for name, v in given.items() if v is not None})
-
-
-def list_obstacles(
-    variable: ManifestVariable, *, zarr_format: int | None = None, **choices: Any
-) -> list[str]:
-    """Return why references with metadata of a version of Zarr cannot hold a virtual variable."""
-    if zarr_format == 3:
-        return list_obstacles_on(variable, GRIDS)
-    return list_obstacles_in_v2(variable)
 
 
 # ---------------------------------------------------------------------- what a group is

@@ -289,8 +289,14 @@ def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]
                 f"gen {item['key']!r}: dimensions of {sizes} values; at most {MOST_DIMENSIONS} "
                 f"dimensions and {MOST_REFERENCES} references are generated, write the others out"
             )
+        variables = dict[str, Value]()
+        for axis, (name, values) in enumerate(dimensions if prod(sizes) else ()):
+            # along an axis of its own
+            kind = object if isinstance(values[0], str) else np.int64
+            shape = [-1 if n == axis else 1 for n in range(len(dimensions))]
+            variables[name] = np.array(values, kind).reshape(shape)
         if prod(sizes):
-            found.update(_generate(item, dict(_spread_along_axes(dimensions)), sizes, templates))
+            found.update(_generate(item, variables, sizes, templates))
     return found
 
 
@@ -324,12 +330,3 @@ def _parse_dimension(name: str, given: Any) -> tuple[str, range | list[Any]]:
             f"dimension {name!r}: from {start!r} to {stop!r} in steps of {step!r} is not a range"
         )
     return name, range(start, stop, step)
-
-
-def _spread_along_axes(dimensions: list[tuple[str, Any]]) -> Iterator[tuple[str, Value]]:
-    """Yield every variable as an array along an axis of its own."""
-    for axis, (name, values) in enumerate(dimensions):
-        kind = object if isinstance(values[0], str) else np.int64
-        shape = [1] * len(dimensions)
-        shape[axis] = -1
-        yield name, np.array(values, kind).reshape(shape)

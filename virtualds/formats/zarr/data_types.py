@@ -126,7 +126,14 @@ def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[
     if bits := re.fullmatch(r"r([1-9]\d*)", name):
         return np.dtype(("V", _count_units(int(bits[1]), 8)))
     if name in RECORDS:
-        return _record_from_v3(configuration["fields"])
+        # the fields are objects or, formerly, pairs
+        pairs = [
+            (f["name"], f["data_type"]) if isinstance(f, Mapping) else tuple(f)
+            for f in configuration["fields"]
+        ]
+        if not pairs or not all(isinstance(name, str) and name for name, _ in pairs):
+            raise ValueError(f"fields {configuration['fields']!r}")
+        return np.dtype([(name, data_type_from_v3(kind)) for name, kind in pairs])
     kind = _KINDS.get(name)
     if kind in TIMES:
         # numpy knows one of the two letters that look like a mu
@@ -139,14 +146,6 @@ def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[
         letters = _count_units(configuration["length_bytes"], BYTES_PER_LETTER[kind])
         return np.dtype((kind, letters))
     return None
-
-
-def _record_from_v3(fields: Any) -> np.dtype[Any]:
-    """Return the compound type of fields, spelled as objects or, formerly, as pairs."""
-    pairs = [(f["name"], f["data_type"]) if isinstance(f, Mapping) else tuple(f) for f in fields]
-    if not pairs or not all(isinstance(name, str) and name for name, _ in pairs):
-        raise ValueError(f"fields {fields!r}")
-    return np.dtype([(name, data_type_from_v3(kind)) for name, kind in pairs])
 
 
 def _count_units(length: Any, unit: int) -> int:

@@ -381,12 +381,15 @@ def describe_on_grids(
     raise UnsupportedError(f"{', '.join(found)}{hint}")
 
 
-def list_obstacles_on(variable: ManifestVariable, grids: tuple[str, ...]) -> list[str]:
-    """Return why Zarr v3 on some chunk grids cannot describe a virtual variable."""
+def _list_obstacles(variable: ManifestVariable, grids: tuple[str, ...] | None) -> list[str]:
+    """Return why Zarr v3 on some chunk grids, or Zarr v2, cannot describe a virtual variable."""
     try:
-        describe_on_grids(variable.data, grids)  # type: ignore[arg-type]
+        if grids is None:
+            _describe_array(variable)
+        else:
+            describe_on_grids(variable.data, grids)  # type: ignore[arg-type]
     except UnsupportedError as error:
-        return [f"{error}"]
+        return f"{error}".split("\n")
     return []
 
 
@@ -399,7 +402,14 @@ def list_obstacles_of_icechunk(
     variable: ManifestVariable, *, rectilinear: bool | None = None, **choices: Any
 ) -> list[str]:
     """Return why Icechunk cannot hold a virtual variable; its library need not be installed."""
-    return list_obstacles_on(variable, choose_grids(rectilinear))
+    return _list_obstacles(variable, choose_grids(rectilinear))
+
+
+def list_obstacles_of_kerchunk(
+    variable: ManifestVariable, *, zarr_format: int | None = None, **choices: Any
+) -> list[str]:
+    """Return why references with metadata of a version of Zarr cannot hold a virtual variable."""
+    return _list_obstacles(variable, choose_grids(False) if zarr_format == 3 else None)
 
 
 def _check_name(path: str) -> None:
@@ -533,15 +543,6 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
         checksum=np.where(missing, np.uint64(0), manifest.checksum),
         inline=(*manifest.inline, data),
     )
-
-
-def list_obstacles_in_v2(variable: ManifestVariable) -> list[str]:
-    """Return why Zarr v2 metadata cannot describe a virtual variable."""
-    try:
-        _describe_array(variable)
-    except UnsupportedError as error:
-        return f"{error}".split("\n")
-    return []
 
 
 def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
