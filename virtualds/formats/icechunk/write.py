@@ -179,18 +179,15 @@ def _list_needs(
     a manifest, and says whether its references are there already. ``nodes`` are the metadata of
     what is there, by path.
     """
-    arrays = {p: n for p, n in planned.nodes.items() if isinstance(n, PlannedArray)}
-    parts = (part for node in arrays.values() for part in node.parts)
+    parts = (part for node in planned.arrays.values() for part in node.parts)
     files = (file for p in parts if not is_there(p.manifest) for file in p.manifest.sources)
     outside = dict.fromkeys(file for file in files if not is_own(file.url))
     places = find_containers((file.url, file.options) for file in outside)
-    return Needs(places, dict(_list_splits(planned, arrays, nodes or {})))
+    return Needs(places, dict(_list_splits(planned, nodes or {})))
 
 
-def _list_splits(
-    planned: WritePlan, arrays: Mapping[str, PlannedArray], nodes: Mapping[str, Any]
-) -> Iterator[tuple[str, Split]]:
-    for path, node in arrays.items():
+def _list_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple[str, Split]]:
+    for path, node in planned.arrays.items():
         grid = count_chunks(node.metadata)
         if not grid or not node.parts:
             continue
@@ -242,13 +239,13 @@ class NodeWriter:
 
     def _list_sources(self, planned: WritePlan) -> dict[str, Any]:
         """Return the fingerprints of files."""
-        arrays = [(p, n) for p, n in planned.nodes.items() if isinstance(n, PlannedArray)]
-        everything = [part.manifest for _, node in arrays for part in node.parts]
+        arrays = planned.arrays
+        everything = [part.manifest for node in arrays.values() for part in node.parts]
         if self.known is None or not self.known.notes_all:
             return list_fingerprints(everything, str, every=True)
         noted = {url: tuple(known) for url, known in self.known.noted.items()}
         find_new = self.known.find_new_parts
-        found = [(node.parts, find_new(node.parts, path)) for path, node in arrays]
+        found = [(node.parts, find_new(node.parts, path)) for path, node in arrays.items()]
         parts = (part for parts, some in found for part in (parts if some is None else some))
         new = [part.manifest for part in parts]
         sources = list_fingerprints(new, str, every=True)

@@ -28,7 +28,7 @@ from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import list_fingerprints
 from virtualds.formats.zarr.document import (
-    KEYS,
+    DOTTED_KEYS,
     MARKER,
     NOTES,
     ChunkKeys,
@@ -123,7 +123,7 @@ def describe(group: ManifestGroup, url: str, form: DocumentForm) -> Description:
             return _describe_v3(group, url, form.relative_paths)
         found = Hierarchy.of(group, url, FORM, relative=form.relative_paths)
     arrays = {
-        path: ArrayReferences([((0,) * len(manifest.shape), manifest)], KEYS)
+        path: ArrayReferences([((0,) * len(manifest.shape), manifest)], DOTTED_KEYS)
         for path, manifest in found.manifests.items()
     }
     return Description(found.metadata, arrays, found.get_notes(), found.name_file)
@@ -132,13 +132,11 @@ def describe(group: ManifestGroup, url: str, form: DocumentForm) -> Description:
 def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
     """Return a group with Zarr v3 metadata."""
     planned = plan_writing(group, url, form=FORM, grids=GRIDS)
-    arrays = {p: node for p, node in planned.nodes.items() if isinstance(node, PlannedArray)}
+    arrays = planned.arrays
+    plain: dict[str, Any] = planned.nodes | {path: node.metadata for path, node in arrays.items()}
     nodes = {
         path: {name: value for name, value in node.items() if name != "storage_transformers"}
-        for path, node in (
-            (path, node.metadata if isinstance(node, PlannedArray) else node)
-            for path, node in planned.nodes.items()
-        )
+        for path, node in plain.items()
     }
     below = {path: node for path, node in nodes.items() if path}
     root = {"": nodes[""] | consolidate(below)}

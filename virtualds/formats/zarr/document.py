@@ -334,7 +334,7 @@ class SeparatedKeys(ChunkKeys):
 
 PLAIN_KEYS = SeparatedKeys("default", "/")
 """How arrays of Zarr v3 that we write name chunks."""
-KEYS = SeparatedKeys("v2", ".")
+DOTTED_KEYS = SeparatedKeys("v2", ".")
 """How manifests of JSON, and sets of Zarr v2 that we write, name chunks."""
 
 

@@ -101,6 +101,11 @@ class WritePlan(NamedTuple):
     nodes: dict[str, dict[str, Any] | PlannedArray]
     notes: dict[str, dict[str, Any]]
 
+    @property
+    def arrays(self) -> dict[str, PlannedArray]:
+        """The arrays by path."""
+        return {path: node for path, node in self.nodes.items() if isinstance(node, PlannedArray)}
+
 
 def plan_writing(
     group: ManifestGroup,
@@ -125,8 +130,7 @@ def list_references(
     group: ManifestGroup, root: str, before: Document | None = None
 ) -> dict[str, list[ManifestPart]]:
     """Return the parts of the manifests of all arrays that a set does not hold itself."""
-    planned = plan_writing(group, root, before).nodes
-    arrays = {path: node for path, node in planned.items() if isinstance(node, PlannedArray)}
+    arrays = plan_writing(group, root, before).arrays
     return {path: node.parts for path, node in arrays.items() if node.values is None}
 
 

@@ -22,7 +22,7 @@ from virtualds.chunks.table import Table
 from virtualds.chunks.tables import PlacedReferences
 from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
-from virtualds.formats.zarr.document import KEYS, ChunkKeys
+from virtualds.formats.zarr.document import DOTTED_KEYS, ChunkKeys
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import PRESENT, SourceFile
@@ -155,7 +155,7 @@ class JsonTable(Table):
                 rows.prefixes.append((name.removeprefix("./"), _demand_text(entry["path"])))
             elif name.startswith(self.prefix):
                 key = name[len(self.prefix) :]
-                place = KEYS.parse_key(key, len(self.grid))
+                place = DOTTED_KEYS.parse_key(key, len(self.grid))
                 if place is None:
                     raise FormatError(f"{key!r} is not the key of a chunk")
                 if any(i >= n for i, n in zip(place, self.grid, strict=True)):

@@ -13,7 +13,7 @@ from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
 from virtualds.formats.kerchunk.records import encode_inline
 from virtualds.formats.referenced_files import Fingerprint, NumberedFiles
-from virtualds.formats.zarr.document import KEYS
+from virtualds.formats.zarr.document import DOTTED_KEYS
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.parquet_table import (
     COUNTS,
@@ -47,7 +47,7 @@ def encode_entries(
         paths = [name(file.url) for file in manifest.files]
         columns = ("file", "offset", "length", "pipeline", "checksum")
         rows = zip(*(getattr(manifest, c).ravel().tolist() for c in columns), strict=True)
-        keys = KEYS.list_keys(ids, part.manifest.shape, part.origin)
+        keys = DOTTED_KEYS.list_keys(ids, part.manifest.shape, part.origin)
         for key, row in zip(keys, rows, strict=True):
             found[f"{part.fragment}.{key}" if numbered else key] = _to_entry(row, paths, manifest)
     return found
