@@ -44,15 +44,7 @@ def build_flat_array(
     order: str = "C",
     checksum: int = 0,
 ) -> ManifestArray:
-    """Return the array whose values lie in one piece of a file; ``checksum`` is that of the piece.
-
-    Raises
-    ------
-    FormatError
-        The file ends before the array does, or the shape is none.
-    UnsupportedError
-        The values are Python objects, or have no bytes, or too many axes.
-    """
+    """Return the array whose values lie in one piece of a file, which has the ``checksum``."""
     shape = tuple(shape)
     demand_axes(len(shape), "an array")
     if any(type(n) is not int or not 0 <= n < LONGEST_AXIS for n in shape):
@@ -398,22 +390,11 @@ def tile_fragments(
 def put_region(
     array: ManifestArray, start: Sequence[int], added: ManifestArray, *, replaces: bool
 ) -> ManifestArray:
-    """Return an array with another one in a region of it.
+    """Return an array with another one in a region of it, which begins at ``start``.
 
-    Parameters
-    ----------
-    array : ManifestArray
-    start : sequence of int
-        Where the region begins, per axis. It has the shape of ``added``.
-    added : ManifestArray
-    replaces : bool
-        Whether ``added`` replaces references that the region has; else these stay.
-
-    Raises
-    ------
-    CombineError
-        The region cuts compressed chunks of the array, or the arrays differ in dtype, or chunks
-        are to stay among others that are stored in another way.
+    References that the region has stay unless ``added`` ``replaces`` them. A region that cuts
+    compressed chunks of the array is a `CombineError`, and so are arrays that differ in dtype, and
+    chunks that are to stay among others that are stored in another way.
     """
     converted = added.astype(array.dtype) if added.dtype != array.dtype else added
     if not isinstance(converted, ManifestArray):

@@ -29,25 +29,10 @@ NOTHING = -1
 class ChunkPlane:
     """The encodings of an array's chunks along two axes, all other axes seen through.
 
-    Parameters
-    ----------
-    shape : tuple of two int
-        Elements of the array along the two axes.
-    boxes : int64 array, shape (n, 4)
-        Rectangles of chunks that are alike: start and stop along the one axis, then the other.
-    codes : int64 array, shape (n,)
-        The number of the pipeline of the chunks, or `SEVERAL`.
-    holes : bool array, shape (n,)
-        Whether some of the chunks of a rectangle are missing.
-    grids : tuple of pairs of int64 arrays
-        For every fragment, where its chunks begin and end along each of the axes.
-    missing : int
-        Number of chunks of the grids that do not exist.
-
-    Raises
-    ------
-    ValueError
-        A rectangle has no code, or lies outside the array.
+    ``boxes``, of shape (n, 4), are rectangles of chunks that are alike: start and stop along the
+    one axis, then the other. Each has in ``codes`` the number of the pipeline of its chunks, or
+    `SEVERAL`, and in ``holes`` whether some of them are missing. ``grids`` say for every fragment
+    where its chunks begin and end along each of the axes. ``missing`` chunks do not exist.
 
     Examples
     --------
@@ -162,23 +147,11 @@ Codes = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Which files cover which stretches of a dimension.
+    """Which files cover which stretches of a dimension of ``size`` positions.
 
-    Parameters
-    ----------
-    size : int
-        Positions of the dimension.
-    urls : tuple of str
-        The files, in the order of the first position that each covers; `IN_THE_SET` stands for
-        chunks that are held among the references.
-    file, start, stop : int64 arrays, shape (n,)
-        The stretches, by start: the number of the file in ``urls``, and half-open positions. The
-        stretches of one file do not touch each other.
-
-    Raises
-    ------
-    ValueError
-        A stretch is empty, or lies outside the dimension.
+    ``urls`` are in the order of the first position that each covers; `IN_THE_SET` stands for chunks
+    that are held among the references. ``file`` is the number there of each stretch, in the order
+    of their starts. The stretches of one file do not touch each other.
 
     Examples
     --------

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.survey import Known, Survey, count_files, find_known, find_used_files, survey
+from virtualds.arrays.survey import (
+    LoadedColumns,
+    Survey,
+    count_files,
+    find_loaded_columns,
+    find_used_files,
+    survey,
+)
 from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.encoding_words import name_pipelines
@@ -42,7 +49,7 @@ SAMPLED_EDGES = 1000
 """Most edges of a fragment along an axis that are looked at to cut the axis into bins."""
 
 MOST_KINDS = 6
-"""Most kinds of chunks that are told apart; of more kinds, the last one is that of all others."""
+"""Most kinds of chunks that are shown apart; of more kinds, the last one is that of all others."""
 
 GAP, UNREAD, FIRST_KIND = 0, 1, 2
 """Rows of `ChunkBins.counts`: missing chunks, chunks that nobody looked at, the first kind."""
@@ -52,19 +59,11 @@ GAP, UNREAD, FIRST_KIND = 0, 1, 2
 class ChunkBins:
     """Chunks by bin and kind.
 
-    Parameters
-    ----------
-    axes : tuple of int
-        The axes of the array that are drawn.
-    edges : tuple of int64 arrays
-        Where the bins begin and end along these axes, in elements.
-    encodings : tuple of int
-        The pipelines that chunks have, if kinds are encodings; else empty.
-    counts : int64 array, shape (kinds, bins along each drawn axis)
-        How many chunks of each kind lie in each bin: missing ones, those that nobody looked at,
-        then the kinds: one for each encoding, or two that change from file to file, or one.
-    is_assumed : bool
-        Whether references are not at hand: their chunks are taken to exist.
+    ``edges`` are those of the bins along the drawn ``axes``. ``encodings`` are the pipelines that
+    chunks have, if kinds are encodings. ``counts`` say how many chunks of each kind lie in each
+    bin: missing ones, those that nobody looked at, then one kind for each encoding, or two that
+    change from file to file, or one. ``is_assumed`` says that references are not at hand: their
+    chunks are taken to exist.
     """
 
     axes: tuple[int, ...]
@@ -93,7 +92,7 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     numbers = np.array(same or [0], np.int64)
     found = [
         known and known._replace(pipeline=numbers[known.pipeline])
-        for known in (find_known(f.manifest) for f in array.fragments)
+        for known in (find_loaded_columns(f.manifest) for f in array.fragments)
     ]
     files = [len(f.manifest.files) if c else 0 for f, c in zip(array.fragments, found, strict=True)]
     columns = [c or _assume(f, array) for f, c in zip(array.fragments, found, strict=True)]
@@ -114,13 +113,13 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     return ChunkBins(axes, tuple(edges), encodings, counts, None in found)
 
 
-def _assume(fragment: Fragment, array: ManifestArray) -> Known | None:
+def _assume(fragment: Fragment, array: ManifestArray) -> LoadedColumns | None:
     """Return columns for chunks whose references are not at hand, if all have one encoding."""
     used = fragment.manifest.used_pipelines(len(array.pipelines))
     if used.size != 1:
         return None
     nothing = np.zeros((1,) * array.ndim, np.int64)
-    return Known(nothing, nothing, nothing + used[0])
+    return LoadedColumns(nothing, nothing, nothing + used[0])
 
 
 def _cut_axis(array: ManifestArray, axis: int, most: int) -> Ints:
@@ -170,7 +169,9 @@ def _multiply(columns: Sequence[Ints]) -> Ints:
 # ---------------------------------------------------------------------- kinds
 
 
-def _find_encodings(array: ManifestArray, columns: Sequence[Known | None]) -> tuple[int, ...]:
+def _find_encodings(
+    array: ManifestArray, columns: Sequence[LoadedColumns | None]
+) -> tuple[int, ...]:
     """Return the pipelines of the chunks that exist; none where there is but one."""
     if len(array.pipelines) < 2:
         return ()
@@ -181,7 +182,7 @@ def _find_encodings(array: ManifestArray, columns: Sequence[Known | None]) -> tu
     return tuple(sorted(used)) if len(used) > 1 else ()
 
 
-def _number_kinds(known: Known, encodings: tuple[int, ...], before: int | None) -> Ints:
+def _number_kinds(known: LoadedColumns, encodings: tuple[int, ...], before: int | None) -> Ints:
     """Return the kind of each chunk, -1 for missing ones; ``before`` counts files before these."""
     kind: Any = np.zeros((), np.int64)
     if encodings:
@@ -199,7 +200,7 @@ def _add_chunks(
     counts: Ints,
     fragment: Fragment,
     overlaps: Sequence[Overlap],
-    known: Known | None,
+    known: LoadedColumns | None,
     kind: Ints | None,
 ) -> None:
     """Add the chunks of a fragment to the counts."""

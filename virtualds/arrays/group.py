@@ -219,11 +219,11 @@ class ManifestGroup:
             (len(self.groups), "group"),
             (len(self.problems), "problem"),
         )
-        told = [format_count(n, what) for n, what in counts if n]
+        counted = [format_count(n, what) for n, what in counts if n]
         names = [*self.variables, *(f"{name}/" for name in self.groups)]
         more = ["..."] if len(names) > SHOWN_NAMES else []
         listed = ", ".join([*names[:SHOWN_NAMES], *more])
-        return f"<ManifestGroup of {', '.join(told) or 'nothing'}{': ' * bool(names)}{listed}>"
+        return f"<ManifestGroup of {', '.join(counted) or 'nothing'}{': ' * bool(names)}{listed}>"
 
     def group(self, path: str | None) -> ManifestGroup:
         """Return a subgroup by its path, ``"a/b"`` or ``"/a/b/"``.
@@ -310,16 +310,9 @@ def describe_left_out(
 
 
 def normalise_group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str:
-    """Return the path of a group without superfluous slashes.
+    """Return the path of a group that exists, without superfluous slashes.
 
     ``below`` takes the path of a group and returns the names of the groups in it.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no such group.
-    ValueError
-        The path is not a string.
     """
     if path is not None and not isinstance(path, str):
         raise ValueError(f"group must be a string or None, got {path!r}")

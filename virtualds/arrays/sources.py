@@ -188,11 +188,6 @@ def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:
     """Return a group whose references lead to archives, instead of to files inside archives.
 
     Variables of which no reference can lead there are `problems`.
-
-    Raises
-    ------
-    StoreError
-        An archive cannot be read, or has changed.
     """
     variables, problems = {}, dict(group.problems)
     for name, variable in group.variables.items():
@@ -228,12 +223,8 @@ def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
 def _resolve_deflated(array: ManifestArray) -> ManifestArray:
     """Return an array whose chunks are members of a zip archive, headers included.
 
-    An array of whose members none is deflated stays as it is.
-
-    Raises
-    ------
-    UnsupportedError
-        A chunk does not reach from the same offset to the end of its member.
+    An array of whose members none is deflated stays as it is. One with a chunk that does not reach
+    from the same offset to the end of its member is refused.
     """
     manifests = [fragment.manifest for fragment in array.fragments]
     if any(manifest.is_in_set for manifest in manifests):

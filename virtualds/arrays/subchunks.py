@@ -45,13 +45,8 @@ SMALL_PIECE, MOST_SMALL_PIECES = 4096, 2**18
 def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> ManifestArray:
     """Return an array on one regular grid of chunks, if cutting uncompressed chunks makes one.
 
-    Other arrays are returned with as simple a layout as they have. No byte is read.
-
-    Parameters
-    ----------
-    array : ManifestArray
-    permuted : bool
-        Whether stored axes may be in another order than those of the array.
+    Other arrays are returned with as simple a layout as they have. No byte is read. If it may be
+    ``permuted``, stored axes may be in another order than those of the array.
 
     Examples
     --------
@@ -207,21 +202,11 @@ class Pieces(NamedTuple):
 def cut_chunks(
     array: ManifestArray, lengths: Mapping[int, int], dims: Sequence[str] = ()
 ) -> ManifestArray:
-    """Return an array with the same values in smaller chunks.
+    """Return an array with the same values in smaller chunks, of ``lengths`` by axis.
 
-    Parameters
-    ----------
-    array : ManifestArray
-        Uncompressed: see `can_be_cut`.
-    lengths : mapping of int to int
-        Elements of the new chunks, by axis. The last piece of a chunk may be shorter.
-    dims : sequence of str, optional
-        Names of the axes, for errors.
-
-    Raises
-    ------
-    UnsupportedError
-        Pieces would not be byte ranges, or a chunk is compressed or not as long as its values.
+    The last piece of a chunk may be shorter. Errors name axes by ``dims``. An array whose pieces
+    would not be byte ranges (see `can_be_cut`), or with a chunk that is not as long as its values,
+    is an `UnsupportedError`.
 
     Examples
     --------

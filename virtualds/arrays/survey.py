@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import prod
-from operator import add, is_
+from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -26,7 +26,7 @@ KEPT = 4
 of a dataset share their tables of files."""
 
 
-class Known(NamedTuple):
+class LoadedColumns(NamedTuple):
     """Columns of a manifest that are at hand, with one element along each axis without changes.
 
     ``places`` are the numbers of the chunks of a manifest that has rows for few of its chunks, and
@@ -39,7 +39,7 @@ class Known(NamedTuple):
     places: Ints | None = None
 
 
-def find_known(manifest: ChunkManifest) -> Known | None:
+def find_loaded_columns(manifest: ChunkManifest) -> LoadedColumns | None:
     """Return the columns of a manifest; None where they lie in a set or in a source file."""
     found = manifest.peek()
     if found is None:
@@ -48,7 +48,7 @@ def find_known(manifest: ChunkManifest) -> Known | None:
     columns = (rows.file, rows.length, rows.pipeline)
     # the columns of rows at places have a value for each
     file, length, pipeline = map(compact, columns) if places is None else columns
-    return Known(file, length, pipeline, places)
+    return LoadedColumns(file, length, pipeline, places)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Survey:
         return self.decoded / self.stored if self.stored else None
 
     def __add__(self, other: Survey) -> Survey:
-        return Survey(*map(add, astuple(self), astuple(other)))
+        return Survey(*map(add, vars(self).values(), vars(other).values()))
 
 
 def survey(array: ManifestArray, *, read: bool = False) -> Survey:
@@ -85,7 +85,7 @@ def survey(array: ManifestArray, *, read: bool = False) -> Survey:
 
 
 def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> Survey:
-    size, known = fragment.manifest.size, find_known(fragment.manifest)
+    size, known = fragment.manifest.size, find_loaded_columns(fragment.manifest)
     if known is None and not read:
         return Survey(size, unread=size)
     if known is None:
@@ -141,8 +141,10 @@ def count_files(arrays: Sequence[ManifestArray]) -> int:
     found = list({id(table): (manifest, table) for manifest, table in pairs}.values())
     for known, count in tuple(_counted):
         # a manifest that is gone has no table
-        tables = [manifest and manifest.files for manifest in (one() for one in known)]
-        if len(tables) == len(found) and all(map(is_, tables, (table for _, table in found))):
+        if len(known) == len(found) and all(
+            (manifest := living()) is not None and manifest.files is table
+            for living, (_, table) in zip(known, found, strict=True)
+        ):
             return count
     count = len(set().union(*(table for _, table in found)))
     _counted.append(([ref(manifest) for manifest, _ in found], count))
@@ -185,7 +187,7 @@ def _count_by_table(
     for array in arrays:
         for fragment in array.fragments:
             manifest = fragment.manifest
-            known = find_known(manifest)
+            known = find_loaded_columns(manifest)
             if known is None:
                 continue
             repeats = 1 if known.places is not None else manifest.size // max(known.file.size, 1)

@@ -164,11 +164,7 @@ def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> li
 
     Chunks show all that they store, except that the last one along an axis may reach beyond the
     end of the array. Stretches of an axis that lie in no fragment are cut as their neighbours are.
-
-    Returns
-    -------
-    list of array of int, or None
-        One per axis; None where chunks have hidden elements, or there is no such mesh.
+    None where chunks have hidden elements, or there is no such mesh.
 
     Examples
     --------

@@ -514,14 +514,14 @@ def chunk_read_error(
     source: Readable, work: Batch | Tile, number: int, failed: str | StoreError
 ) -> ReadError:
     """Return the error that names file, bytes, variable and chunk."""
-    told = failed if isinstance(failed, StoreError) else StoreError(failed)
+    failure = failed if isinstance(failed, StoreError) else StoreError(failed)
     url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
     of = ":" if work.file < 0 else " of"
     variable = f"variable {source.name!r}{of} " if source.name else ""
     error = ReadError(
-        f"{variable}{url}, bytes {offset} to {offset + length}: {told.reason}; "
-        f"{told.remedy or RESTORE}"
+        f"{variable}{url}, bytes {offset} to {offset + length}: {failure.reason}; "
+        f"{failure.remedy or RESTORE}"
     )
     # uncompressed chunks are read in pieces
     found = (find_chunk_at(f, work.fragment, work.file, offset) for f in source.fragments)

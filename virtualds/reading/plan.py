@@ -24,7 +24,6 @@ from virtualds.chunks.columns import (
     to_slice,
 )
 from virtualds.chunks.fragment import ChunkAxis, Fragment
-from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError
@@ -455,7 +454,14 @@ def find_chunk_at(
         bounds = zip(fragment.start, part.start, part.stop, fragment.stop, strict=True)
         if not all(a <= b and c <= d for a, b, c, d in bounds):
             return None
-        whole, first = _find_shown_chunks(fragment, part)
+        # the chunks of the fragment where the part lies
+        begins = []
+        for axis, (low, high) in enumerate(zip(part.start, part.stop, strict=True)):
+            at = fragment.start[axis]
+            _, kept = fragment.axes[axis].crop(low - at, high - at)
+            begins.append(kept.start)
+            whole = whole.take(axis, kept)
+        whole, first = whole.loaded(), tuple(begins)
         if file == INLINE:
             offset = whole.inline.index(read.inline[offset])
         elif file >= 0:
@@ -465,15 +471,3 @@ def find_chunk_at(
     if not holds.any():
         return None
     return tuple(int(i + n) for i, n in zip(np.argwhere(holds)[0], first, strict=True))
-
-
-def _find_shown_chunks(fragment: Fragment, part: Fragment) -> tuple[ChunkManifest, tuple[int, ...]]:
-    """Return the loaded chunks of a fragment where a part of it lies, and the first chunk."""
-    first = []
-    manifest = fragment.manifest
-    for axis, (begin, end) in enumerate(zip(part.start, part.stop, strict=True)):
-        at = fragment.start[axis]
-        _, kept = fragment.axes[axis].crop(begin - at, end - at)
-        first.append(kept.start)
-        manifest = manifest.take(axis, kept)
-    return manifest.loaded(), tuple(first)

@@ -99,32 +99,28 @@ class _Queue(Iterator[Task]):
 def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
     """Do ``work`` on every item, on all cores; the first error ends it and is raised."""
     try:
-        _run_all(items, work)
+        head = list(islice(items, 2))
+        if len(head) < 2 or cores() == 1:
+            for item in chain(head, items):
+                work(item)
+            return
+        queue = _Queue(chain(head, items), getattr(items, "stop", None))
+
+        def drain() -> None:
+            try:
+                for item in queue:
+                    work(item)
+            except BaseException:
+                queue.close()
+                raise
+
+        with _crew_of(os.getpid()).run_helpers(drain):
+            drain()
     finally:
         # a generator may have requests under way
         close: Callable[[], Any] | None = getattr(items, "close", None)
         if close is not None:
             close()
-
-
-def _run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
-    head = list(islice(items, 2))
-    if len(head) < 2 or cores() == 1:
-        for item in chain(head, items):
-            work(item)
-        return
-    queue = _Queue(chain(head, items), getattr(items, "stop", None))
-
-    def drain() -> None:
-        try:
-            for item in queue:
-                work(item)
-        except BaseException:
-            queue.close()
-            raise
-
-    with _crew_of(os.getpid()).run_helpers(drain):
-        drain()
 
 
 def in_turn(

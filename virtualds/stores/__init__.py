@@ -52,13 +52,7 @@ def is_in_archive(file: SourceFile) -> bool:
 
 
 def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for each file the plain file that holds its bytes, and their offset in it.
-
-    Raises
-    ------
-    StoreError
-        An archive cannot be read, or has changed.
-    """
+    """Return for each file the plain file that holds its bytes, and their offset in it."""
     found = [(file, 0) for file in files]
     while inside := [n for n, (file, _) in enumerate(found) if _archives_of(file.url)]:
         for store in ARCHIVES.values():
@@ -70,13 +64,7 @@ def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFil
 
 
 def find_members(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ArchiveMember] | None]:
-    """Return the archive of each file, and where the file lies in it; None for one in none.
-
-    Raises
-    ------
-    StoreError
-        An archive cannot be read, or has changed.
-    """
+    """Return the archive of each file, and where the file lies in it; None for one in none."""
     stores = [_archives_of(file.url) for file in files]
     pairs = zip(stores, files, strict=True)
     return [None if store is None else store.find_member(file) for store, file in pairs]

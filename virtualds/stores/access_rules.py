@@ -141,10 +141,19 @@ class AccessPolicy:
         guarded = free and not is_own(base)
         is_local = "file" in (scheme_of(last), bent and scheme_of(f"{bent}://"))
         odd = bent or (last if scheme_of(last) in OPAQUE else None)
+        # known to be remote, or of the set's own url
+        remote = REMOTE | {scheme_of(link) for link in _split_links(base)}
         objections = (
             (guarded and is_local, f"the local file {url}, which a remote set may not; {REMEDY}"),
             (odd, f"{url}, and where {odd} leads cannot be judged; refer to the file itself"),
-            (outer and _is_special(last), f"{url}, which is not a regular file; refer to a file"),
+            (
+                # fsspec would open a local folder, pipe or device
+                outer
+                and scheme_of(last) == "file"
+                and os.path.exists(local_path(last))
+                and not os.path.isfile(local_path(last)),
+                f"{url}, which is not a regular file; refer to a file",
+            ),
             (
                 guarded and is_private(last) and not is_private(_split_links(base)[-1]),
                 f"{url}, an address of this machine or its network, which a set of a public host "
@@ -155,7 +164,7 @@ class AccessPolicy:
                 f"{url}, which lies under none of {list(self.prefixes or ())}; {REMEDY}",
             ),
             (
-                guarded and not _is_remote(last, base),
+                guarded and scheme_of(last) not in remote,
                 f"{url}, which a remote set may not, for it may be local; {REMEDY}",
             ),
         )
@@ -195,7 +204,9 @@ def resolve_url(url: str, base: str) -> str:
     *outer, last = _split_links(url)
     last = _SHORT_FILE_URL.sub("file://", last, count=1)
     if scheme_of(last) == "file":
-        path = _resolve_local_dots(local_path(last))
+        # .. behind a symbolic link counts from the target of the link, as for the system
+        folder, dots, name = (path := local_path(last)).rpartition("/../")
+        path = os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
         # in a chain, links are not checked again when the file is read
         return "::".join([*outer, normalise_url(os.path.realpath(path) if outer else path)])
     place = _parse_url(last)
@@ -373,18 +384,6 @@ def _resolve_dots(path: str) -> str:
     return "/".join([first, *kept])
 
 
-def _resolve_local_dots(path: str) -> str:
-    """Resolve ``..`` as the system does: behind a symbolic link, from the target of the link."""
-    folder, dots, name = path.rpartition("/../")
-    return os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
-
-
-def _is_special(url: str) -> bool:
-    """Say whether a url names a local folder, pipe or device, which fsspec would open."""
-    path = local_path(url)
-    return scheme_of(url) == "file" and os.path.exists(path) and not os.path.isfile(path)
-
-
 def _has_hidden_dots(path: str) -> bool:
     """Say whether a path has dot segments once a server has decoded it, maybe repeatedly."""
     for _ in range(_DECODINGS):
@@ -408,9 +407,3 @@ def _join_to_folder(base: str, relative: str) -> str:
     else:
         links[number] = join_url(str(_parse_url(links[number])._replace(query="")), relative)
     return "::".join(links)
-
-
-def _is_remote(url: str, base: str) -> bool:
-    """Say whether a scheme is known to be remote, or is a scheme of the set's own url."""
-    schemes = {scheme_of(link) for link in _split_links(base)}
-    return scheme_of(url) in REMOTE or scheme_of(url) in schemes

@@ -249,11 +249,15 @@ def read_tar_index(read: Read, size: int, where: str) -> Index:
     found = {}
     with _describe_errors(where), tarfile.TarFile(fileobj=window, mode="r") as archive:
         for entry in archive:
-            if not entry.isdir():
-                name = entry.name.removeprefix("./")
-                found[name] = ArchiveMember(
-                    entry.size, entry.offset_data, entry.offset, _find_tar_problem(entry)
-                )
+            if entry.isdir():
+                continue
+            problem = None if entry.isreg() else "it is not a regular file"
+            if entry.issparse():
+                problem = "it is stored with holes (a sparse file); unpack the archive"
+            elif entry.islnk() or entry.issym():
+                problem = f"it is a link to {entry.linkname!r}; name that one"
+            name = entry.name.removeprefix("./")
+            found[name] = ArchiveMember(entry.size, entry.offset_data, entry.offset, problem)
         end = archive.offset
         window.seek(end)
         last = window.read(BLOCK)
@@ -264,14 +268,6 @@ def read_tar_index(read: Read, size: int, where: str) -> Index:
             f"truncated or damaged, fetch it again"
         )
     return found
-
-
-def _find_tar_problem(entry: tarfile.TarInfo) -> str | None:
-    if entry.issparse():
-        return "it is stored with holes (a sparse file); unpack the archive"
-    if entry.islnk() or entry.issym():
-        return f"it is a link to {entry.linkname!r}; name that one"
-    return None if entry.isreg() else "it is not a regular file"
 
 
 @contextmanager
@@ -370,12 +366,6 @@ class _Archive:
             self.begins[member.header] = parse_data_offset(data, place, self.file.url)
         return self.begins[member.header]
 
-    def limit_head(self, member: ArchiveMember, length: int) -> int:
-        """Return how many first bytes of a member to read: those that are held, if they do."""
-        begin = member.header + LOCAL_HEADER + EXTRA if member.offset is None else member.offset
-        held = (len(self.head) - begin) // PAGE * PAGE
-        return held if 0 < held < min(length, member.length) else length
-
     def find_head(self, member: ArchiveMember, length: int) -> Range:
         """Return the range that has the first bytes of a member, with its header if need be."""
         count = _count_stored(member, length)
@@ -437,7 +427,11 @@ class ArchiveStore(Store):
         archive = self._open_archive(url, options, fresh=True)
         member = _find_member(archive, url)
         file = _describe_member(url, archive, member, options)
-        [head] = self._read_heads(archive, [member], archive.limit_head(member, length))
+        # of the first bytes, those that are held are enough if there are any
+        begin = member.header + LOCAL_HEADER + EXTRA if member.offset is None else member.offset
+        held = (len(archive.head) - begin) // PAGE * PAGE
+        length = held if 0 < held < min(length, member.length) else length
+        [head] = self._read_heads(archive, [member], length)
         if len(head) == member.length and find_mismatch(head, member.checksum):
             # get_ranges raises the error
             return file, self.get_ranges(file, [(0, len(head))])[0]
@@ -545,7 +539,12 @@ class ArchiveStore(Store):
     ) -> _Archive:
         """Return an archive with its members; ``fresh`` checks that a kept one has not changed."""
         parent = split_archive_url(url).archive
-        inner = _options_of(parent, scheme_of(url), options)
+        given: Mapping[str, Any] = options or {}
+        # those under the scheme of the archive, as in fsspec, or all others
+        own = given.get(scheme_of(parent))
+        if not isinstance(own, Mapping):
+            own = {name: value for name, value in given.items() if name != scheme_of(url)}
+        inner = StorageOptions.of(own)
         key = (parent, inner)
         with self._lock:
             known = self._archives.get(key)
@@ -622,12 +621,3 @@ def _describe_member(
     if member.problem is not None:
         raise UnsupportedError(f"{url}: {member.problem}")
     return SourceFile(url, member.length, archive.file.mtime, archive.file.etag, options)
-
-
-def _options_of(parent: str, scheme: str, options: StorageOptions | None) -> StorageOptions | None:
-    """Return the options of an archive: those under its scheme, as in fsspec, or all others."""
-    given: Mapping[str, Any] = options or {}
-    found = given.get(scheme_of(parent))
-    if isinstance(found, Mapping):
-        return StorageOptions.of(found)
-    return StorageOptions.of({name: v for name, v in given.items() if name != scheme})

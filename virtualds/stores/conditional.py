@@ -1,7 +1,7 @@
 """Versions of files in fsspec filesystems, and conditional writes, which expect a version.
 
 Object stores and the memory of this process have conditional writes. A filesystem of objects has
-the requests as methods (`ConditionalFiles`); what is the same for all of them is here. A server
+the requests as methods (`InObjectStore`); what is the same for all of them is here. A server
 must first prove that it refuses a write whose condition is false, also of writes that come at the
 same time: some servers ignore conditions, and the work of another writer would silently be lost.
 """
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
@@ -199,45 +199,25 @@ class UnknownConditionError(OSError):
     """The server does not know conditional writes."""
 
 
-class ConditionalFiles(Protocol):
-    """A filesystem of objects: each method is one request, past all caches.
-
-    Methods raise an error of the table `list_store_errors`, and `FileNotFoundError` for an object
-    that does not exist.
-    """
-
-    conditions: tuple[str, str]
-    """What the protocol calls the conditions to create an object, and to replace a version."""
-
-    def find_bucket(self, path: str) -> tuple[str, str]:
-        """Return the endpoint of the server, and the bucket (or container) of a path."""
-
-    def read_version(self, path: str) -> tuple[bytes, str]:
-        """Return the bytes of an object, and its `Version`, with its `WRITER` if that is known."""
-
-    def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
-        """Write an object by one conditional request, with `WRITER` in its metadata.
-
-        ``expected`` is the version that the object must have, None if it must not exist. A server
-        may say that the condition is false (`RefusedError`), or that it knows no conditions
-        (`UnknownConditionError`).
-        """
-
-    def put_object(self, path: str, data: bytes) -> str:
-        """Write an object whatever is there, and return the new version."""
-
-    def find_writer(self, path: str) -> tuple[str | None, str]:
-        """Return the `WRITER` of an object, None if it has none, and the version."""
-
-    def list_times(self, prefix: str) -> dict[str, float]:
-        """Return the paths that begin with a prefix, and when they were written, since 1970."""
-
-    def remove(self, paths: Sequence[str]) -> None:
-        """Remove objects; one that is gone already is no error."""
-
-
 class InObjectStore(ByContent):
-    """Versions of objects, as their store names them, in `ConditionalFiles`."""
+    """Versions of objects, as their store names them.
+
+    A filesystem of objects has these methods, each of which is one request, past all caches. They
+    raise an error of the table `list_store_errors`, and `FileNotFoundError` for an object that does
+    not exist.
+
+    - ``find_bucket(path)`` returns the endpoint of the server, and the bucket or container.
+    - ``read_version(path)`` returns the bytes, and their `Version` with its `WRITER`.
+    - ``find_writer(path)`` returns the `WRITER`, None if there is none, and the version.
+    - ``put_object(path, data)`` writes whatever is there, and returns the new version.
+    - ``put_if(path, data, expected, writer)`` writes, with `WRITER` in the metadata, if the object
+      has the version ``expected``, or if that is None, does not exist. A server may say that this
+      is false (`RefusedError`), or that it knows no conditions (`UnknownConditionError`).
+    - ``list_times(prefix)`` returns paths, and when they were written, since 1970.
+    - ``remove(paths)`` removes objects; one that is gone already is no error.
+
+    ``conditions`` is what the protocol calls those to create an object, and to replace a version.
+    """
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
         found: tuple[bytes, str] = filesystem.read_version(path)
@@ -258,17 +238,22 @@ class InObjectStore(ByContent):
         # by process: a forked child never gets a lock that its parent held
         with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
             if (endpoint, bucket) not in _PROVED:
-                broken = self._find_broken_condition(filesystem, _parent_folder_of(path, bucket))
+                folder = path.rstrip("/").rpartition("/")[0] or bucket
+                broken = self._find_broken_condition(filesystem, f"{folder}/")
                 reason = f"the server at {endpoint} does not keep conditional writes: {broken}"
                 _PROVED[endpoint, bucket] = reason if broken else ""
         return _PROVED[endpoint, bucket]
 
     def _find_broken_condition(self, filesystem: Any, folder: str) -> str:
         """Try conditional writes of new objects in a folder; return what went wrong, if any."""
-        self._remove_old_trials(filesystem, folder)
+        # what killed processes left is removed, if the user may list and remove objects
+        with suppress(*list_store_errors()):
+            times = filesystem.list_times(folder + PROOF)
+            old = [path for path, written in times.items() if written < time.time() - GRACE]
+            self.remove(filesystem, old)
         paths = [f"{folder}{PROOF}{secrets.token_hex(16)}" for _ in range(2)]
         try:
-            return self._find_false_write(filesystem, *paths)
+            return self._find_wrong_write(filesystem, *paths)
         except UnknownConditionError as error:
             return f"it does not know them ({error})"
         finally:
@@ -276,7 +261,7 @@ class InObjectStore(ByContent):
             with suppress(*list_store_errors()):
                 self.remove(filesystem, paths)
 
-    def _find_false_write(self, filesystem: Any, path: str, other: str) -> str:
+    def _find_wrong_write(self, filesystem: Any, path: str, other: str) -> str:
         """Return which write of two new objects went wrong, if any."""
         create, replace = filesystem.conditions
         refuses = "it refused a write whose condition was true"
@@ -295,13 +280,6 @@ class InObjectStore(ByContent):
                 return several if any(made) else refuses
         [late] = self._write_at_once(filesystem, [(path, first)])
         return f"it replaced an object that had changed, in spite of {replace}" if late else ""
-
-    def _remove_old_trials(self, filesystem: Any, folder: str) -> None:
-        """Remove what killed processes left, if the user may list and remove objects."""
-        with suppress(*list_store_errors()):
-            times = filesystem.list_times(folder + PROOF)
-            old = [path for path, written in times.items() if written < time.time() - GRACE]
-            self.remove(filesystem, old)
 
     def _write_at_once(
         self, filesystem: Any, writes: Sequence[tuple[str, str | None]]
@@ -369,12 +347,6 @@ class InObjectStore(ByContent):
             return str(filesystem.put_object(path, data))
         finally:
             filesystem.invalidate_cache(path)
-
-
-def _parent_folder_of(path: str, bucket: str) -> str:
-    """Return the folder of a path, or the bucket, with a slash at the end."""
-    above = path.rstrip("/").rpartition("/")[0]
-    return f"{above or bucket}/"
 
 
 # ---------------------------------------------------------------------- which of them

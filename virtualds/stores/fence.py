@@ -124,13 +124,6 @@ def is_claim(marker: bytes) -> bool:
     return marker.startswith(CLAIM)
 
 
-def _count_displaced_claims(marker: bytes) -> int | None:
-    if not is_claim(marker):
-        return None
-    found = re.search(rb'"displaced":(\d{1,9})}', marker)
-    return int(found[1]) if found else 0
-
-
 def create_folder(
     root: str, marker: str, files: Iterable[tuple[str, bytes]], options: StorageOptions | None
 ) -> None:
@@ -140,13 +133,18 @@ def create_folder(
     keeps out one that is only slow. A folder that exists is a `FileExistsError`, and another writer
     that was faster a `ConflictError`.
     """
+
+    def count_displaced(data: bytes) -> int | None:
+        count = re.search(rb'"displaced":(\d{1,9})}', data)
+        return None if not is_claim(data) else int(count[1]) if count else 0
+
     store = find_store(root)
     store.demand_conditions(root, options)
     # first the files, then the marker: a writer writes its marker before its files
     listed = store.list_files(root, options)
     found = None
     with suppress(FileNotFoundError):
-        found = read_marker(f"{root}/{marker}", options, _count_displaced_claims)
+        found = read_marker(f"{root}/{marker}", options, count_displaced)
     if (found and not is_claim(found.data)) or (listed and not found):
         raise exists_already(root)
     fence = WriteLease(root, marker, options, found.version if found else None, ())

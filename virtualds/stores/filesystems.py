@@ -137,19 +137,15 @@ def _ask(function: Callable[[], Any]) -> Grant:
         )
     known = [NAMES.get(str(name).lower().replace("_", ""), str(name)) for name in given]
     named = dict(zip(known, given.values(), strict=True))
-    return Grant(named, _plan_renewal(named.pop("expiration", None)))
-
-
-def _plan_renewal(end: Any) -> float:
-    """Return when credentials are renewed that end at a time: a datetime, ISO 8601, or seconds."""
-    if end is None:
-        return float("inf")
+    # a datetime, ISO 8601, or seconds
+    if (end := named.pop("expiration", None)) is None:
+        return Grant(named, float("inf"))
     if isinstance(end, str):
         end = datetime.fromisoformat(end)
     if isinstance(end, datetime):
         end = (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp()
     now = time.time()
-    return float(max(end - MARGIN, now + (end - now) / 2))
+    return Grant(named, float(max(end - MARGIN, now + (end - now) / 2)))
 
 
 def _name(function: Any) -> Hashable:
@@ -212,8 +208,8 @@ def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in given.items() if name != "trusted_hosts"}
     client = dict(given.get("client_kwargs") or {})
     named = dict(client.pop("headers", None) or {})
-    told = {**_to_headers(client), **named}
-    given["client_kwargs"] = {**client, "headers": told} if told else client
+    headers = {**_to_headers(client), **named}
+    given["client_kwargs"] = {**client, "headers": headers} if headers else client
     if trusted:
         # cookies are for one host
         both = {**named, **dict(given.get("headers") or {})}.items()
@@ -264,8 +260,15 @@ def _open_session(
     # `virtualds.stores.requests` limits the time of a whole response
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
     ours: dict[str, Any] = {"timeout": timeout}
+
+    async def add_secrets(request: Any, handler: Any) -> Any:
+        # they were taken out of a request that is redirected
+        if str(request.url.origin()) in trusted:
+            request.headers.update(dict(secrets))
+        return await handler(request)
+
     if trusted:
-        ours["middlewares"] = (_tell_trusted_hosts(trusted, dict(secrets)),)
+        ours["middlewares"] = (add_secrets,)
     if "connector" not in options:
         ours["connector"] = TCPConnector(limit=0)
     traces = [*([redirects] if is_watched else ()), *options.pop("trace_configs", ())]
@@ -292,17 +295,6 @@ async def _keep_to_one_host(session: Any, context: Any, redirect: Any) -> None:
     if not same:
         for name in {name for name in redirect.headers if name.lower() not in OWN_HEADERS}:
             del redirect.headers[name]
-
-
-def _tell_trusted_hosts(trusted: tuple[str, ...], secrets: dict[str, str]) -> Any:
-    """Return what puts headers back into requests that are redirected to some hosts."""
-
-    async def tell(request: Any, handler: Any) -> Any:
-        if str(request.url.origin()) in trusted:
-            request.headers.update(secrets)
-        return await handler(request)
-
-    return tell
 
 
 # ---------------------------------------------------------------------- filesystems

@@ -138,7 +138,12 @@ async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begin
         if _find_encoding(response, "gzip", "x-gzip"):
             data = await asyncio.to_thread(gunzip, data)
         return Answer(data, etag, len(data))
-    return _build_answer(data, etag, _content_range_of(response), *wanted)
+    range_sent = _CONTENT_RANGE.match(_content_range_of(response) or "")
+    if range_sent is None:
+        return Answer(data[wanted[0] : sum(wanted)], etag, len(data))
+    if len(data) != (promised := int(range_sent[2]) + 1 - int(range_sent[1])):
+        raise BrokenAnswer(f"the server sent {len(data)} of {promised} bytes")
+    return Answer(data, etag, None if range_sent[3] == "*" else int(range_sent[3]))
 
 
 def _judge(response: Any, offset: int, length: int, *, begins: bool) -> int | None:
@@ -148,26 +153,14 @@ def _judge(response: Any, offset: int, length: int, *, begins: bool) -> int | No
     section 14.4). Of its beginning the first bytes are enough: the server will send no parts later.
     """
     _find_encoding(response)
-    told, size = _content_range_of(response), response.content_length
-    if told is None:
+    content_range, size = _content_range_of(response), response.content_length
+    if content_range is None:
         if begins and (size is None or size > length):
             return length
         demand_small(size)
-    elif (found := _CONTENT_RANGE.match(told)) is None or int(found[1]) != offset:
-        raise StoreError(f"the server sent other bytes than were asked for: {told}")
+    elif (found := _CONTENT_RANGE.match(content_range)) is None or int(found[1]) != offset:
+        raise StoreError(f"the server sent other bytes than were asked for: {content_range}")
     return None
-
-
-def _build_answer(
-    data: bytes, etag: str | None, told: str | None, offset: int, length: int
-) -> Answer:
-    """Return the answer of a complete response."""
-    found = _CONTENT_RANGE.match(told or "")
-    if found is None:
-        return Answer(data[offset : offset + length], etag, len(data))
-    if len(data) != (promised := int(found[2]) + 1 - int(found[1])):
-        raise BrokenAnswer(f"the server sent {len(data)} of {promised} bytes")
-    return Answer(data, etag, None if found[3] == "*" else int(found[3]))
 
 
 def _find_encoding(response: Any, *known: str) -> str:
@@ -213,6 +206,7 @@ INFO_VERSIONS = ("ETag", "generation", "etag")
 """What names a version, in what fsspec says of a file: Google's has etags of two kinds."""
 
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
+"""What limits the requests to a host, from all threads, by process."""
 
 
 class FsspecStore(Store):
@@ -296,8 +290,14 @@ class FsspecStore(Store):
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return the files below a folder, with sizes, etags and times where they are known."""
+
+        def find_below(filesystem: Any, path: str) -> tuple[str, Any]:
+            # as they are now
+            filesystem.invalidate_cache()
+            return path, filesystem.find(path, detail=True)
+
         try:
-            path, found = _ask_once("LIST", url, options, _find_below)
+            path, found = _ask_once("LIST", url, options, find_below)
         except (FileNotFoundError, NotADirectoryError):
             return []
         if not isinstance(found, dict):
@@ -334,7 +334,7 @@ def _ask_once(
 ) -> T:
     """Return what work on a filesystem returns; its library repeats requests, if anybody does.
 
-    ``method`` is what the log calls the request; one without a name is not told of.
+    ``method`` is what the log calls the request; one without a name is not logged.
     """
     with describe_errors(url, method):
         return use_filesystem(url, options, work, retries=True)
@@ -356,12 +356,6 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
     return found
 
 
-def _find_below(filesystem: Any, path: str) -> tuple[str, Any]:
-    """Return the path of a folder, and what lies in it and in its folders, as it is now."""
-    filesystem.invalidate_cache()
-    return path, filesystem.find(path, detail=True)
-
-
 def folder_error(url: str) -> IsADirectoryError:
     """Return the error of a folder where a file is expected."""
     return IsADirectoryError(f"{without_secrets(url)}: this is a folder; give files")
@@ -374,7 +368,10 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
         return b""
 
     def ask() -> bytes:
-        with _get_turns(host_of(file.url), get_options().max_requests):
+        # a forked child has its own: threads of the parent do not release the child's copy
+        at_once = get_options().max_requests
+        turn = os.getpid(), host_of(file.url), at_once
+        with _TURNS.setdefault(turn, threading.Semaphore(at_once)):
             answer = use_filesystem(
                 file.url, file.options, lambda fs, path: fetch(fs, path, offset, length)
             )
@@ -386,12 +383,6 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
         error = to_os_error(failed)
         reason = error.reason if isinstance(error, StoreError) else f"{error}"
         raise StoreError(reason, item, getattr(error, "remedy", "")) from cause_of(failed)
-
-
-def _get_turns(host: str, at_once: int) -> threading.Semaphore:
-    """Return the semaphore that limits the requests to a host, from all threads."""
-    # a forked child has its own: threads of the parent do not release the child's copy
-    return _TURNS.setdefault((os.getpid(), host, at_once), threading.Semaphore(at_once))
 
 
 def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> Answer | None:
@@ -451,13 +442,9 @@ def modified_of(info: dict[str, Any]) -> float | None:
     """Return the time of modification, in seconds since 1970."""
     found = next((info[name] for name in MODIFIED if info.get(name) is not None), None)
     if isinstance(found, str):
-        found = _parse_time(found)
+        # in ISO 8601, or in the form of HTTP headers
+        for parse in (datetime.fromisoformat, parsedate_to_datetime):
+            with suppress(ValueError):
+                return parse(found).timestamp()
+        return None
     return found.timestamp() if isinstance(found, datetime) else found
-
-
-def _parse_time(text: str) -> datetime | None:
-    """Return a time in ISO 8601, or in the form of HTTP headers; None if it is neither."""
-    for parse in (datetime.fromisoformat, parsedate_to_datetime):
-        with suppress(ValueError):
-            return parse(text)
-    return None

@@ -95,7 +95,13 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         See https://docs.cloud.google.com/storage/docs/uploading-objects for the request.
         """
         bucket, name, _ = self.split_path(path)
-        boundary, body = _join_parts({"name": name, "metadata": metadata}, data)
+        # JSON and bytes as two parts of one body (RFC 2387); the boundary is drawn, so that it does
+        # not stand in the data
+        boundary, described = secrets.token_hex(16), {"name": name, "metadata": metadata}
+        kinds = ("application/json; charset=UTF-8", "application/octet-stream")
+        begin, middle = (f"--{boundary}\r\nContent-Type: {k}\r\n\r\n".encode() for k in kinds)
+        parts = (begin, json.dumps(described).encode(), b"\r\n", middle, data)
+        body = _Body(b"".join((*parts, f"\r\n--{boundary}--\r\n".encode())))
         found = await self._call(
             "POST",
             f"{self.server}/upload/storage/v1/b/{{}}/o",
@@ -244,16 +250,6 @@ class _Body(BytesIO):
         """Stay open."""
 
 
-def _join_parts(described: dict[str, Any], data: bytes) -> tuple[str, BytesIO]:
-    """Return a boundary, and JSON and bytes as two parts of one body (RFC 2387)."""
-    # drawn, so that it does not stand in the data
-    boundary = secrets.token_hex(16)
-    kinds = ("application/json; charset=UTF-8", "application/octet-stream")
-    begin, middle = (f"--{boundary}\r\nContent-Type: {kind}\r\n\r\n".encode() for kind in kinds)
-    parts = (begin, json.dumps(described).encode(), b"\r\n", middle, data)
-    return boundary, _Body(b"".join((*parts, f"\r\n--{boundary}--\r\n".encode())))
-
-
 async def _raise_for_status(response: Any) -> None:
     """Raise the error that an answer of Google describes.
 
@@ -261,20 +257,14 @@ async def _raise_for_status(response: Any) -> None:
     """
     if response.status >= 400:
         request, headers, status = response.request_info, response.headers, response.status
-        said = _read_message(await response.read()) or response.reason
+        said = response.reason
+        with suppress(ValueError, TypeError, KeyError):
+            problem = json.loads(await response.read())["error"]
+            said = str(problem["message"] if isinstance(problem, Mapping) else problem) or said
         error = ClientResponseError(
             request, response.history, status=status, message=said, headers=headers
         )
         raise _explain_payment(said) or error
-
-
-def _read_message(body: bytes) -> str:
-    """Return the message in the body of an error, an empty text if there is none."""
-    try:
-        told = json.loads(body)["error"]
-        return str(told["message"] if isinstance(told, Mapping) else told)
-    except (ValueError, TypeError, KeyError):
-        return ""
 
 
 def _to_plain_error(error: BaseException) -> BaseException:

@@ -195,18 +195,23 @@ def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
 
 
 def _walk_local(pattern: str, options: StorageOptions | None) -> Iterator[FileState]:
+    def scan(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
+        with os.scandir(local_path(folder) or os.sep) as entries:
+            for entry in entries:
+                yield entry.name, entry, partial(_leads_to_folder, entry)
+
+    def match(part: str) -> Callable[[str], Any]:
+        fits = re.compile(fnmatch.translate(part)).match
+        # like a shell, it leaves out hidden files
+        hides = not part.startswith(".")
+        return lambda name: not (hides and name.startswith(".")) and fits(name)
+
     root, parts = _split_pattern(normalise_url(pattern), "file")
-    for url, entry in _walk(root, parts, _scan_folder, _match_local):
+    for url, entry in _walk(root, parts, scan, match):
         # it may be gone, or a link that leads nowhere
         with suppress(FileNotFoundError):
             if (state := _local_state(url, entry.stat)) is not None:
                 yield state
-
-
-def _scan_folder(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
-    with os.scandir(local_path(folder) or os.sep) as entries:
-        for entry in entries:
-            yield entry.name, entry, partial(_leads_to_folder, entry)
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
@@ -216,14 +221,6 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
         if error.errno != errno.ELOOP:
             raise
         return False
-
-
-def _match_local(part: str) -> Callable[[str], Any]:
-    """Return a function that says whether a name matches; like a shell's, it leaves out hidden."""
-    fits = re.compile(fnmatch.translate(part)).match
-    if part.startswith("."):
-        return fits
-    return lambda name: not name.startswith(".") and fits(name)
 
 
 def _local_state(url: str, describe: Callable[[], os.stat_result]) -> FileState | None:

@@ -483,7 +483,13 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         check_regular(found)
         if options and WITHIN in options:
-            _check_within(path, found, options[WITHIN])
+            # links may have changed since the check of paths
+            real, folders = os.path.realpath(path), options[WITHIN]
+            inside = any(lies_under(real, folder) for folder in folders)
+            if not inside or not os.path.samestat(found, os.stat(real)):
+                raise StoreError(
+                    f"the path leads to {real}, which lies under none of {list(folders)}"
+                )
     except BaseException:
         os.close(handle)
         raise
@@ -496,14 +502,6 @@ def check_regular(found: os.stat_result) -> None:
         raise StoreError(
             "this is not a regular file, but a pipe, a device or a socket; give a file"
         )
-
-
-def _check_within(path: str, found: os.stat_result, folders: Any) -> None:
-    """Refuse an open file outside the folders: links may have changed since the check of paths."""
-    real = os.path.realpath(path)
-    inside = any(lies_under(real, folder) for folder in folders)
-    if not inside or not os.path.samestat(found, os.stat(real)):
-        raise StoreError(f"the path leads to {real}, which lies under none of {list(folders)}")
 
 
 OTHER_TIME_REMEDY = (
@@ -736,7 +734,8 @@ class LocalStore(Store):
             for name in names:
                 # the file may be gone since the folder was listed
                 with suppress(FileNotFoundError):
-                    if not _is_lock(name):
+                    # a lock must stay: its holder excludes others
+                    if not (name.startswith(".") and name.endswith(".lock")):
                         inside = name if below == "." else f"{below}/{name}"
                         found.append(_list_file(os.path.join(folder, name), beginning, inside))
         return sorted(found, key=lambda listed: listed.path)
@@ -778,8 +777,3 @@ def _is_at_hand(handle: int, offset: int) -> bool:
         return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except BlockingIOError:
         return False
-
-
-def _is_lock(name: str) -> bool:
-    """Say whether a name may be that of a lock, which must stay: its holder excludes others."""
-    return name.startswith(".") and name.endswith(".lock")

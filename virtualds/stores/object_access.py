@@ -259,8 +259,8 @@ _ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsen
 def _translate_azure(box: str, given: _Words) -> Access:
     found = _AZURE_BOX.fullmatch(box)
     anonymous = given.take("anon")
-    told = {name: given.take(name) for name in _AZURE_ENVIRONMENT}
-    named = any(told[name] for name in ("account_key", "connection_string", "sas_token"))
+    values = {name: given.take(name) for name in _AZURE_ENVIRONMENT}
+    named = any(values[name] for name in ("account_key", "connection_string", "sas_token"))
     credential, host = given.take("credential"), given.take("account_host")
     named = named or credential is not None
     if anonymous is None and not named:
@@ -268,28 +268,35 @@ def _translate_azure(box: str, given: _Words) -> Access:
     if not anonymous:
         # secrets of the environment do not stand beside those of the options
         places = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
-        told |= {n: told[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in places}
-    account = told["account_name"] or (found[2] if found else None)
+        values |= {n: values[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in places}
+    account = values["account_name"] or (found[2] if found else None)
     if found and account != found[2]:
         raise ValueError(f"{given.place}: account_name is {account!r}; give the one of the url")
     given.drop("location_mode", "primary")
     given.drop("version_aware", False)
     given.take("timeout")
     given.take("socket_timeout")
-    endpoint, secrets = f"https://{host}" if host else None, _read_secret(credential)
-    if text := told["connection_string"]:
+    endpoint, secrets = f"https://{host}" if host else None, dict[str, Any]()
+    # objects hold a key or a signature, or give tokens
+    if isinstance(credential, str):
+        secrets = {"sas_token" if "sig=" in credential else "access_key": credential}
+    elif (pair := getattr(credential, "named_key", None)) is not None:
+        secrets = {"access_key": pair.key}
+    elif (signature := getattr(credential, "signature", None)) is not None:
+        secrets = {"sas_token": signature.removeprefix("?")}
+    if text := values["connection_string"]:
         # nothing else counts then
         account, endpoint, secrets = _split_connection_string(given, text)
         anonymous = anonymous or not secrets
-    elif told["account_key"]:
-        secrets = {"access_key": told["account_key"]}
-    elif told["sas_token"]:
-        secrets = {"sas_token": told["sas_token"].removeprefix("?")}
+    elif values["account_key"]:
+        secrets = {"access_key": values["account_key"]}
+    elif values["sas_token"]:
+        secrets = {"sas_token": values["sas_token"].removeprefix("?")}
     if not account:
         raise ValueError(f"{given.place}: give account_name in storage_options")
     login = {"credential": credential} if credential is not None else {}
-    if not secrets and told["client_id"] and told["client_secret"]:
-        login = {name: told[name] for name in ("tenant_id", "client_id", "client_secret")}
+    if not secrets and values["client_id"] and values["client_secret"]:
+        login = {name: values[name] for name in ("tenant_id", "client_id", "client_secret")}
     config = {
         "account_name": account,
         "endpoint": (endpoint or f"https://{account}.blob.core.windows.net").rstrip("/"),
@@ -302,31 +309,20 @@ def _translate_azure(box: str, given: _Words) -> Access:
     return Access("az", place, config, client, {} if anonymous else secrets, login)
 
 
-def _read_secret(credential: Any) -> dict[str, Any]:
-    """Return the key or signature of an object, an empty dict if it gives tokens."""
-    if isinstance(credential, str):
-        return {"sas_token" if "sig=" in credential else "access_key": credential}
-    if (pair := getattr(credential, "named_key", None)) is not None:
-        return {"access_key": pair.key}
-    if (signature := getattr(credential, "signature", None)) is not None:
-        return {"sas_token": signature.removeprefix("?")}
-    return {}
-
-
 def _split_connection_string(given: _Words, text: str) -> tuple[str, str, dict[str, Any]]:
     """Return the account, the endpoint and the secrets of a connection string."""
     if "usedevelopmentstorage=true" in text.lower():
         text = _EMULATED
     pairs = [part.partition("=") for part in text.rstrip(";").split(";")]
-    told = {name.strip().lower(): value for name, _, value in pairs}
-    account, key = told.pop("accountname", ""), told.pop("accountkey", "")
-    signature = told.pop("sharedaccesssignature", "").removeprefix("?")
-    protocol = told.pop("defaultendpointsprotocol", "https")
-    suffix = told.pop("endpointsuffix", "core.windows.net")
-    endpoint = told.pop("blobendpoint", "") or f"{protocol}://{account}.blob.{suffix}"
+    fields = {name.strip().lower(): value for name, _, value in pairs}
+    account, key = fields.pop("accountname", ""), fields.pop("accountkey", "")
+    signature = fields.pop("sharedaccesssignature", "").removeprefix("?")
+    protocol = fields.pop("defaultendpointsprotocol", "https")
+    suffix = fields.pop("endpointsuffix", "core.windows.net")
+    endpoint = fields.pop("blobendpoint", "") or f"{protocol}://{account}.blob.{suffix}"
     for name in _ENDPOINTS_OF_OTHERS:
-        told.pop(name, None)
-    if told or not account:
+        fields.pop(name, None)
+    if fields or not account:
         raise ValueError(
             f"{given.place}: connection_string has no AccountName, or parts that have no meaning "
             f"here; {REMEDY}"
@@ -440,7 +436,7 @@ def _complete_s3(access: Access) -> tuple[dict[str, Any], Provider | None]:
     if access.is_anonymous:
         return config, None
     if access.secrets:
-        return config, _make_constant(access.secrets)
+        return config, Provider(lambda: {**access.secrets, "expires_at": None})
     return config, session.make_provider() if session else None
 
 
@@ -481,7 +477,7 @@ def _complete_azure(access: Access) -> tuple[dict[str, Any], Provider | None]:
     if access.is_anonymous:
         return access.config, None
     if access.secrets:
-        return access.config, _make_constant(access.secrets)
+        return access.config, Provider(lambda: {**access.secrets, "expires_at": None})
     credential = access.login.get("credential")
     if credential is None:
         try:
@@ -496,14 +492,13 @@ def _complete_azure(access: Access) -> tuple[dict[str, Any], Provider | None]:
         if inspect.isawaitable(token):
             from fsspec.asyn import get_loop, sync
 
-            token = sync(get_loop(), _wait_for, token)
+            async def wait(given: Any = token) -> Any:
+                return await given
+
+            token = sync(get_loop(), wait)
         return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
 
     return access.config, Provider(find)
-
-
-async def _wait_for(given: Any) -> Any:
-    return await given
 
 
 def complete(access: Access) -> tuple[dict[str, Any], Provider | None]:
@@ -530,7 +525,3 @@ def keep_to_host(config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[s
     if {endpoint.scheme, "all"} & getproxies().keys() and not proxy_bypass(host):
         return found
     return {**found, "proxy_url": f"http://{NOWHERE}", "proxy_excludes": host}
-
-
-def _make_constant(secrets: Mapping[str, Any]) -> Provider:
-    return Provider(lambda: {**secrets, "expires_at": None})

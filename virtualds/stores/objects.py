@@ -156,25 +156,25 @@ def _to_plain_error(error: BaseException) -> BaseException:
         status, body = int(found[1]), found[3] or ""
         code = _find_element("Code", body)
         message = _find_element("Message", body).partition("\n")[0].partition("&#xA;")[0]
-        told = message or code or f"{status}{found[2]}"
+        text = message or code or f"{status}{found[2]}"
         kind = NoSuchObject if status == 404 else ObjectError
-        return kind(told, status, code or str(status))
+        return kind(text, status, code or str(status))
     if isinstance(error, FileNotFoundError):
         return NoSuchObject(said.partition("\n")[0], 404, "404")
-    told = _WORDY.sub("", said.partition("\n")[0])
+    text = _WORDY.sub("", said.partition("\n")[0])
     if f"{NOWHERE}," in source:
         return ObjectError("credentials are for one host", 307, OTHER_HOST)
     if _REGION in said:
-        return ObjectError(told, 301, "PermanentRedirect")
+        return ObjectError(text, 301, "PermanentRedirect")
     if "dns error" in source:
-        return ClientConnectorDNSError(told)
+        return ClientConnectorDNSError(text)
     if "ertificate" in source or "InvalidContentType" in source or "InvalidMessage" in source:
-        return SSLError(told)
+        return SSLError(text)
     if "kind: Timeout" in source:
-        return TimeoutError(told)
+        return TimeoutError(text)
     if "HttpError" in source:
-        return ConnectionError(told)
-    return StoreError(told)
+        return ConnectionError(text)
+    return StoreError(text)
 
 
 def _find_element(name: str, body: str) -> str:
@@ -316,7 +316,10 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 raise
             except errors as error:
                 late = time.monotonic() - begun > 0.9 * _seconds_for(nbytes)
-                plain = self._explain(error)
+                plain = _to_plain_error(error)
+                if self._provider is not None and (cause := self._provider.error) is not None:
+                    plain = NoCredentialsError(str(cause))
+                    plain.__cause__ = cause
             raise TooSlowError(0) if late and isinstance(plain, TimeoutError) else plain
 
         if not self.repeats:
@@ -326,13 +329,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         except GaveUp as failed:
             error = failed.__cause__ or failed
         raise error
-
-    def _explain(self, error: BaseException) -> BaseException:
-        if self._provider is None or (cause := self._provider.error) is None:
-            return _to_plain_error(error)
-        told = NoCredentialsError(str(cause))
-        told.__cause__ = cause
-        return told
 
     def _etag(self, meta: Mapping[str, Any]) -> str | None:
         """Return an etag with its quotes, which lists of Azure leave out."""
@@ -404,8 +400,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return folder if true & _FOLDERS else self._describe(path, meta)
 
     def _describe(self, path: str, meta: Mapping[str, Any]) -> dict[str, Any]:
-        told = {"ETag": self._etag(meta), "LastModified": meta["last_modified"]}
-        return {"name": path, "size": meta["size"], "type": "file", **told}
+        version = {"ETag": self._etag(meta), "LastModified": meta["last_modified"]}
+        return {"name": path, "size": meta["size"], "type": "file", **version}
 
     def _list(self, key: str, *, delimited: bool) -> Iterator[dict[str, Any]]:
         """Yield what lies in a folder, and, if it is not ``delimited``, in its folders."""
@@ -538,8 +534,12 @@ class AzureFiles(ObjectFiles):
     protocol = ("az", "abfs", "abfss")
 
     def _remove(self, keys: list[str]) -> None:
-        alone, access = self._remove_one, self.access
-        if access is not None and "sas_token" in access.secrets:
+        def remove_one(key: str) -> None:
+            with suppress(NoSuchObject):
+                ObjectFiles._remove(self, [key])
+
+        alone: Callable[[str], None] = remove_one
+        if (access := self.access) is not None and "sas_token" in access.secrets:
             # obstore removes by batches, which signatures of single containers do not allow
             alone = partial(self._remove_signed, access)
         else:
@@ -551,10 +551,6 @@ class AzureFiles(ObjectFiles):
                 pass
         with ThreadPoolExecutor(get_options().max_requests) as pool:
             list(pool.map(alone, keys))
-
-    def _remove_one(self, key: str) -> None:
-        with suppress(NoSuchObject):
-            super()._remove([key])
 
     def _remove_signed(self, access: Access, key: str) -> None:
         """Remove a blob by a request of our own, whose url bears the signature."""

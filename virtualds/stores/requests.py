@@ -172,7 +172,11 @@ def retry_request(request: Callable[[], T], asked: Request) -> T:
         else:
             if asked.method and tells(DEBUG):
                 seconds = time.monotonic() - begun
-                tell(DEBUG, f"{asked}: {_format_size(answer)}{seconds:.3f} s")
+                data: object = getattr(answer, "data", answer)
+                if isinstance(data, bytes | bytearray | memoryview):
+                    tell(DEBUG, f"{asked}: {len(data):,} bytes in {seconds:.3f} s")
+                else:
+                    tell(DEBUG, f"{asked}: {seconds:.3f} s")
             return answer
     raise GaveUp(0)
 
@@ -183,11 +187,6 @@ def tell_failure(asked: object, error: BaseException, wait: float | None = None)
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
         tell(INFO, f"{asked}: {why}; {then}")
-
-
-def _format_size(answer: object) -> str:
-    data = getattr(answer, "data", answer)
-    return f"{len(data):,} bytes in " if isinstance(data, bytes | bytearray | memoryview) else ""
 
 
 def pause(seconds: float) -> None:
@@ -547,29 +546,21 @@ def find_refusal(error: BaseException) -> Refusal | None:
     """
     causes = list(list_causes(error))
     for cause in causes:
+        names = error_names_of(cause)
         if (status := status_of(cause)) is not None:
-            return CODES.get(code_of(cause) or "") or _judge_by_status(cause, status)
-        if (named := _find_by_name(cause)) is not None:
+            found = CODES.get(code_of(cause) or "") or STATUSES.get(status)
+            if found is not REFUSED or "ClientResponseError" not in names:
+                return found
+            if getattr(cause, "history", ()):
+                return REDIRECT_REFUSED
+            url = str(getattr(getattr(cause, "request_info", None), "real_url", ""))
+            return WEB_REFUSED if without_secrets(url) == url else OLD_SIGNATURE
+        if (named := next((ERRORS[name] for name in ERRORS if name in names), None)) is not None:
             return named
     if any(map(is_connection_error, causes)):
         return NO_ANSWER
     kinds = {refusal.kind: refusal for refusal in (REFUSED, NOT_FOUND)}
     return next((r for kind, r in kinds.items() if kind and isinstance(error, kind)), None)
-
-
-def _judge_by_status(error: BaseException, status: int) -> Refusal | None:
-    found = STATUSES.get(status)
-    if found is not REFUSED or "ClientResponseError" not in error_names_of(error):
-        return found
-    if getattr(error, "history", ()):
-        return REDIRECT_REFUSED
-    url = str(getattr(getattr(error, "request_info", None), "real_url", ""))
-    return WEB_REFUSED if without_secrets(url) == url else OLD_SIGNATURE
-
-
-def _find_by_name(error: BaseException) -> Refusal | None:
-    names = error_names_of(error)
-    return next((refusal for name, refusal in ERRORS.items() if name in names), None)
 
 
 def is_about_expiry(error: BaseException) -> bool:
@@ -614,26 +605,19 @@ def demand_small(size: int | None) -> None:
 def demand_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
     """Return the bytes of an answer, if it is complete and the file has not changed."""
     if get_options().check_sources:
-        _check(answer, file)
+        if None not in (answer.size, file.size) and answer.size != file.size:
+            raise StoreError(f"the file has {answer.size} bytes, it had {file.size} when scanned")
+        etags = normalise_etag(answer.etag), normalise_etag(file.etag)
+        if "" not in etags and etags[0] != etags[1]:
+            raise StoreError(
+                f"the file was modified after it was scanned: its etag is {answer.etag}, it was "
+                f"{file.etag} (if its bytes are the same, "
+                f"virtualds.set_options(check_sources=False) reads it)"
+            )
     if len(answer.data) != length:
         end = "" if answer.size is None else f", for the file has {answer.size} bytes"
         raise StoreError(f"the store sent {len(answer.data)} of {length} bytes{end}")
     return answer.data
-
-
-def _check(answer: Answer, file: SourceFile) -> None:
-    sizes, etags = (
-        (answer.size, file.size),
-        (normalise_etag(answer.etag), normalise_etag(file.etag)),
-    )
-    if None not in sizes and answer.size != file.size:
-        raise StoreError(f"the file has {answer.size} bytes, it had {file.size} when scanned")
-    if "" not in etags and etags[0] != etags[1]:
-        raise StoreError(
-            f"the file was modified after it was scanned: its etag is {answer.etag}, it was "
-            f"{file.etag} (if its bytes are the same, "
-            f"virtualds.set_options(check_sources=False) reads it)"
-        )
 
 
 def normalise_etag(etag: str | None) -> str:
@@ -661,27 +645,25 @@ def to_os_error(failed: GaveUp, url: str = "") -> OSError:
         return RequestError(text + tries, remedy=remedy or "")
     # a server without listings may refuse a folder; callers that look into one expect "not found"
     kind = FileNotFoundError if isinstance(error, FileNotFoundError) and kind else kind
-    told = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")
-    return (kind or RequestError)(without_secrets(told))
+    message = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")
+    return (kind or RequestError)(without_secrets(message))
 
 
 def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
     """Return what a failure means, and what the server or its library says about it."""
-    cause = _find_knowing_cause(error)
+    # others only repeat the url
+    knowing = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
+    cause = next(knowing, error)
     # Azure's client tells the whole answer in further lines
     line = (str(cause) or str(error)).partition("\n")[0]
-    said = URL_AT_END.sub("", line) + _name_last_host(cause)
+    said = URL_AT_END.sub("", line)
+    if getattr(cause, "history", ()):
+        # another host answered than the one that was asked (errors of aiohttp)
+        host = getattr(getattr(cause, "request_info", None), "real_url", None)
+        said += f", host={getattr(host, 'host', None)!r}"
     if (refusal := find_refusal(error)) is None:
         return f"{(kind or type(cause)).__name__}: {said}"
     return refusal.meaning if said in ("", url) else f"{refusal.meaning} ({said})"
-
-
-def _name_last_host(error: BaseException) -> str:
-    """Return which host answered, if it is not the one that was asked (errors of aiohttp)."""
-    if not getattr(error, "history", ()):
-        return ""
-    host = getattr(getattr(error, "request_info", None), "real_url", None)
-    return f", host={getattr(host, 'host', None)!r}"
 
 
 def cause_of(failed: GaveUp) -> BaseException | None:
@@ -703,9 +685,3 @@ def _kind_of(error: BaseException) -> type[OSError] | None:
     if any(status_of(cause) is not None for cause in list_causes(error)):
         return None
     return next((kind for kind in KEPT_ERRORS if isinstance(error, kind)), None)
-
-
-def _find_knowing_cause(error: BaseException) -> BaseException:
-    """Return the cause that knows most: others only repeat the url."""
-    known = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
-    return next(known, error)

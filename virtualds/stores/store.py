@@ -262,9 +262,9 @@ def explain_open_errors(url: str) -> Iterator[None]:
             raise
         url = without_secrets(url)
         # errors of stores name the url and the remedy already
-        told = str(error) if error.errno is None and url in str(error) else None
+        message = str(error) if error.errno is None and url in str(error) else None
         raise AccessError(
-            told or f"{url}: permission denied; ask for read access to it"
+            message or f"{url}: permission denied; ask for read access to it"
         ) from error.__cause__
     except FileNotFoundError as error:
         url, said = without_secrets(url), without_secrets(str(error))
@@ -273,13 +273,13 @@ def explain_open_errors(url: str) -> Iterator[None]:
                 raise
             raise FileNotFoundError(said) from None
         # the system says no more than that
-        told = "file" if error.errno is not None else f"file or group ({said})"
-        raise FileNotFoundError(f"{url}: there is no such {told}; check the path") from None
+        what = "file" if error.errno is not None else f"file or group ({said})"
+        raise FileNotFoundError(f"{url}: there is no such {what}; check the path") from None
     except RequestError as error:
         url = without_secrets(url)
-        told = str(error) if url in str(error) else f"{url}: {error}"
+        message = str(error) if url in str(error) else f"{url}: {error}"
         # whether it may pass is seen by the cause
-        raise ReadError(told) from error.__cause__ or error
+        raise ReadError(message) from error.__cause__ or error
     except (StoreError, IsADirectoryError) as error:
         url = without_secrets(url)
         if isinstance(error, IsADirectoryError):
@@ -306,9 +306,9 @@ def explain_write_errors(url: Any) -> Iterator[None]:
     except (VirtualdsError, FileExistsError):
         raise
     except PermissionError as error:
-        if error.errno is None and (told := str(error)).startswith(str(url)):
+        if error.errno is None and (message := str(error)).startswith(str(url)):
             # errors of stores name the url and the remedy already
-            raise AccessError(told) from error.__cause__
+            raise AccessError(message) from error.__cause__
         reason = error.strerror or str(error)
         raise AccessError(
             f"{url}: no permission to write ({reason}); ask for write access, or write elsewhere"
@@ -321,5 +321,5 @@ def explain_write_errors(url: Any) -> Iterator[None]:
         remedy = REMEDIES.get(error.errno, "solve that, or write elsewhere")
         if error.errno == errno.ENOENT and os.path.isdir(os.path.dirname(local_path(str(url)))):
             remedy = "another process may have removed a file of it meanwhile; try again"
-        told = f"{url}: cannot be written ({error.strerror}); {remedy}"
-        raise type(error)(error.errno, told) from error
+        message = f"{url}: cannot be written ({error.strerror}); {remedy}"
+        raise type(error)(error.errno, message) from error
