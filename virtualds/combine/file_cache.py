@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.alike_files import ABSENT, Absent, OfEachFile
+from virtualds.arrays.alike_files import ABSENT, Absent
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import decode_stream
@@ -428,7 +428,11 @@ def _take_columns(batch: FileBatch) -> dict[str, Any]:
     """Return the cached fields of a batch, and of the groups below."""
     columns = {name: getattr(batch, name) for name in CACHED}
     for name in OF_EACH[:2]:
-        columns[name] = _share_lists(columns[name])
+        # variables share the names of their files, and whose they are
+        lists = {id(values): list(values) for values in columns[name].values()}
+        numbers = {one: n for n, one in enumerate(lists)}
+        places = [[*key, numbers[id(values)]] for key, values in columns[name].items()]
+        columns[name] = [[*lists.values()], places]
     if batch.below is not None:
         columns["below"] = {path: _take_columns(one) for path, one in batch.below.items()}
     return columns
@@ -452,13 +456,6 @@ def _check_columns(columns: dict[str, Any], count: int) -> dict[str, Any]:
 
 def _load_json(data: bytes) -> Any:
     return json.loads(decode_stream(zlib.decompressobj(), data, None))
-
-
-def _share_lists(columns: OfEachFile) -> list[Any]:
-    """Return lists once, since variables share the names of their files, and whose they are."""
-    lists = {id(values): list(values) for values in columns.values()}
-    numbers = {one: n for n, one in enumerate(lists)}
-    return [[*lists.values()], [[*key, numbers[id(one)]] for key, one in columns.items()]]
 
 
 # ---------------------------------------------------------------------- values as JSON

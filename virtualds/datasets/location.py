@@ -221,14 +221,10 @@ def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None
             "JSON, or change the references with ds.virtual.rename_paths"
         )
     access = given.get("target_options") or given.get("ref_storage_args")
-    url = _add_protocol(given["fo"], given)
-    return Location(url, StorageOptions.of(access), policy=policy)
-
-
-def _add_protocol(fo: Any, given: Mapping[str, Any]) -> str:
-    protocol = given.get("target_protocol")
+    fo, protocol = given["fo"], given.get("target_protocol")
     bare = isinstance(fo, str) and protocol not in LOCAL and scheme_of(fo) == "file"
-    return normalise_url(f"{protocol}://{fo}" if bare else fo)
+    url = normalise_url(f"{protocol}://{fo}" if bare else fo)
+    return Location(url, StorageOptions.of(access), policy=policy)
 
 
 def _find_policy(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> AccessPolicy:

@@ -594,23 +594,6 @@ def _demand_new(options: WriteOptions, storage_options: Mapping[str, Any] | None
 # they are. Of small sets, which are read as a whole, the chunks are cut and held as the new ones.
 
 
-def hold_small_chunks(manifest: ChunkManifest, name: str, most: int) -> ChunkManifest:
-    """Return a manifest that holds its chunks of at most ``most`` bytes; ``name`` is for errors.
-
-    Chunks are read as in any read: near ones by one request, many files at a time, and checked
-    against their checksums. Equal ranges are read once.
-    """
-    chunks = StoredChunks(manifest, name)
-    is_small = (chunks.file >= 0) & (chunks.length <= most)
-    if not is_small.any():
-        return manifest
-    rows, new, which = chunks.read_distinct(is_small, lambda data: data)
-    old = chunks.manifest
-    numbers = len(old.inline) + which
-    inline = (*old.inline, *new)
-    return replace_chunks(old, rows, old.files, inline, file=INLINE, offset=numbers).pruned()
-
-
 # ---------------------------------------------------------------------- what a user asks for
 
 Subchunk = Mapping[str, int | Mapping[str, int]]
@@ -745,15 +728,23 @@ def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
 
 
 def _hold(array: ManifestArray, path: str, most: int, is_known: IsKnown) -> ManifestArray:
-    """Return an array with its small chunks in memory."""
-    fragments = []
-    for fragment in array.fragments:
-        manifest = fragment.manifest
-        if not _is_inside(manifest, is_known):
-            manifest = hold_small_chunks(manifest, path, most)
-        fragments.append(
-            fragment if manifest is fragment.manifest else replace(fragment, manifest=manifest)
-        )
+    """Return an array with its chunks of at most ``most`` bytes in memory, itself without any.
+
+    Chunks are read as in any read: near ones by one request, many files at a time, and checked
+    against their checksums. Equal ranges are read once.
+    """
+    fragments = list(array.fragments)
+    for number, fragment in enumerate(array.fragments):
+        if _is_inside(fragment.manifest, is_known):
+            continue
+        chunks = StoredChunks(fragment.manifest, path)
+        is_small = (chunks.file >= 0) & (chunks.length <= most)
+        if is_small.any():
+            rows, new, which = chunks.read_distinct(is_small, lambda data: data)
+            old, inline = chunks.manifest, (*chunks.manifest.inline, *new)
+            columns = {"file": INLINE, "offset": len(old.inline) + which}
+            held = replace_chunks(old, rows, old.files, inline, **columns).pruned()
+            fragments[number] = replace(fragment, manifest=held)
     changed = any(a is not b for a, b in zip(fragments, array.fragments, strict=True))
     return replace(array, fragments=tuple(fragments)) if changed else array
 

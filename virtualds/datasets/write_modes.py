@@ -474,16 +474,6 @@ def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> x
             )
         values = np.full(shape, default_fill(variable.dtype))
         return xr.Variable(variable.dims, values, variable.attrs, variable.encoding)
-    found = _empty_array(array, shape)
-    encoding = dict(variable.encoding)
-    if found.dtype.kind in "fc" and found.pipelines[0].packing is None:
-        # so that readers who know only this attribute fill alike
-        encoding.setdefault("_FillValue", found.pipelines[0].missing_value)
-    return xr.Variable(variable.dims, found, variable.attrs, encoding)
-
-
-def _empty_array(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray:
-    """Return an array without references that is cut and stored as another one."""
     chunks = find_regular_chunks(array.shape, array.fragments)
     if chunks is None or len(array.pipelines) != 1 or not array.fragments:
         raise UnsupportedError(
@@ -493,9 +483,13 @@ def _empty_array(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray:
         )
     pipeline = _fill_with_missing(array.pipelines[0], array.dtype)
     axes = make_regular_axes(shape, chunks)
-    manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
-    fragment = Fragment.whole(axes, manifest)
-    return replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))
+    fragment = Fragment.whole(axes, ChunkManifest.missing(tuple(axis.nchunks for axis in axes)))
+    found = replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))
+    encoding = dict(variable.encoding)
+    if found.dtype.kind in "fc" and found.pipelines[0].packing is None:
+        # so that readers who know only this attribute fill alike
+        encoding.setdefault("_FillValue", found.pipelines[0].missing_value)
+    return xr.Variable(variable.dims, found, variable.attrs, encoding)
 
 
 def _fill_with_missing(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPipeline:

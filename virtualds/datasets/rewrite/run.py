@@ -12,7 +12,7 @@ import secrets
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -224,13 +224,6 @@ Rows = list[tuple[int, int]]
 """Chunks of a file, one after the other: the number of the cell in C order, and the length."""
 
 
-def encode_file(chunks: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return chunks as a file: their bytes, then their rows, their count and `MAGIC`."""
-    rows = np.array([(cell, len(data)) for cell, data in chunks], "<i8")
-    tail = rows.tobytes() + np.array([len(chunks)], "<i8").tobytes() + MAGIC
-    return b"".join([*(data for _, data in chunks), tail])
-
-
 def read_rows(file: SourceFile) -> Rows | None:
     """Return the rows of a file of chunks, None if it is none of ours, or damaged."""
     store, size = find_store(file.url), file.size or 0
@@ -416,19 +409,6 @@ def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, most: int) -> list[Bo
     return []
 
 
-def list_cells(box: Box, chunks: Sequence[int]) -> Iterable[tuple[tuple[int, ...], Box]]:
-    """Yield the cells of a box, each with its elements."""
-    ranges = [range(s.start // c, -(-s.stop // c)) for s, c in zip(box, chunks, strict=True)]
-    for cell in product(*ranges):
-        yield (
-            cell,
-            tuple(
-                slice(i * c - s.start, min((i + 1) * c, s.stop) - s.start)
-                for i, c, s in zip(cell, chunks, box, strict=True)
-            ),
-        )
-
-
 # ---------------------------------------------------------------------- runs
 
 
@@ -492,13 +472,19 @@ class _ChunkWriter:
         """Yield the cells of a block that are rewritten, by number, and their chunks."""
         main, wanted = self.plan.main, self.plan.cells.rewritten
         values = self.plan.array.read(box)
-        for cell, part in list_cells(box, main.chunks):
+        along = list(zip(box, main.chunks, strict=True))
+        for cell in product(*(range(s.start // c, -(-s.stop // c)) for s, c in along)):
             if self.stopping.is_set():
                 return
             if wanted[cell]:
-                data = main.encode(values[part])
+                inside = tuple(
+                    slice(i * c - s.start, min((i + 1) * c, s.stop) - s.start)
+                    for i, (s, c) in zip(cell, along, strict=True)
+                )
+                part = values[inside]
+                data = main.encode(part)
                 if not self.checked:
-                    main.demand_exact(data, values[part])
+                    main.demand_exact(data, part)
                     self.checked = True
                 yield int(np.ravel_multi_index(cell, wanted.shape)) if cell else 0, data
                 self.tell(main.nbytes)
@@ -511,7 +497,10 @@ class _ChunkWriter:
 
     def _put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
         """Write chunks to a file: under its name lies all of it or nothing."""
-        url, data = f"{self.folder}/{name}", encode_file(chunks)
+        url, rows = f"{self.folder}/{name}", [(cell, len(data)) for cell, data in chunks]
+        # their bytes, their rows, and their count
+        tail = np.array(rows, "<i8").tobytes() + np.array([len(chunks)], "<i8").tobytes() + MAGIC
+        data = b"".join([*(data for _, data in chunks), tail])
         find_store(url).write_file(url, data, self.options)
         return SourceFile(url, len(data), options=self.options)
 
