@@ -39,7 +39,13 @@ from virtualds.combine.ordering import (
     is_row_wise,
     list_groups,
 )
-from virtualds.combine.report import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
+from virtualds.combine.report import (
+    DAMAGED,
+    BuildReport,
+    LeftOut,
+    OutcomeCounter,
+    describe_left_out,
+)
 from virtualds.combine.workers import Workers, choose_workers, find_client
 from virtualds.combine.xarray_combine import (
     CHOICES,
@@ -425,7 +431,7 @@ class Build:
         failed: dict[int, Exception] = {}
         settled = 0
         with report_progress(self.building.progress, "opening", len(items)) as show:
-            count = Count(len(items), show)
+            count = OutcomeCounter(len(items), show)
             with closing(self.workers(self.job, items)) as outcomes:
                 for outcome in self._raise_first(outcomes, found):
                     count.add(outcome)

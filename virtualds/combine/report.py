@@ -186,11 +186,11 @@ class SchemaCounter:
             plans = [part.plan.schema for part in parts.values()]
             key = tuple(zip(parts, map(id, plans), strict=True)), str(codecs)
             if key not in self._plans:
-                told: dict[tuple[str, str], str] = {}
+                facts_of_all: dict[tuple[str, str], str] = {}
                 for path, part in parts.items():
-                    told |= dict(_list_facts(part, path)) | codecs[path]
+                    facts_of_all |= dict(_list_facts(part, path)) | codecs[path]
                 # the plans are kept, so that no other ones get their numbers
-                self._plans[key] = plans, frozenset(told.items()), told
+                self._plans[key] = plans, frozenset(facts_of_all.items()), facts_of_all
             _, schema, facts = self._plans[key]
         elif isinstance(opened, xr.Dataset):
             facts = {
@@ -279,7 +279,7 @@ def _list_differences(facts: Facts, usual: Facts) -> Iterator[str]:
         )
 
 
-class Count:
+class OutcomeCounter:
     """Counts outcomes of files, and reports them."""
 
     def __init__(self, total: int, tell: ProgressCallback) -> None:

@@ -380,19 +380,19 @@ class _Place:
 def detect_reader(url: str, options: StorageOptions | None) -> Found:
     """Return the reader of a file, a folder, or the only content of an archive."""
     store, ends = find_store(url), url.rstrip("/")
-    told: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
     if scheme_of(url) != "file":
         # the file that makes a remote folder a set of the format of its suffix, if it has one;
         # a local folder is looked through in no time
         named = (f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes))
-        told = next(named, ())
+        markers = next(named, ())
     place = _Place(url, options, store)
     try:
-        if told and (found := place.find_among(FOLDER_READERS, told)) is not None:
+        if markers and (found := place.find_among(FOLDER_READERS, markers)) is not None:
             return found
     except PermissionError:
         # it may be missing: servers that list nothing may say no more; it is asked for once more
-        told = ()
+        markers = ()
     head = b""
     try:
         source, head = store.read_head(url, options, HEAD_BYTES)
@@ -403,7 +403,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores have no folders, and may refuse access to them
-        if (found := place.find_by_marker(told)) is not None:
+        if (found := place.find_by_marker(markers)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
             place.demand_not_begun()
@@ -415,7 +415,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
             return _find_only_content(f"{scheme}://::{url}", options)
     # web servers show folders as pages
     is_page = head.lstrip()[:1] == b"<"
-    if (not head or is_page) and (found := place.find_by_marker(told)) is not None:
+    if (not head or is_page) and (found := place.find_by_marker(markers)) is not None:
         return found
     if not head:
         place.demand_not_begun()

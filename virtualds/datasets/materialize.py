@@ -349,7 +349,7 @@ def convert(
     opening = select_fields(OpenOptions, given)
     with name_both_options(target):
         destination = Destination.of(Location.of(target, target_options), options, convert)
-        destination.demand_free()
+        destination.refuse_existing()
         group = _read_group(Location.of(source, storage_options), opening)
         destination.create(lambda: group)
 

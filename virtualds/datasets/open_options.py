@@ -209,7 +209,7 @@ MOST_TOGETHER = 2**26
 """Bytes of values that are read ahead, in all; others are read when they are needed."""
 
 
-class Wanted(NamedTuple):
+class EarlyRead(NamedTuple):
     """A part of an array that opening reads, and the bytes of its values."""
 
     array: ManifestArray
@@ -224,9 +224,9 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
     """
     if opening.loadable_variables is not None or scheme_of(url) == "file":
         return
-    wanted = [one for group in groups for one in _list_wanted(group, opening)]
+    wanted = [one for group in groups for one in _list_early_reads(group, opening)]
     ranges: dict[SourceFile, list[Range]] = {}
-    others: list[Wanted] = []
+    others: list[EarlyRead] = []
     for one in wanted:
         manifests = [fragment.manifest for fragment in one.array.fragments]
         # all chunks may lie in the one file that is opened
@@ -249,7 +249,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
                 done.result()
 
 
-def _list_wanted(group: ManifestGroup, opening: OpenOptions) -> Iterator[Wanted]:
+def _list_early_reads(group: ManifestGroup, opening: OpenOptions) -> Iterator[EarlyRead]:
     """Yield what opening reads: coordinates of dimensions, and the ends of other times."""
     loaded = find_loaded_first(group)
     for name, variable in group.variables.items():
@@ -259,13 +259,13 @@ def _list_wanted(group: ManifestGroup, opening: OpenOptions) -> Iterator[Wanted]
         # scalars are loaded with virtual arrays, and lazy ones when they are used
         if name in loaded and not (opening.defers and not array.ndim):
             if is_small_enough_to_load(array.nbytes):
-                yield Wanted(array, array.nbytes)
+                yield EarlyRead(array, array.nbytes)
         elif array.size and "since" in str(variable.attributes.get("units", "")):
             for end in (slice(0, 1), slice(-1, None)):
-                yield Wanted(array, array.dtype.itemsize, (end,) * array.ndim)
+                yield EarlyRead(array, array.dtype.itemsize, (end,) * array.ndim)
 
 
-def _read(one: Wanted) -> None:
+def _read(one: EarlyRead) -> None:
     # who reads it again meets the error, and knows what to say about it
     with suppress(VirtualdsError):
         for fragment in one.array.fragments if one.key is None else ():

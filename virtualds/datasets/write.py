@@ -378,7 +378,7 @@ class Destination:
         options.check_choices(target, call)
         return cls(location, target, options)
 
-    def demand_free(self) -> Destination:
+    def refuse_existing(self) -> Destination:
         """Refuse to create a set that exists, before the caller begins long work."""
         if self.options.mode != "w-" or not self.options.creates_set:
             return self
@@ -438,7 +438,7 @@ class Destination:
     def _create(self, whole: Whole) -> Written:
         if self.rewrite.is_needed or self.options.changes.inline_threshold:
             # chunks are read for a set that can be written alone
-            self.demand_free()
+            self.refuse_existing()
         # workers check what they write
         is_known: IsKnown = (
             know_nothing
@@ -535,7 +535,7 @@ def prepare_write(
     names = {one.name for one in fields(WriteOptions)}
     choices = {name: value for name, value in given.items() if name not in names}
     options = select_fields(WriteOptions, given | {"choices": choices})
-    return Destination.of(Location.of(url, storage_options), options).demand_free()
+    return Destination.of(Location.of(url, storage_options), options).refuse_existing()
 
 
 # ---------------------------------------------------------------------- sets that stay in memory

@@ -76,13 +76,13 @@ class FileOpener:
         reports: list[BuildReport] = []
         with report_progress(self._options.get("progress"), "opening", len(urls)) as show:
 
-            def hear(progress: Progress) -> None:
+            def note(progress: Progress) -> None:
                 show(progress)
                 if progress.report is not None:
                     reports.append(progress.report)
 
             try:
-                found = open_virtual_mfdataset(list(urls), **{**self._options, "progress": hear})
+                found = open_virtual_mfdataset(list(urls), **{**self._options, "progress": note})
             except OPEN_ERRORS:
                 nothing = any(len(report.left_out) == report.files for report in reports)
                 if self._stops or not nothing:

@@ -81,9 +81,9 @@ class SyncReport:
             name: len(getattr(self, name)) for name in (*MEANINGS, "waiting", "failed", "damaged")
         }
         counts["unchanged"] = self.unchanged
-        told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        counted = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         none = "" if self.exists else "; no set was written"
-        lines = [f"{without_secrets(self.target)}: {told or 'nothing to do'}{none}"]
+        lines = [f"{without_secrets(self.target)}: {counted or 'nothing to do'}{none}"]
         for name, meaning in MEANINGS.items():
             urls = getattr(self, name)
             lines += [f"  {meaning}: {show_url(url)}" for url in urls[:SHOWN_FILES]]

@@ -36,7 +36,7 @@ from virtualds.combine.batch_job import (
     make_outcome,
 )
 from virtualds.combine.file_batch import FileBatch
-from virtualds.combine.report import Count, LeftOut
+from virtualds.combine.report import LeftOut, OutcomeCounter
 from virtualds.combine.workers import Workers
 from virtualds.datasets.decoding import MisfitError, build_index, decode_together
 from virtualds.datasets.structure import (
@@ -474,7 +474,7 @@ def survey_files(
     lost: dict[int, tuple[Exception, bool]] = {}
     items = list(enumerate(files))
     with report_progress(progress, "opening", len(items)) as tell:
-        count = Count(len(items), tell)
+        count = OutcomeCounter(len(items), tell)
         with closing(workers(job, items)) as outcomes:
             for opened in outcomes:
                 for outcome in _examine(opened, files):

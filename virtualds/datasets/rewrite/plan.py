@@ -51,14 +51,14 @@ LEVEL = 4
 """Compression level of encodings whose own codecs have no encoder."""
 
 
-WANTED = ("chunks", "codecs", "dtype")
+CHOICES = ("chunks", "codecs", "dtype")
 """What a user may say about the main encoding of a variable."""
-Wanted = Mapping[str, Any]
+Choices = Mapping[str, Any]
 """What a user says about it; other things are free."""
 
 
 def _apply_wanted(
-    wanted: Wanted, main: MainEncoding, dims: tuple[str, ...]
+    wanted: Choices, main: MainEncoding, dims: tuple[str, ...]
 ) -> Iterator[MainEncoding]:
     """Yield an encoding with the codecs and chunks that the user wants, if its dtype is too."""
     dtype, codecs, chunks = (wanted.get(name) for name in ("dtype", "codecs", "chunks"))
@@ -76,7 +76,7 @@ def _apply_wanted(
     yield MainEncoding(pipeline, main.chunks if chunks is None else tuple(map(int, chunks)))
 
 
-def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted) -> Cells:
+def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Choices) -> Cells:
     """Return the cells of the main encoding of a variable.
 
     An `UnsupportedError` is raised if the format can hold none, or none of those that are wanted.
@@ -92,7 +92,7 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Wa
     raise UnsupportedError(f"its chunks cannot be rewritten: {why}")
 
 
-def _list_candidates(variable: ManifestVariable, wanted: Wanted) -> Iterator[MainEncoding]:
+def _list_candidates(variable: ManifestVariable, wanted: Choices) -> Iterator[MainEncoding]:
     """Yield the encodings that chunks have, then those that can hold any of their values."""
     found = list(islice(_list_present(variable), MOST_CANDIDATES))
     dims = variable.dims
@@ -277,7 +277,7 @@ class VariablePlan:
 
     @classmethod
     def of(
-        cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted | None
+        cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Choices | None
     ) -> VariablePlan | None:
         """Return the plan of a variable, None if it can be written as it is."""
         if not isinstance(variable.data, ManifestArray) or not variable.data.size:
@@ -337,9 +337,9 @@ def plan_rewriting(
     for path, variable in variables.items():
         wanted = main_encoding.get(path)
         if path in main_encoding and (
-            not isinstance(wanted, Mapping) or not wanted.keys() <= set(WANTED)
+            not isinstance(wanted, Mapping) or not wanted.keys() <= set(CHOICES)
         ):
-            raise ValueError(f"main_encoding of {path!r}: {wanted!r}; give a dict of {WANTED}")
+            raise ValueError(f"main_encoding of {path!r}: {wanted!r}; give a dict of {CHOICES}")
         try:
             plan = VariablePlan.of(path, variable, obstacles, wanted)
         except UnsupportedError as error:
