@@ -113,10 +113,10 @@ class FileBatch:
 
     def map_groups(self, change: Callable[[FileBatch, str], FileBatch]) -> FileBatch:
         """Return the batch with the one of each group, whose path is given, changed."""
-        below = None
-        if self.below is not None:
-            below = {path: change(batch, path) for path, batch in self.below.items()}
-        return replace(change(self, ""), below=below)
+        own = change(self, "")
+        if self.below is None:
+            return own
+        return replace(own, below={path: change(one, path) for path, one in self.below.items()})
 
     def to_group(self) -> ManifestGroup:
         """Return the group, with those below it."""
