@@ -9,12 +9,12 @@ DIST ?= dist
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo test test-rest test-all fuzz lint types docs docs-versions notebooks packages dist clean
+.PHONY: help demo test test-all fuzz lint types docs docs-versions notebooks packages dist clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
 	@echo "make test   run the quick tests: about 10 minutes on two cores"
-	@echo "make test-all   run every test: about 22 minutes   make test-rest   all but the quick ones"
+	@echo "make test-all   run every test: about 22 minutes"
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
@@ -29,9 +29,6 @@ demo: $(DEMO_ENV)/installed
 ARGS ?=
 test: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/pytest -n 2 -m 'not full' $(ARGS)
-
-test-rest: $(TEST_ENV)/installed
-	$(TEST_ENV)/bin/pytest -n 2 -m full $(ARGS)
 
 test-all: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/pytest -n 2 $(ARGS)

@@ -1,15 +1,25 @@
-"""Which cases of a test with many are tried in the quick suite, and which in the full one only."""
+"""Which cases of a test with many are tried in the quick suite, and which in the full one only.
+
+Cases that cannot fail alone are a loop in one test (`looped`): a test of its own costs ten times
+what most cases take, and its collection as much again.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
 
 Row, Column, Turn = TypeVar("Row"), TypeVar("Column"), TypeVar("Turn")
+
+
+PARAM = type(pytest.param())
 
 
 def every_pair(
@@ -26,6 +36,92 @@ def few_quick(cases: Iterable[Row], quick: Collection[Row]) -> list[Any]:
     """Return all cases of a parameter; those that are not in `quick` run in the full suite only."""
     full = pytest.mark.full
     return [case if case in quick else pytest.param(case, marks=full) for case in cases]
+
+
+def looped(names: str, values: Iterable[Any], quick: int | None = None) -> Callable[..., Any]:
+    """Try all values in one test, as ``pytest.mark.parametrize`` tries each in a test of its own.
+
+    Each case has a folder ``tmp_path`` of its own, and what it patches with ``monkeypatch`` is
+    taken back. A failure names the case.
+
+    Parameters
+    ----------
+    names : str
+        The parameters, separated by commas.
+    values : iterable
+        Their values.
+    quick : int, optional
+        How many of the values the quick suite tries. These take turns: where the test has other
+        parameters, each of their values comes with the next of these. The rest is a test of the
+        full suite.
+    """
+    keys, values = [name.strip() for name in names.split(",")], list(values)
+    turn = f"turn_of_{'_'.join(keys)}"
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        asked = inspect.signature(test).parameters
+
+        @functools.wraps(test)
+        def run(request: pytest.FixtureRequest, **given: Any) -> None:
+            chosen, part = range(len(values)), given.pop(turn, None)
+            if part is not None:
+                row = sum(_places(run, given))
+                few = {(row * quick + n) % len(values) for n in range(quick or 0)}
+                chosen = [n for n in chosen if (n in few) == (part == "quick")]
+            if "request" in asked:
+                given["request"] = request
+            for number in chosen:
+                value = values[number]
+                case = dict(zip(keys, value if len(keys) > 1 else [value], strict=True))
+                with named_case(case):
+                    test(**_apart(given, number), **case)
+                if "monkeypatch" in given:
+                    given["monkeypatch"].undo()
+
+        fixtures = [p for p in asked.values() if p.name not in {*keys, "request"}]
+        wanted = ["request"] if quick is None else ["request", turn]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        more = [inspect.Parameter(name, kind) for name in wanted]
+        run.__signature__ = inspect.Signature([p.replace(kind=kind) for p in fixtures] + more)
+        if quick is None:
+            return run
+        parts = ["quick", pytest.param("rest", marks=pytest.mark.full)]
+        return pytest.mark.parametrize(turn, parts)(run)
+
+    return decorate
+
+
+def _places(test: Any, given: dict[str, Any]) -> Iterator[int]:
+    """The place of each value that a test got, in the list that it is from."""
+    for mark in test.pytestmark:
+        names = mark.args[0] if mark.name == "parametrize" else ()
+        names = names.split(", ") if isinstance(names, str) else names
+        if names and given.keys() >= set(names):
+            got = [id(given[name]) for name in names]
+            rows = [
+                row.values if isinstance(row, PARAM) else row if len(names) > 1 else [row]
+                for row in mark.args[1]
+            ]
+            yield [[id(value) for value in row] for row in rows].index(got)
+
+
+def _apart(given: dict[str, Any], number: int) -> dict[str, Any]:
+    """Give a case a folder of its own."""
+    if "tmp_path" not in given:
+        return given
+    folder = given["tmp_path"] / str(number)
+    folder.mkdir()
+    return given | {"tmp_path": folder}
+
+
+@contextmanager
+def named_case(case: Any) -> Iterator[None]:
+    """Name the case of a loop in what fails within."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in the case {case!r:.500}")
+        raise
 
 
 def leave_for_the_full_suite(items: Iterable[pytest.Item]) -> None:

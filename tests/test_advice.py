@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from daily_files import days, written
+from products import looped
 
 from virtualds_cli.advice import to_command_line
 from virtualds_cli.program import main
@@ -32,7 +33,7 @@ ADVICE = {
 }
 
 
-@pytest.mark.parametrize(("command", "text"), ADVICE, ids=str)
+@looped("command, text", ADVICE)
 def test_an_option_stands_in_place_of_an_argument(command: str, text: str) -> None:
     with click.Context(main) as root, click.Context(main.commands[command], parent=root):
         assert to_command_line(text) == ADVICE[command, text]

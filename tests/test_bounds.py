@@ -18,6 +18,7 @@ import pytest
 import xarray as xr
 import zarr
 from memory import peak
+from products import looped
 
 import virtualds
 from virtualds import (
@@ -492,10 +493,11 @@ def fits(folder: Path, *headers: dict[str, Any]) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:.*could not be read")
-@pytest.mark.parametrize(
-    "kind", ["fits", "kerchunk", "numpy", "safetensors", "netcdf3", "netcdf3 records"]
+@looped(
+    "kind",
+    ["fits", "kerchunk", "numpy", "safetensors", "netcdf3", "netcdf3 records"],
 )
-@pytest.mark.parametrize("count", [33, 64, 65, 300])
+@looped("count", [33, 64, 65, 300])
 def test_more_axes_than_any_array_has_are_refused(kind: str, count: int, tmp_path: Path) -> None:
     """Such a file is not damaged, and its other variables can be read."""
     path = many_axes(tmp_path, kind, count)

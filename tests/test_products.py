@@ -61,3 +61,45 @@ def test_a_plain_run_tries_all_and_the_quick_one_each_value(pytester: pytest.Pyt
     pytester.runpytest("-p", "no:asyncio").assert_outcomes(passed=15 + 3 + 1)
     quick = pytester.runpytest("-p", "no:asyncio", "-m", "not full")
     quick.assert_outcomes(passed=5 + 3, deselected=10 + 1)
+
+
+LOOPED = """
+import pytest
+from products import looped
+
+SEEN = []
+MANY = 5 * 2 * 4
+
+@pytest.mark.parametrize("row", range(5))
+@pytest.mark.parametrize("one, two", [(1, "a"), pytest.param(2, "b")])
+@looped("column", "abcd", quick=2)
+def test_turns(row, one, two, column, tmp_path):
+    assert not any(tmp_path.iterdir())
+    (tmp_path / "mine").touch()
+    SEEN.append((row, two, column))
+
+@looped("one, two", [(1, 2), (3, 4)])
+@looped("three", [5, 6])
+def test_stacked(one, two, three, monkeypatch):
+    assert not hasattr(pytest, "patched")
+    monkeypatch.setattr(pytest, "patched", True, raising=False)
+    assert (one, two, three) != (3, 4, 6)
+
+def test_what_was_seen():
+    assert len(SEEN) == len(set(SEEN))
+    assert {row for row, _, _ in SEEN} == set(range(5))
+    assert {column for _, _, column in SEEN} == set("abcd")
+    assert len(SEEN) == MANY
+"""
+
+
+def test_a_loop_tries_each_case_and_names_the_one_that_fails(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers =\n    full: long\n")
+    pytester.makeconftest(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n")
+    pytester.makepyfile(LOOPED)
+    whole = pytester.runpytest("-p", "no:asyncio")
+    whole.assert_outcomes(passed=5 * 2 * 2 + 1, failed=1)
+    whole.stdout.fnmatch_lines(["*in the case {'three': 6}*", "*in the case {'one': 3, 'two': 4}*"])
+    pytester.makepyfile(LOOPED.replace("5 * 2 * 4", "5 * 2 * 2"))
+    quick = pytester.runpytest("-p", "no:asyncio", "-m", "not full")
+    quick.assert_outcomes(passed=5 * 2 + 1, failed=1, deselected=5 * 2)

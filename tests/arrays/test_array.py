@@ -14,6 +14,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from products import looped
 from virtual_arrays import (
     PLAIN,
     SHUFFLED,
@@ -218,8 +219,8 @@ def test_each_virtual_operation_is_numpys(folder: Path, build: Any, data: st.Dat
     exactly(np.asarray(found), operation(values))
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments"),
+@looped(
+    "function, arguments",
     [
         (np.squeeze, (0,)),
         (np.transpose, ((0, 0, 1),)),
@@ -325,16 +326,15 @@ INDEXES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", INDEXES)
+@looped("name", INDEXES)
 def test_each_way_to_index_is_numpys(pair: Pair, name: str) -> None:
     values, array = pair
     exactly(array[INDEXES[name]], values[INDEXES[name]])
 
 
-@pytest.mark.parametrize(
+@looped(
     "key",
     [6, -7, (0, 0, 0, 0), [6], [-7], (0, [8]), [True] * 5, np.ones((6, 7), bool), 1.0, "a", [1.0]],
-    ids=str,
 )
 def test_keys_that_numpy_refuses_are_index_errors(pair: Pair, key: Any) -> None:
     values, array = pair
@@ -453,7 +453,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
-@pytest.mark.parametrize("name", FUNCTIONS)
+@looped("name", FUNCTIONS)
 def test_any_other_use_reads_the_values(pair: Pair, name: str) -> None:
     values, array = pair
     function = FUNCTIONS[name]
@@ -585,12 +585,10 @@ def test_a_cast_that_is_not_allowed_is_refused_without_reading(pair: Pair) -> No
         pair[1].astype("i2", casting="safe")
 
 
-@pytest.mark.parametrize(
-    ("one", "two"),
+@looped("one, two",
     [("i2", "i4"), ("i4", "f4"), ("f4", "f8"), ("u1", "i1"), ("i8", "u8"), (">i4", "<i4"),
      ("?", "i2"), ("S3", "S5"), ("U2", "U4"), ("M8[s]", "M8[ns]"), ("m8[D]", "m8[s]"),
-     ("i4", "S3")],
-)  # fmt: skip
+     ("i4", "S3")])  # fmt: skip
 def test_arrays_of_two_dtypes_join_like_numpys(folder: Path, one: str, two: str) -> None:
     first, second = (np.arange(6).astype("i8").reshape(2, 3).astype(kind) for kind in (one, two))
     expected = np.concatenate([first, second])

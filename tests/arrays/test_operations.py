@@ -11,6 +11,7 @@ import dask.array
 import numpy as np
 import pytest
 import xarray as xr
+from products import looped
 from virtual_arrays import counted_reads, no_reads
 
 import virtualds
@@ -98,11 +99,10 @@ OTHERS: dict[str, Callable[[xr.Dataset], Any]] = {
 
 
 # numpy, which both ask, means to give up durations without a unit
-@pytest.mark.product(times=2)
 @pytest.mark.filterwarnings("ignore:The 'generic' unit:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt])
+@looped("compare", [operator.eq, operator.ne, operator.lt])
+@looped("other", OTHERS, quick=3)
 def test_operands_that_cannot_be_compared_are_unequal(
     vds: xr.Dataset, native: xr.Dataset, kind: str, other: str, compare: Any
 ) -> None:
@@ -305,9 +305,8 @@ PADS: dict[str, dict[str, Any]] = {
 HOLDS_GAPS = ("f4", "f8", "i2", "u1", "M8[ns]", "m8[ns]", "packed")
 
 
-@pytest.mark.product
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("which", FILLING)
+@looped("which", FILLING, quick=2)
 def test_crops_and_stretches_are_filled(
     vds: xr.Dataset, native: xr.Dataset, kind: str, which: str
 ) -> None:
@@ -319,9 +318,8 @@ def test_crops_and_stretches_are_filled(
         assert pickle.loads(pickle.dumps(found.data)).same_references(found.data)
 
 
-@pytest.mark.product
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("which", PADS)
+@looped("which", PADS, quick=2)
 def test_borders_are_numpys(vds: xr.Dataset, native: xr.Dataset, kind: str, which: str) -> None:
     assert_alike(lambda ds: ds[kind].pad(time=(1, 2), **PADS[which]), vds, native)
 
@@ -380,9 +378,8 @@ CHUNKED: dict[str, Callable[[xr.Dataset], Any]] = {
 }
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("chunks", [{"time": 5}, {"time": 4, "x": 2}, {}, -1, "auto"], ids=str)
 @pytest.mark.parametrize("which", CHUNKED)
+@looped("chunks", [{"time": 5}, {"time": 4, "x": 2}, {}, -1, "auto"], quick=1)
 def test_chunks_of_dask_are_numpys(
     vds: xr.Dataset, native: xr.Dataset, which: str, chunks: Any
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import looped
 
 from virtualds import ManifestArray, UnsupportedError
 from virtualds.arrays.concatenate import concatenate
@@ -39,8 +40,8 @@ def in_file(path: Path, values: np.ndarray[Any, Any], chunks: tuple[int, ...]) -
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("chunks", "lengths", "grid"),
+@looped(
+    "chunks, lengths, grid",
     [
         ((6, 4, 5), {0: 1}, (6, 1, 1)),
         ((6, 4, 5), {0: 2}, (3, 1, 1)),

@@ -11,6 +11,7 @@ import cftime
 import numpy as np
 import pytest
 import xarray as xr
+from products import looped
 
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
@@ -137,7 +138,7 @@ LINES: dict[str, tuple[list[EraFile], list[tuple[int, int, float, float]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LINES)
+@looped("name", LINES)
 def test_eras_lie_where_their_files_lie(name: str) -> None:
     files, expected = LINES[name]
     assert line(files) == expected
@@ -454,7 +455,7 @@ def test_the_lines_of_a_verification_mend_the_set(tmp_path: Path) -> None:
     assert again.virtual.verify().ok and again.sizes["time"] == 8
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@looped("kind", KINDS)
 def test_a_remedy_names_every_file(kind: str) -> None:
     bad = [Problem(f"{n}.nc", "", None, kind, "so it is") for n in range(3)]
     codes = list_codes(Verification("fingerprint", 3, problems=tuple(bad)))
@@ -484,7 +485,7 @@ def test_many_missing_files_are_taken_out_by_one_line() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@looped("kind", KINDS)
 def test_every_kind_of_problem_has_a_card(kind: str) -> None:
     problem = Problem("a.nc", "", None, kind, "so it is")
     page = parsed(

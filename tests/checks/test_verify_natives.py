@@ -17,7 +17,7 @@ import xarray as xr
 from cases import CASES, Archive, numbers
 from counting_server import counting_server
 from other_sources import OTHERS
-from products import few_quick
+from products import few_quick, looped
 
 import virtualds
 from virtualds import Verification
@@ -110,7 +110,7 @@ OF_INDEXES = {"grib-index"}
 """Parsers of files without values; the values are in files of other parsers."""
 
 
-@pytest.mark.parametrize("parser", sorted({parser.name for parser in PARSERS} - OF_INDEXES))
+@looped("parser", sorted({parser.name for parser in PARSERS} - OF_INDEXES))
 def test_every_parser_names_a_native_reader_that_is_asked_here(parser: str) -> None:
     [natives] = [known.natives for known in PARSERS if known.name == parser]
     assert natives, f"parser {parser!r} names no native reader; give its Parser natives="

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from products import looped
 
 import virtualds
 from virtualds import Verification
@@ -152,7 +153,7 @@ DIFFERENCES: dict[str, tuple[Any, Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DIFFERENCES)
+@looped("name", DIFFERENCES)
 def test_differences_in_any_bit_are_found(name: str) -> None:
     ours, theirs, text = DIFFERENCES[name]
     assert find_difference(np.asarray(ours), np.asarray(theirs)) == text

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from dask.base import tokenize
+from products import looped
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.arrays.concatenate import concatenate
@@ -50,7 +51,7 @@ LOADED: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
 VIEWS = STAY | LOADED
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@looped("view", VIEWS)
 def test_every_view_is_that_of_the_columns(view: str) -> None:
     ours, theirs = VIEWS[view](even()), VIEWS[view](columns())
     assert ours.same(theirs)
@@ -61,7 +62,7 @@ def test_every_view_is_that_of_the_columns(view: str) -> None:
     assert ours.lookup(first) == theirs.lookup(first)
 
 
-@pytest.mark.parametrize("view", STAY)
+@looped("view", STAY)
 def test_a_view_holds_no_columns(view: str) -> None:
     found = STAY[view](even())
     assert not found.is_loaded

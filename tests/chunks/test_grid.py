@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from products import looped
 
 from virtualds import ChunkAxis, ChunkManifest, Fragment
 from virtualds.chunks.alignment import find_mesh_lengths
@@ -188,7 +189,7 @@ def test_one_slab_per_file_takes_at_most_sixteen_bytes() -> None:
     assert axis.nbytes <= 16 * months.size
 
 
-@pytest.mark.parametrize(
+@looped(
     "build",
     [
         lambda: ChunkAxis.regular(-1, 4),

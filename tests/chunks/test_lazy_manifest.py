@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dask.base import tokenize
+from products import looped
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.arrays.concatenate import concatenate
@@ -72,8 +73,8 @@ VIEWS: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
 }
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("pipelines", [True, False])
+@looped("view", VIEWS)
+@looped("pipelines", [True, False])
 def test_a_view_is_that_of_the_columns(view: str, pipelines: bool) -> None:
     lazy = ChunkManifest.of_table(table(pipelines), SHAPE)
     ours, theirs = VIEWS[view](lazy), VIEWS[view](lazy.loaded())

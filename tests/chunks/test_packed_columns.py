@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from products import looped
 
 from virtualds.chunks.columns import SMALL_COLUMN, PackedColumn, narrow, pack, unpack
 
@@ -42,7 +43,7 @@ COLUMNS: dict[str, tuple[Any, Any, float]] = {
 }
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@looped("name", COLUMNS)
 def test_a_column_comes_back_from_few_bytes(name: str) -> None:
     column, steps, bits = COLUMNS[name]
     packed = pack(column, steps)

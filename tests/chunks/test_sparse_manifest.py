@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from dask.base import tokenize
+from products import looped
 
 from virtualds import ChunkManifest, SourceFile
 from virtualds.chunks.columns import COLUMNS, MISSING, Ints
@@ -72,8 +73,8 @@ CHANGES: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("numbers", [[0, 7, 13, 14, 33, 59], list(range(60)), []])
+@looped("change", CHANGES)
+@looped("numbers", [[0, 7, 13, 14, 33, 59], list(range(60)), []])
 def test_it_gives_what_columns_give(change: str, numbers: list[int]) -> None:
     one = sparse(numbers)
     assert_same(CHANGES[change](one), CHANGES[change](one.loaded()))

@@ -15,6 +15,7 @@ import pytest
 from encoded_bytes import CHECKED, CONFIGS, SZIP, encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import looped
 
 from virtualds import FormatError, UnsupportedError
 from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2
@@ -59,7 +60,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 @ALL
-@pytest.mark.parametrize("dtype", DTYPES)
+@looped("dtype", DTYPES)
 def test_decoding_takes_back_encoding(name: str, dtype: str) -> None:
     codec = codec_from_zarr_v2(CONFIGS[name])
     for size in SIZES:
@@ -156,8 +157,8 @@ def damaged_or_right(codec: Codec, data: bytes, original: bytes, decode: Way) ->
 
 @pytest.mark.full
 @ALL
-@WAYS
-@pytest.mark.parametrize("keep", [0, 1, 2, 3, 4, 8, 12, 15, 16, 17, 40, -9, -8, -5, -4, -2, -1])
+@looped("decode", [returned, put])
+@looped("keep", [0, 1, 2, 3, 4, 8, 12, 15, 16, 17, 40, -9, -8, -5, -4, -2, -1])
 def test_a_truncated_chunk_does_not_decode(name: str, decode: Way, keep: int) -> None:
     """Shuffle does not change lengths: the reader compares these."""
     if name.startswith("shuffle") and decode is returned:
@@ -169,8 +170,8 @@ def test_a_truncated_chunk_does_not_decode(name: str, decode: Way, keep: int) ->
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", [*CONFIGS, "szip"])
-@WAYS
-@pytest.mark.parametrize("wrong", [-2, -1, 1, 2, 4096])
+@looped("decode", [returned, put])
+@looped("wrong", [-2, -1, 1, 2, 4096])
 def test_another_length_than_expected_is_refused(name: str, decode: Way, wrong: int) -> None:
     if name.startswith(("shuffle", "fletcher32")) and decode is returned:
         return
@@ -288,7 +289,7 @@ UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNSOUND)
+@looped("name", UNSOUND)
 def test_a_configuration_of_which_no_codec_is_made_is_named(name: str) -> None:
     config, reason = UNSOUND[name]
     with pytest.raises(FormatError, match=f"'{config['id']}'.*{reason}"):
@@ -325,8 +326,8 @@ def test_codecs_that_make_python_objects_give_no_addresses_as_numbers(
         codec.decode(np.array([np.nan, 3.0]).tobytes(), nbytes)
 
 
-@pytest.mark.parametrize("nbytes", [1280, None])
-@pytest.mark.parametrize("keep", [-1, -100, 60, 5, 4])
+@looped("nbytes", [1280, None])
+@looped("keep", [-1, -100, 60, 5, 4])
 def test_szip_of_a_truncated_stream_shows_no_other_memory(nbytes: int | None, keep: int) -> None:
     """libaec leaves what it has no bits for as it was."""
     codec = codec_from_zarr_v2(SZIP)
@@ -341,9 +342,9 @@ SCANLINES = [(15, 8), (33, 32), (100, 16), (255, 2), (4095, 32)]
 """Pixels of a scanline and of a block, of which the first is no multiple."""
 
 
-@pytest.mark.parametrize("mask", [141, 169])
-@pytest.mark.parametrize("bits", [4, 8, 12, 16, 24, 32, 64])
 @pytest.mark.parametrize(("scanline", "block"), SCANLINES)
+@looped("mask", [141, 169])
+@looped("bits", [4, 8, 12, 16, 24, 32, 64])
 def test_szip_of_scanlines_that_are_no_whole_blocks_is_decoded_or_refused(
     scanline: int, block: int, bits: int, mask: int
 ) -> None:
@@ -370,8 +371,8 @@ def test_szip_of_a_stream_for_other_scanlines_is_refused() -> None:
         codec_from_zarr_v2(SZIP | {"pixels_per_scanline": 255}).decode(there, len(data))
 
 
-@pytest.mark.parametrize("block", [0, -8, 7])
-@pytest.mark.parametrize("scanline", [0, -5, 33, 2**31 - 1])
+@looped("block", [0, -8, 7])
+@looped("scanline", [0, -5, 33, 2**31 - 1])
 def test_parameters_that_szip_cannot_have_are_damage(scanline: int, block: int) -> None:
     codec = codec_from_zarr_v2(SZIP | {"pixels_per_block": block, "pixels_per_scanline": scanline})
     with pytest.raises(CodecError, match="szip"):
@@ -558,8 +559,8 @@ def test_streams_of_zfpy_are_read_as_zfpy_reads_them(dtype: str) -> None:
         assert bytes(codec.decode(bytes.fromhex(stream), nbytes)) == values.tobytes()
 
 
-@pytest.mark.parametrize("shape", [(70,), (7, 10), (4, 5, 6), (2, 3, 4, 5), (1, 9)], ids=str)
-@pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8"])
+@looped("shape", [(70,), (7, 10), (4, 5, 6), (2, 3, 4, 5), (1, 9)])
+@looped("dtype", ["i4", "i8", "f4", "f8"])
 def test_zfp_without_loss_is_taken_back(dtype: str, shape: tuple[int, ...]) -> None:
     values = np.cumsum(np.arange(np.prod(shape)) % 7).reshape(shape).astype(dtype)
     stream = imagecodecs.zfp_encode(values)
@@ -653,10 +654,11 @@ def unshuffle(data: bytes, out: Any, itemsize: int) -> None:
     Shuffle(itemsize).decode_into(data, out)
 
 
-@pytest.mark.parametrize(
-    "way", [unshuffle, unshuffle_portably, unshuffle_by_planes], ids=lambda way: way.__name__
+@looped(
+    "way",
+    [unshuffle, unshuffle_portably, unshuffle_by_planes],
 )
-@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 255, 256, 300])
+@looped("itemsize", [1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 255, 256, 300])
 def test_all_ways_to_unshuffle_agree_with_numcodecs(way: Any, itemsize: int) -> None:
     for count in (1, 2, 15, 16, 17, 31, 33, 255, 10_001):
         data = np.random.default_rng(count).bytes(count * itemsize)
@@ -673,8 +675,8 @@ def test_chunks_too_large_for_blosc_are_unshuffled() -> None:
     assert out.tobytes() == data
 
 
-@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 8, 16])
-@pytest.mark.parametrize("extra", range(4))
+@looped("itemsize", [1, 2, 3, 4, 8, 16])
+@looped("extra", range(4))
 def test_trailing_bytes_of_a_shuffle_stay_where_they_are(itemsize: int, extra: int) -> None:
     whole = np.random.default_rng(itemsize).bytes(10 * itemsize)
     tail = b"xyz"[: min(extra, itemsize - 1)]
@@ -709,8 +711,8 @@ def test_the_checksum_is_that_of_numcodecs(data: bytes) -> None:
     assert fletcher32(data) == checksum(data)
 
 
-@pytest.mark.parametrize("byte", [0, 1, 0x7F, 0x80, 0xFE, 0xFF])
 @pytest.mark.parametrize("size", [1, 2, 3, 719, 720, 721, 1440, 7201, 2 * 65535, 10**6 + 1])
+@looped("byte", [0, 1, 0x7F, 0x80, 0xFE, 0xFF])
 def test_the_checksum_of_one_byte_repeated(byte: int, size: int) -> None:
     """Sums that are multiples of 65535 are where ways to reduce them part."""
     data = bytes([byte]) * size

@@ -14,6 +14,7 @@ import pytest
 from filtered_chunks import FILTERS, SHAPES, WHOLE, Filter, codecs_of, raw_chunks, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import looped
 
 import virtualds
 from virtualds import UnsupportedError
@@ -284,7 +285,7 @@ def test_the_configuration_survives(name: str, encoded_chunks: dict[str, Any]) -
     assert bytes(codec_from_zarr_v2(config).decode(raw, nbytes)) == bytes(codec.decode(raw, nbytes))
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@looped("name", FILTERS)
 def test_the_names_of_imagecodecs_mean_what_imagecodecs_means(
     name: str, encoded_chunks: dict[str, Any]
 ) -> None:
@@ -307,7 +308,7 @@ def test_another_length_than_expected_is_refused(name: str, encoded_chunks: dict
 
 @pytest.mark.full
 @NAMES
-@pytest.mark.parametrize("keep", [0, 1, 3, 4, 8, 11, 12, 16, 20, 25, 40, -40, -9, -4, -2])
+@looped("keep", [0, 1, 3, 4, 8, 11, 12, 16, 20, 25, 40, -40, -9, -4, -2])
 def test_a_truncated_chunk_does_not_decode(
     name: str, keep: int, encoded_chunks: dict[str, Any]
 ) -> None:
@@ -377,8 +378,8 @@ def test_zfp_of_a_big_endian_machine_is_what_hdf5_reads(
         np.testing.assert_array_equal(virtualds.open_virtual_dataset(entry)["v"], expected)
 
 
-@pytest.mark.parametrize(
-    ("number", "values", "match"),
+@looped(
+    "number, values, match",
     [
         (5, (), "nbit"),
         (5, (8, 0, 7, 1, 4, 0, 30, 3), "30 bits above 3 do not fit into 32"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import looped
 
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.codec import CodecError
@@ -41,11 +42,11 @@ def member(data: bytes, method: int, streamed: bool = False, zip64: bool = False
 METHODS = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}
 
 
-@pytest.mark.parametrize("zip64", [False, True])
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("data", [b"", b"abc", DATA, np.random.default_rng(1).bytes(70_000)])
-@pytest.mark.parametrize("skip", [0, 2])
+@looped("zip64", [False, True])
+@looped("streamed", [False, True])
+@looped("method", METHODS)
+@looped("data", [b"", b"abc", DATA, np.random.default_rng(1).bytes(70_000)])
+@looped("skip", [0, 2])
 def test_members_decode_to_what_was_written(
     skip: int, data: bytes, method: str, streamed: bool, zip64: bool
 ) -> None:

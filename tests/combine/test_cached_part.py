@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 from cases import CASES, Archive
 from memory import peak
+from products import looped
 from trees import TREES, Forest
 
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, bounds
@@ -89,7 +90,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert found.xindexes[name].equals(index)
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_every_kind_of_file_is_kept_as_it_was_opened(name: str, archive: Archive) -> None:
     with warnings.catch_warnings():
         # what xarray says of some, opening the file or decoding dates of a model

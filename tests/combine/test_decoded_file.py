@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 from archives import DEFAULTS, JOINED, KINDS, Archives
 from builds import assert_same
-from products import few_quick
+from products import few_quick, looped
 
 import virtualds
 from virtualds.combine.alike_files import NeedsFullCombineError
@@ -121,8 +121,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], Make]] = {
 days = np.datetime64("2000-01-01", "ns") + np.arange(20) * np.timedelta64(1, "D")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-@pytest.mark.parametrize("which", OPTIONS)
+@looped("size", [1, 2, 3, 7])
+@looped("which", OPTIONS)
 def test_options_mean_what_they_mean_to_xarray(which: str, size: int) -> None:
     options, made = OPTIONS[which]
     combination = Combination("nested", "time", DEFAULTS | options)
@@ -165,8 +165,8 @@ NOT_CERTAIN: dict[str, tuple[dict[str, Any], Make]] = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
-@pytest.mark.parametrize("which", NOT_CERTAIN)
+@looped("size", [1, 2, 7])
+@looped("which", NOT_CERTAIN)
 def test_xarray_combines_files_under_uncertain_options(which: str, size: int) -> None:
     options, made = NOT_CERTAIN[which]
     combination = Combination("nested", "time", DEFAULTS | options)
@@ -218,8 +218,8 @@ DIFFERENT: dict[str, xr.Dataset] = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-@pytest.mark.parametrize("which", DIFFERENT)
+@looped("size", [1, 2, 5])
+@looped("which", DIFFERENT)
 def test_a_dataset_that_is_not_alike_is_found(which: str, size: int) -> None:
     datasets = [day(0), day(1), day(2), DIFFERENT[which], day(4)]
     with pytest.raises(NeedsFullCombineError):

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from products import looped
 
 from virtualds import CombineError, FromAttribute, FromName
 from virtualds.combine.file_coordinates import FileCoordinates
@@ -25,8 +26,8 @@ def date(text: str) -> np.datetime64:
     return np.datetime64(text, "ns")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "form", "name", "value"),
+@looped(
+    "pattern, form, name, value",
     [
         (YEAR_MONTH, None, "sst_200102_v2.nc", date("2001-02-01")),
         (r"(?P<year>\d{4})", None, "sst_2001.nc", date("2001-01-01")),
@@ -81,8 +82,8 @@ def test_a_pattern_without_a_meaning_is_refused_at_once(pattern: str, form: Any,
     assert repr(pattern) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("source", "url", "says"),
+@looped(
+    "source, url, says",
     [
         (FromName(YEAR_MONTH), "file:///d/chl_2001.nc", r"is not found in 'chl_2001\.nc'"),
         (FromName(YEAR_MONTH), "file:///sst_200101/a.nc", r"is not found in 'a\.nc'"),
@@ -120,8 +121,8 @@ def test_an_impossible_source_of_a_coordinate_is_refused() -> None:
         FileCoordinates({"time": "sst"})  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize(
-    ("source", "value"),
+@looped(
+    "source, value",
     [
         (FromAttribute("realization"), np.int32(3)),
         (FromAttribute("start", format="%Y-%m-%d"), date("2001-02-03")),

@@ -14,6 +14,7 @@ import xarray as xr
 from alike_reference import ReadEach, reading_together
 from builds import assert_same, assert_same_set
 from days import CASES, FILES, FilesOf, day, timed
+from products import looped, named_case
 
 import virtualds
 from virtualds.chunks.tables import RecordCache
@@ -69,9 +70,8 @@ def check_same(paths: Any, **options: Any) -> None:
     assert reports[0] == reports[1]
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES)
+@looped("way", WAYS, quick=1)
 def test_every_case_is_as_if_opened_one_by_one(
     case: str, way: str, files_of: FilesOf, each: ReadEach
 ) -> None:
@@ -109,10 +109,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ["days", "descriptions of the day", "a scalar that differs"])
 @pytest.mark.parametrize("options", OPTIONS)
+@looped("way", WAYS, quick=1)
 def test_every_option_is_as_if_opened_one_by_one(
     options: str, case: str, way: str, files_of: FilesOf, each: ReadEach
 ) -> None:
@@ -410,10 +409,9 @@ READ_AS_ONE = {
 }
 
 
-@pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("kind", FOREST)
 def test_trees_are_joined_as_xarray_joins_them(
-    kind: str, order: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [tmp_path / f"{number}.nc" for number in range(FILES)]
     for number, path in enumerate(paths):
@@ -423,27 +421,31 @@ def test_trees_are_joined_as_xarray_joins_them(
             dataset.to_netcdf(path, mode="a", group=group, engine="h5netcdf")
     options: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "equals"}
     options |= {"join": "outer", "combine_attrs": "override"}
-    results: list[Any] = []
 
-    def build() -> xr.DataTree:
+    def build(order: int) -> xr.DataTree:
         return virtualds.open_virtual_mfdatatree(paths[::order], concat_dim="time").load()
 
-    def combine() -> xr.DataTree:
-        # where groups do not agree about it, files stay in the order in which they are given
-        ordered = paths[::order] if kind == "coordinates that differ" else paths
-        trees = [xr.open_datatree(path, engine="h5netcdf") for path in ordered]
+    def combine(order: int) -> xr.DataTree:
+        trees = [xr.open_datatree(path, engine="h5netcdf") for path in paths[::order]]
         return xr.combine_nested(trees, concat_dim="time", **options).load()
 
-    for make in (combine, build):
+    def result(make: Callable[[int], xr.DataTree], order: int) -> Any:
         try:
-            results.append(make())
+            return make(order)
         except (ValueError, virtualds.VirtualdsError) as error:
-            results.append(error)
-    expected, found = results
-    assert isinstance(found, xr.DataTree) == isinstance(expected, xr.DataTree), results
-    if isinstance(found, xr.DataTree):
-        xr.testing.assert_identical(found, expected)
-        assert found.groups == expected.groups
+            return error
+
+    expected = result(combine, 1)
+    for order in (1, -1):
+        # where groups do not agree about it, files stay in the order in which they are given
+        if order < 0 and kind == "coordinates that differ":
+            expected = result(combine, order)
+        with named_case({"order": order}):
+            found = result(build, order)
+            assert isinstance(found, xr.DataTree) == isinstance(expected, xr.DataTree), found
+            if isinstance(found, xr.DataTree):
+                xr.testing.assert_identical(found, expected)
+                assert found.groups == expected.groups
     if kind in READ_AS_ONE:
 
         def opened(*args: Any) -> Any:
@@ -451,7 +453,9 @@ def test_trees_are_joined_as_xarray_joins_them(
 
         monkeypatch.setattr(file_batch, "open_group", opened)
         monkeypatch.setattr(Build, "combine", opened)
-        xr.testing.assert_identical(build(), expected)
+        for order in (1, -1):
+            with named_case({"order": order}):
+                xr.testing.assert_identical(build(order), expected)
 
 
 def test_trees_of_several_structures_stay_as_given_where_they_fall(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
+from products import looped
 
 from virtualds.combine.ordering import DimensionLine, FileStretch
 
@@ -20,8 +21,8 @@ def calendar(*days: int, name: str = "360_day") -> pd.Index[Any]:
     return xr.date_range("2000-01-01", periods=40, calendar=name, use_cftime=True)[list(days)]
 
 
-@pytest.mark.parametrize(
-    ("indexes", "order"),
+@looped(
+    "indexes, order",
     [
         ([[4, 5], [1, 2, 3], [6]], [1, 0, 2]),
         ([[1, 2], [3, 4], [5, 6]], [0, 1, 2]),
@@ -66,8 +67,8 @@ def test_different_calendars_have_no_order() -> None:
     assert line.find_order().tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("indexes", "order", "pieces"),
+@looped(
+    "indexes, order, pieces",
     [
         # spin-up, a day of 25 hours, a file twice
         ([[1, 2, 3, 4], [3, 4, 5]], [0, 1], [(0, 0, 4), (1, 2, 3)]),

@@ -15,7 +15,7 @@ import fsspec
 import pytest
 import xarray as xr
 from cases import CASES, Archive
-from products import few_quick
+from products import few_quick, looped
 
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, UnsupportedError
@@ -159,7 +159,7 @@ MANY: dict[str, Callable[[list[Path]], tuple[Any, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("which", MANY)
+@looped("which", MANY)
 def test_many_files_are_one_dataset(which: str, archive_files: list[Path]) -> None:
     paths, options = MANY[which](archive_files)
     found = open_many(paths, **options)

@@ -18,6 +18,7 @@ import pytest
 import xarray as xr
 from cases import CASES, Archive
 from counting_server import counting_server
+from products import looped
 
 import virtualds
 from virtualds import FormatError, ReadError
@@ -69,7 +70,7 @@ GUESSES: dict[str, tuple[Any, bool]] = {
 }
 
 
-@pytest.mark.parametrize("which", GUESSES)
+@looped("which", GUESSES)
 def test_suffixes_of_reference_sets_are_recognised(which: str) -> None:
     name, ours = GUESSES[which]
     # none of these files exists: opening them would fail
@@ -184,7 +185,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("which", OPTIONS)
+@looped("which", OPTIONS)
 def test_options_mean_what_they_mean_to_the_native_engine(which: str, archive: Archive) -> None:
     name, options = OPTIONS[which]
     found = lazy(archive.path(name), **options).load()
@@ -225,8 +226,8 @@ OF_TIMES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
-@pytest.mark.parametrize("which", OF_TIMES)
+@looped("chunks", [None, {}])
+@looped("which", OF_TIMES)
 def test_options_mean_the_same_for_times(which: str, chunks: Any, tmp_path: Path) -> None:
     path, options = tmp_path / "times.nc", {"chunks": chunks, **OF_TIMES[which]}
     write_times(path)

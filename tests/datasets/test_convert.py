@@ -16,7 +16,7 @@ import xarray as xr
 from archives import KINDS, Archives
 from cases import CASES
 from daily_files import append, days, native, opened, virtual, written
-from products import few_quick
+from products import few_quick, looped
 from transforms import assert_identical
 
 import virtualds
@@ -103,7 +103,7 @@ def test_every_case_survives_all_formats_in_turn(name: str, tmp_path: Path) -> N
     assert_identical(virtualds.open_virtual_dataset(last).virtual.load(), opened(last).load())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@looped("name", KINDS)
 def test_references_that_a_format_cannot_hold_are_refused(
     name: str, archives: Archives, tmp_path: Path
 ) -> None:

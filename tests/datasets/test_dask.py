@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from dask.base import tokenize
+from products import looped
 
 import virtualds
 from virtualds import ManifestArray, ReadError
@@ -77,8 +78,8 @@ OPENERS: dict[str, Callable[[xr.Dataset, Path, Any], xr.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("name", ARCHIVES)
+@looped("opener", OPENERS)
+@looped("name", ARCHIVES)
 def test_blocks_are_the_stored_chunks(name: str, opener: str, tmp_path: Path) -> None:
     ds, values = joined(name, tmp_path)
     ds.virtual.to_manifest(tmp_path / "refs.zarr")
@@ -90,8 +91,8 @@ def test_blocks_are_the_stored_chunks(name: str, opener: str, tmp_path: Path) ->
 OPENERS_AUTO = OPENERS | {"chunk": lambda ds, path, chunks: ds.chunk(chunks)}
 
 
-@pytest.mark.parametrize("opener", OPENERS_AUTO)
-@pytest.mark.parametrize("name", ARCHIVES)
+@looped("opener", OPENERS_AUTO)
+@looped("name", ARCHIVES)
 def test_automatic_blocks_are_whole_chunks_near_the_size_that_dask_wants(
     name: str, opener: str, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, numbers
+from products import looped
 from virtual_arrays import path_of, virtual
 
 import virtualds
@@ -106,8 +107,8 @@ def test_dropped_variables_are_not_parsed(path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
+@looped("name", CASES)
 def test_without_decoding_values_are_as_stored(name: str, archive: Archive) -> None:
     case = CASES[name]
     ds = open_virtual_dataset(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from products import looped
 
 import virtualds
 from virtualds import ManifestArray
@@ -47,8 +48,8 @@ LOADED: dict[str, Any] = {"default": None, "nothing": [], "everything": "*"}
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("loadable", LOADED)
 @pytest.mark.parametrize("name", CASES)
+@looped("loadable", LOADED)
 def test_the_second_file_is_as_the_first(archive: Archive, name: str, loadable: str) -> None:
     def opened() -> xr.Dataset:
         return virtualds.open_virtual_dataset(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import xarray as xr
 from click.testing import CliRunner
+from products import looped
 
 import virtualds
 from virtualds_cli.program import main
@@ -67,7 +68,7 @@ def content(path: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in files if file.is_file()}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@looped("way", WAYS)
 def test_a_set_is_created_and_replaced_only_on_request(
     way: str, archive_files: list[Path], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -21,9 +22,15 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / f"refs{SUFFIXES[request.param]}"
 
 
+@pytest.fixture(scope="module")
+def written_once(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("days")
+    return [written(folder, f"{n}", days(4 * n)) for n in range(2)]
+
+
 @pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
-    return [written(tmp_path, f"{n}", days(4 * n)) for n in range(2)]
+def files(written_once: list[Path], tmp_path: Path) -> list[Path]:
+    return [Path(shutil.copy(path, tmp_path)) for path in written_once]
 
 
 NAMES = {

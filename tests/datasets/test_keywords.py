@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from products import looped
 
 import virtualds
 from virtualds.options import get_options
@@ -120,7 +121,7 @@ KEYWORDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", KEYWORDS)
+@looped("name", KEYWORDS)
 def test_an_unknown_keyword_is_refused_before_files_are_opened(name: str, tmp_path: Path) -> None:
     message, call = KEYWORDS[name]
     with pytest.raises(TypeError) as caught:
@@ -145,8 +146,8 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("call", ["build", "diagnose"])
-@pytest.mark.parametrize("name", VALUES)
+@looped("call", ["build", "diagnose"])
+@looped("name", VALUES)
 def test_an_impossible_value_is_refused_before_files_are_opened(name: str, call: str) -> None:
     options, message = VALUES[name]
     if call == "diagnose":
@@ -228,9 +229,7 @@ ANSWERED = {("to_manifest", "None"), ("zarr_store", "a dataset")}
 """Calls that mean something: a dict of references, and a dataset that was never written."""
 
 
-@pytest.mark.parametrize(
-    ("opener", "wrong"), [(a, b) for a in OPENERS for b in PATHS if (a, b) not in ANSWERED]
-)
+@looped("opener, wrong", [(a, b) for a in OPENERS for b in PATHS if (a, b) not in ANSWERED])
 def test_an_argument_that_is_no_path_is_refused_by_type(
     opener: str, wrong: str, tmp_path: Path
 ) -> None:
@@ -260,7 +259,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@looped("name", OPTIONS)
 def test_an_option_of_a_wrong_type_is_named(name: str, tmp_path: Path) -> None:
     options, message = OPTIONS[name]
     with pytest.raises((TypeError, ValueError), match=message):
@@ -348,9 +347,8 @@ OTHERWISE_NAMED = {"to": "path", "attrs_file": "path"}
 """What messages call arguments that are told of as what they are."""
 
 
-@pytest.mark.parametrize(
-    ("call", "keyword"),
-    [(call, keyword) for call, (_, wrong) in WRONG.items() for keyword in wrong],
+@looped(
+    "call, keyword", [(call, keyword) for call, (_, wrong) in WRONG.items() for keyword in wrong]
 )
 def test_a_wrong_value_is_reported_with_its_keyword(
     call: str, keyword: str, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,25 @@ NOPE: dict[str, Any] = {"loadable_variables": ["time", "nope"]}
 MANY: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 
 
-@pytest.fixture(params=[1, 12], ids=["one file", "many files"])
-def files(request: pytest.FixtureRequest, tmp_path: Path, archive_files: list[Path]) -> list[Path]:
+@pytest.fixture(scope="module", params=[1, 12], ids=["one file", "many files"])
+def months(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    archive_files: list[Path],
+) -> list[Path]:
     """Files of months, as many as are joined as datasets or as they are stored."""
+    folder = tmp_path_factory.mktemp("months")
     found = []
     for number in range(request.param):
         with xr.open_dataset(archive_files[0]) as year:
-            found.append(tmp_path / f"{number:02d}.nc")
+            found.append(folder / f"{number:02d}.nc")
             year.isel(time=[number]).to_netcdf(found[-1])
     return found
+
+
+@pytest.fixture
+def files(months: list[Path], tmp_path: Path) -> list[Path]:
+    return [Path(shutil.copy(path, tmp_path)) for path in months]
 
 
 OPENERS: dict[str, Callable[..., Any]] = {

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from products import looped
 
 import virtualds
 from virtualds import UnsupportedError
@@ -126,8 +127,8 @@ WRITTEN: dict[str, tuple[Make, bool]] = {
 }
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("name", WRITTEN)
+@looped("suffix", SUFFIXES)
+@looped("name", WRITTEN)
 def test_values_come_back(name: str, suffix: str, tmp_path: Path) -> None:
     make, decode_cf = WRITTEN[name]
     dataset, target = make(tmp_path), tmp_path / f"refs{suffix}"
@@ -224,8 +225,8 @@ REFUSED: dict[str, tuple[Make, str]] = {
 }
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("name", REFUSED)
+@looped("suffix", SUFFIXES)
+@looped("name", REFUSED)
 def test_values_without_a_form_in_sets_are_refused(name: str, suffix: str, tmp_path: Path) -> None:
     make, reason = REFUSED[name]
     dataset, target = make(tmp_path), tmp_path / f"refs{suffix}"

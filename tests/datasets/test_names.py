@@ -12,6 +12,7 @@ import fsspec
 import pytest
 import xarray as xr
 import zarr
+from products import looped
 from transforms import assert_identical
 
 import virtualds
@@ -245,7 +246,7 @@ def _(work: Work) -> None:
     assert zarr.open_group(virtualds.zarr_store(work.vds), mode="r")["t"].shape == (12, 6, 8)
 
 
-@pytest.mark.parametrize("there", CASES)
+@looped("there", CASES)
 def test_the_row_holds(there: str, tmp_path: Path, archive_files: list[Path]) -> None:
     CASES[there](Work(tmp_path, archive_files))
 

@@ -1,4 +1,4 @@
-"""Eight processes append to one set: what was acknowledged is there, whatever happens meanwhile."""
+"""Four processes append to one set: what was acknowledged is there, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from virtualds.source_file import StorageOptions
 
 pytestmark = pytest.mark.full
 
-WRITERS = 8
-ROUNDS = 2
+WRITERS = 4
+ROUNDS = 4
 """Appends of each writer; `racing_writers` takes more by hand."""
 NUMBERS = set(range(WRITERS * ROUNDS))
 

@@ -18,6 +18,7 @@ import xarray as xr
 from cases import netcdf
 from counting_server import counting_server
 from daily_files import SUFFIXES
+from products import looped
 from transforms import assert_identical
 from trees import TREES, Forest, parts_of_a_model, written_by_xarray
 
@@ -79,8 +80,8 @@ def test_a_tree_is_what_xarray_opens(name: str, opener: str, forest: Forest) -> 
     same(found, forest.native(name))
 
 
-@pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("name", [name for name in TREES if TREES[name].engine == "netcdf4"])
+@looped("opener", OPENERS)
+@looped("name", [name for name in TREES if TREES[name].engine == "netcdf4"])
 def test_encoding_is_what_xarray_says(name: str, opener: str, forest: Forest) -> None:
     path = forest.path(name)
     with xr.open_datatree(path, engine=TREES[name].engine, **TREES[name].options) as native:
@@ -100,7 +101,7 @@ def unlimited(node: xr.DataTree) -> set[Any]:
     return set(node.encoding.get("unlimited_dims", ()))
 
 
-@pytest.mark.parametrize("name", TREES)
+@looped("name", TREES)
 def test_groups_open_one_by_one_as_well(name: str, forest: Forest) -> None:
     case, path = TREES[name], forest.path(name)
     native = xr.open_groups(path, engine=case.engine, **case.options)

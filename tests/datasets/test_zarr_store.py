@@ -18,6 +18,7 @@ import pytest
 import xarray as xr
 from archives import KINDS, Archives
 from cases import CASES, Archive
+from products import looped
 from transforms import TRANSFORMS, without_gaps
 from virtual_arrays import counted_reads
 
@@ -91,9 +92,8 @@ def compare(found: xr.Dataset, expected: xr.Dataset, name: str = "") -> None:
 
 
 @pytest.mark.full
-@pytest.mark.product
-@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+@looped("suffix", SUFFIXES)
 def test_xarray_makes_of_the_store_what_it_makes_of_the_file(
     name: str, suffix: str, archive: Archive
 ) -> None:
@@ -125,9 +125,8 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
     return Archives(tmp_path_factory.mktemp("archives"))
 
 
-@pytest.mark.product(times=2)
-@pytest.mark.parametrize("transform", ["identity", "isel_slice", "isel_positions", "concat"])
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in SETS_DIFFER])
+@looped("transform", ["identity", "isel_slice", "isel_positions", "concat"])
 def test_archives_that_zarr_cannot_describe_are_decoded(
     name: str, transform: str, archives: Archives
 ) -> None:
@@ -209,8 +208,8 @@ REQUESTS = {
 }
 
 
-@pytest.mark.parametrize("request_", REQUESTS)
-@pytest.mark.parametrize("form", ["referenced", "checked", "inline", "decoded", "values"])
+@looped("request_", REQUESTS)
+@looped("form", ["referenced", "checked", "inline", "decoded", "values"])
 def test_parts_of_chunks(form: str, request_: str, tmp_path: Path) -> None:
     array = array_in(tmp_path / "a", checksums=form == "checked")
     values = array.read()[:4]

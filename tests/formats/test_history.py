@@ -163,7 +163,7 @@ def test_a_change_of_attributes_names_the_manifests_that_are_there(
     assert found["a"][:, 0, 0].values.tolist() == list(range(12))
 
 
-@pytest.mark.parametrize("nights", [90, pytest.param(1000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("nights", [90, pytest.param(520, marks=pytest.mark.full)])
 def test_a_long_history_opens_in_one_request(nights: int, nightly: Nightly) -> None:
     nightly.append(nights)
     with counting_server(nightly.folder) as (url, counts):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from peers import peer
+from products import looped
 
 import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
@@ -93,7 +94,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 # ---------------------------------------------------------------------- what stays as it is
 
 
-@pytest.mark.parametrize("which", VALUES)
+@looped("which", VALUES)
 def test_a_value_comes_back_as_it_was(which: str) -> None:
     plain, types = to_json({"a": VALUES[which]})
     text = json.dumps([plain, types], allow_nan=False)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from products import looped
 from range_server import range_server
 from transforms import assert_identical, without_gaps
 
@@ -32,7 +33,7 @@ ONLY_IN_V2 = {"compound_types_within_others"}
 """Cases with arrays in compound types, for which Zarr v3 has no plain form."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_every_case_that_v2_metadata_hold_is_held_by_v3_metadata(
     name: str, archive: Archive
 ) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, numbers
+from products import looped
 from range_server import range_server
 from registered_codecs import Case
 from transforms import without_gaps
@@ -83,7 +84,7 @@ def lazy(path: Path, **options: Any) -> xr.Dataset:
 # ---------------------------------------------------------------------- read(write(g)) == g
 
 
-@pytest.mark.parametrize("name", CAN_BE_HELD)
+@looped("name", CAN_BE_HELD)
 def test_a_group_survives_being_written(name: str, archive: Archive, tmp_path: Path) -> None:
     group = open_group(Location.of(archive.path(name)), OpenOptions(CASES[name].group))
     written(group, tmp_path / "refs.json")
@@ -134,7 +135,7 @@ def _references(data: Any) -> Any:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", CAN_BE_HELD)
+@looped("name", CAN_BE_HELD)
 def test_a_set_that_is_read_and_written_again_stays_the_same(
     name: str, archive: Archive, tmp_path: Path
 ) -> None:
@@ -146,9 +147,8 @@ def test_a_set_that_is_read_and_written_again_stays_the_same(
 
 
 @pytest.mark.full
-@pytest.mark.product
-@pytest.mark.parametrize("loadable", [None, []])
 @pytest.mark.parametrize("name", CASES)
+@looped("loadable", [None, []])
 def test_the_document_is_strict_json_of_version_1(
     name: str, loadable: Any, archive: Archive, tmp_path: Path
 ) -> None:
@@ -515,7 +515,7 @@ def test_a_compression_bomb_is_a_format_error(
         virtualds.open_virtual_dataset(tmp_path / "refs.json", parser="kerchunk-json")
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@looped("spelling", SPELLINGS)
 def test_every_spelling_is_read(spelling: str, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"x" * HEADER + VALUES.tobytes())
     (tmp_path / "whole.bin").write_bytes(VALUES.tobytes())
@@ -684,7 +684,7 @@ NONSENSE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("which", NONSENSE)
+@looped("which", NONSENSE)
 def test_nonsense_is_a_format_error_that_names_the_set(which: str, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"x" * HEADER + VALUES.tobytes())
     (tmp_path / "refs.json").write_text(json.dumps(NONSENSE[which]))
@@ -753,7 +753,7 @@ LOCAL_IN_DISGUISE = [
 ]
 
 
-@pytest.mark.parametrize("url", LOCAL_IN_DISGUISE)
+@looped("url", LOCAL_IN_DISGUISE)
 def test_a_remote_set_may_not_refer_to_local_files(url: str, tmp_path: Path) -> None:
     (tmp_path / "refs.json").write_text(json.dumps(refs(url)))
     with (
@@ -832,7 +832,7 @@ def test_a_set_is_written_to_and_read_from_any_store(memory: Any, archive: Archi
 # ---------------------------------------------------------------------- inline values
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_loaded_variables_are_held_inline(name: str, archive: Archive, tmp_path: Path) -> None:
     native = archive.native(name)
     native.virtual.to_manifest(tmp_path / "refs.json")
@@ -863,7 +863,7 @@ def test_many_missing_chunks_of_a_fill_without_attribute_are_refused(tmp_path: P
 # ---------------------------------------------------------------------- detection
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@looped("spelling", SPELLINGS)
 def test_every_spelling_is_detected(spelling: str) -> None:
     document = SPELLINGS[spelling]("/data.bin")
     for indent in (None, 2):
@@ -914,8 +914,8 @@ NO_BYTES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("form", [0, 1], ids=["version 0", "version 1"])
-@pytest.mark.parametrize("name", NO_BYTES)
+@looped("form", [0, 1])
+@looped("name", NO_BYTES)
 def test_references_to_nothing_are_missing_chunks(name: str, form: int, tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"abcd")
     array = {"zarr_format": 2, "shape": [12], "chunks": [4], "dtype": "|u1", "order": "C"}

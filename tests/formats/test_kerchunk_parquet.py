@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import xarray as xr
 from cases import CASES, Archive
-from products import few_quick
+from products import few_quick, looped
 from range_server import range_server
 from transforms import without_gaps
 
@@ -118,7 +118,7 @@ def test_both_formats_of_kerchunk_hold_the_same(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_loaded_variables_are_held_inline(name: str, archive: Archive, tmp_path: Path) -> None:
     native = archive.native(name)
     native.virtual.to_manifest(tmp_path / "refs.parq")
@@ -517,7 +517,7 @@ TABLES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("which", TABLES)
+@looped("which", TABLES)
 def test_every_spelling_is_read(which: str, tmp_path: Path) -> None:
     path = by_hand(tmp_path, TABLES[which])
     np.testing.assert_array_equal(lazy(path, mask_and_scale=False)["v"].values, VALUES)

@@ -12,6 +12,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+from products import looped
 from zarr_stores import write_good_and_bad
 
 import virtualds
@@ -106,7 +107,7 @@ def assert_decided(path: Path) -> None:
     np.testing.assert_array_equal(lazy.good, [1, 2, 3])
 
 
-@pytest.mark.parametrize(("form", "what"), CASES)
+@looped("form, what", CASES)
 def test_of_attributes_that_mean_nothing_on_error_decides(
     form: str, what: str, tmp_path: Path
 ) -> None:

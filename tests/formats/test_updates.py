@@ -31,6 +31,7 @@ from conftest import write_year
 from fsspec.implementations.memory import MemoryFileSystem
 from large_sets import METADATA, counted
 from object_stores import OBJECT_STORES, make_bucket
+from products import looped
 
 import virtualds
 from virtualds import ChunkManifest, ConflictError, ManifestArray, ReadError, UnsupportedError
@@ -291,9 +292,8 @@ VALUES: dict[str, Callable[[int, int], xr.Dataset]] = {
 }  # fmt: skip
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("cuts", [(3, 7, 8), (1, 2, 9), (5, 6, 7), (0, 4, 5)], ids=str)
-@pytest.mark.parametrize("what", VALUES)
+@looped("cuts", [(3, 7, 8), (1, 2, 9), (5, 6, 7), (0, 4, 5)])
+@looped("what", VALUES)
 def test_values_in_memory_grow_at_their_end(
     what: str, cuts: tuple[int, ...], tmp_path: Path
 ) -> None:

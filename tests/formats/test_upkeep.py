@@ -34,7 +34,7 @@ from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.stores.local import LocalStore
 
 SUFFIXES = ["json", "json.gz", "parquet", "zarr"]
-DAYS = 120
+DAYS = 40
 
 
 def references(url: Any, **how: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import zarr
 from archives import KINDS, Archives
 from cases import CASES, Archive
 from independent_reader import Set, Unknown
-from products import few_quick
+from products import few_quick, looped
 from transforms import assert_identical, packed
 from virtual_arrays import PLAIN, ZLIB
 from virtual_arrays import virtual as stored
@@ -165,9 +165,8 @@ def assert_same_values(found: xr.Dataset, expected: xr.Dataset) -> None:
         np.testing.assert_array_equal(ours.values, variable.values, err_msg=str(name))
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", few_quick(KINDS, list(KINDS)[::2]))
+@looped("form", FORMS)
 def test_the_page_says_enough_to_read_an_archive(
     name: str, form: str, archives: Archives, tmp_path: Path
 ) -> None:
@@ -188,9 +187,8 @@ REFUSED_BY_HAND = {
 }  # fmt: skip
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("form", ["inline", "parquet"])
 @pytest.mark.parametrize("name", few_quick(CASES, list(CASES)[::5]))
+@looped("form", ["inline", "parquet"])
 def test_the_page_says_enough_to_read_a_file(
     name: str, form: str, archive: Archive, tmp_path: Path
 ) -> None:
@@ -624,8 +622,8 @@ SPELLINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("stored", ["inline", "in a file"])
-@pytest.mark.parametrize("which", SPELLINGS)
+@looped("stored", ["inline", "in a file"])
+@looped("which", SPELLINGS)
 def test_every_spelling_is_read(which: str, stored: str, tmp_path: Path) -> None:
     for row in (0, 1):
         (tmp_path / f"store/c/{row}").mkdir(parents=True)
@@ -807,7 +805,7 @@ def with_node(root: Any, path: str) -> Any:
     return root | {"consolidated_metadata": {"metadata": {path: nodes["v"]}}}
 
 
-@pytest.mark.parametrize("which", ROOTS)
+@looped("which", ROOTS)
 def test_a_damaged_root_is_named(which: str, tmp_path: Path) -> None:
     path = by_others(tmp_path, SPELLINGS["ranges"])
     (path / "zarr.json").write_text(json.dumps(ROOTS[which](root_of(path))))
@@ -863,9 +861,8 @@ BAD_MANIFESTS: dict[str, Any] = {
 }
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("stored", ["inline", "in a file"])
-@pytest.mark.parametrize("which", BAD_MANIFESTS)
+@looped("stored", ["inline", "in a file"])
+@looped("which", BAD_MANIFESTS)
 def test_bad_manifests_are_format_errors_that_name_them(
     which: str, stored: str, tmp_path: Path
 ) -> None:
@@ -888,14 +885,13 @@ def test_bad_manifests_are_format_errors_that_name_them(
     )
 
 
-@pytest.mark.parametrize(
+@looped(
     "noted",
     [
         *([1], 5, "abc", None, False, [], {"size": 1}, [1, 2, "a", 3]),
         *([1.5, None, None], [None, "x", None], [None, None, 5]),
         *([True, None, None], [None, False, None], [2**63, None, None], [-(2**63), None, None]),
     ],
-    ids=str,
 )
 def test_a_fingerprint_that_is_none_is_a_fault_of_the_set(noted: Any, tmp_path: Path) -> None:
     path = by_others(tmp_path, SPELLINGS["ranges"])
@@ -949,7 +945,7 @@ BAD_TABLES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("which", BAD_TABLES)
+@looped("which", BAD_TABLES)
 def test_bad_tables_are_format_errors_that_name_them(which: str, tmp_path: Path) -> None:
     path = by_others(tmp_path, tables(tmp_path, **BAD_TABLES[which]))
     with pytest.raises(FormatError) as caught:
@@ -1009,7 +1005,7 @@ BAD_EXTENSIONS: dict[str, tuple[Any, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("which", BAD_EXTENSIONS)
+@looped("which", BAD_EXTENSIONS)
 def test_bad_extensions_are_format_errors_that_name_the_variable(
     which: str, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import zarr
 import zarr.codecs
 from hypothesis import given
 from hypothesis import strategies as st
+from products import looped
 from virtual_arrays import exactly
 from zarr.core.metadata.v3 import ArrayV3Metadata
 
@@ -80,7 +81,7 @@ def values_of(dtype: Any, shape: Sequence[int] = (5, 7)) -> Any:
 # ---------------------------------------------------------------------- data types
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, *UNITLESS, *COMPOUND], ids=str)
+@looped("dtype", [*DTYPES, *UNITLESS, *COMPOUND])
 def test_a_data_type_comes_back_in_native_order(dtype: np.dtype[Any]) -> None:
     for order in "<>":
         spelled = json.loads(json.dumps(data_type_to_v3(dtype.newbyteorder(order))))
@@ -88,13 +89,13 @@ def test_a_data_type_comes_back_in_native_order(dtype: np.dtype[Any]) -> None:
         assert data_type_from_v3(spelled).newbyteorder("=") == data_type_from_v3(spelled)
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, *UNITLESS], ids=str)
+@looped("dtype", [*DTYPES, *UNITLESS])
 def test_data_types_are_spelled_as_zarr_python_spells_them(dtype: np.dtype[Any]) -> None:
     theirs = zarr.dtype.parse_dtype(dtype, zarr_format=3).to_json(zarr_format=3)
     assert data_type_to_v3(dtype) == theirs
 
 
-@pytest.mark.parametrize(
+@looped(
     "dtype",
     [
         "g",
@@ -110,7 +111,6 @@ def test_data_types_are_spelled_as_zarr_python_spells_them(dtype: np.dtype[Any])
         np.dtype([(("title", "a"), "i4")]),
         np.dtypes.StringDType(),
     ],
-    ids=str,
 )
 def test_other_types_have_no_spelling(dtype: Any) -> None:
     assert data_type_to_v3(np.dtype(dtype)) is None
@@ -155,7 +155,7 @@ NO_DATA_TYPES = {
 }
 
 
-@pytest.mark.parametrize("name", NO_DATA_TYPES)
+@looped("name", NO_DATA_TYPES)
 def test_impossible_data_types_are_refused(name: str) -> None:
     spelled, error, words = NO_DATA_TYPES[name]
     with pytest.raises(error, match=words):
@@ -200,7 +200,7 @@ FILLS: list[tuple[str, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "spelled"), FILLS)
+@looped("kind, value, spelled", FILLS)
 def test_a_fill_value_is_spelled_and_read_bit_for_bit(kind: str, value: Any, spelled: Any) -> None:
     exact = value if isinstance(value, np.generic) else np.asarray(value).astype(kind)[()]
     for order in "<>":
@@ -237,7 +237,7 @@ READ: list[tuple[str, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "spelled", "value"), READ)
+@looped("kind, spelled, value", READ)
 def test_other_spellings_of_fill_values_are_read(kind: str, spelled: Any, value: Any) -> None:
     found = np.asarray(fill_value_from_v3(spelled, np.dtype(kind)), kind)
     exactly(found, np.asarray(value).astype(kind))
@@ -275,13 +275,13 @@ WRONG_FILLS: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "spelled"), WRONG_FILLS)
+@looped("kind, spelled", WRONG_FILLS)
 def test_impossible_fill_values_are_refused(kind: Any, spelled: Any) -> None:
     with pytest.raises(FormatError, match="fill_value"):
         fill_value_from_v3(spelled, np.dtype(kind))
 
 
-@pytest.mark.parametrize(("kind", "value", "spelled"), FILLS)
+@looped("kind, value, spelled", FILLS)
 def test_zarr_python_reads_fill_values_as_they_are_meant(
     kind: str, value: Any, spelled: Any
 ) -> None:
@@ -337,9 +337,9 @@ BIG = zarr.codecs.BytesCodec(endian="big")
 LITTLE = zarr.codecs.BytesCodec(endian="little")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("endian", ["little", "big"])
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@looped("dtype", DTYPES)
+@looped("endian", ["little", "big"])
+@looped("order", [(0, 1), (1, 0)])
 def test_every_data_type_of_zarr_python_is_read(
     dtype: np.dtype[Any], endian: Any, order: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -378,7 +378,7 @@ def test_arrays_of_any_shape_are_read(shape: tuple[int, ...], tmp_path: Path) ->
     same_values(referenced(tmp_path, written(tmp_path, values)).read(), values)
 
 
-@pytest.mark.parametrize(("kind", "value", "spelled"), FILLS)
+@looped("kind, value, spelled", FILLS)
 def test_missing_chunks_are_full_of_the_fill_value(
     kind: str, value: Any, spelled: Any, tmp_path: Path
 ) -> None:
@@ -419,8 +419,8 @@ CHAINS: dict[str, list[Any]] = {
 REGISTERED = {"numcodecs.gzip": "gzip", "numcodecs.zstd": "zstd", "numcodecs.blosc": "blosc"}
 
 
-@pytest.mark.parametrize("name", CHAINS)
-@pytest.mark.parametrize("kind", ["f8", "u1"])
+@looped("name", CHAINS)
+@looped("kind", ["f8", "u1"])
 def test_every_codec_of_zarr_python_is_read(name: str, kind: str, tmp_path: Path) -> None:
     values = np.sort(values_of(kind).view("u1"), axis=None).view(kind).reshape(5, 7)
     metadata = written(tmp_path, values, chunks=(2, 4), compressors=CHAINS[name])
@@ -507,8 +507,8 @@ WRITTEN_LAYOUTS = [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)]
 
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [*DTYPES, *COMPOUND], ids=str)
-@pytest.mark.parametrize("order", "<>")
-@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
+@looped("order", "<>")
+@looped("layout", WRITTEN_LAYOUTS)
 def test_zarr_python_reads_the_same_of_what_is_written(
     dtype: np.dtype[Any], order: Any, layout: tuple[int, ...]
 ) -> None:
@@ -630,7 +630,7 @@ CHAINS_REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHAINS_REFUSED)
+@looped("name", CHAINS_REFUSED)
 def test_chains_that_cannot_be_decoded_are_refused(name: str) -> None:
     chain, error, words = CHAINS_REFUSED[name]
     with pytest.raises(error, match=words):
@@ -729,7 +729,7 @@ GRIDS: dict[str, tuple[ManifestArray, JSON]] = {
 }
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@looped("name", GRIDS)
 def test_the_grid_of_fragments_is_written(name: str) -> None:
     array, grid = GRIDS[name]
     assert grid_to_v3(array) == grid
@@ -837,7 +837,7 @@ SPELLED_GRIDS: dict[str, tuple[Sequence[int], JSON, list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", SPELLED_GRIDS)
+@looped("name", SPELLED_GRIDS)
 def test_every_spelling_of_a_grid_is_read(name: str) -> None:
     shape, grid, axes = SPELLED_GRIDS[name]
     assert list(axes_from_v3(shape, grid)) == axes
@@ -863,7 +863,7 @@ WRONG_GRIDS: dict[str, tuple[Any, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG_GRIDS)
+@looped("name", WRONG_GRIDS)
 def test_grids_that_make_no_sense_are_refused(name: str) -> None:
     grid, error, words = WRONG_GRIDS[name]
     with pytest.raises(error, match=words):
@@ -901,7 +901,7 @@ UNSOUND: dict[str, tuple[Any, type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", UNSOUND)
+@looped("name", UNSOUND)
 def test_impossible_metadata_of_arrays_are_refused(name: str) -> None:
     metadata, error, words = UNSOUND[name]
     with pytest.raises(error, match=words):

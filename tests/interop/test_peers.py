@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 import xarray as xr
 from cases import CASES, Archive
 from peers import peer
-from products import few_quick
+from products import every_pair
 from transforms import without_gaps
 
 import virtualds
@@ -166,9 +166,20 @@ def with_json_attributes(ds: xr.Dataset) -> xr.Dataset:
     return found
 
 
+def read_with(readers: Iterable[str], in_turn: Sequence[str]) -> list[tuple[str, str]]:
+    """Each case with each of some readers, and with one of those that differ in little."""
+    return [
+        (name, reader)
+        for number, name in enumerate(NAMES)
+        for reader in (*readers, in_turn[number % len(in_turn)])
+    ]
+
+
 @pytest.mark.product
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::3]))
+# what kerchunk does with references is to hand them to zarr-python
+@pytest.mark.parametrize(
+    ("name", "reader"), read_with(["virtualizarr"], ["zarr-python", "kerchunk"])
+)
 def test_other_tools_read_our_references(name: str, reader: str, archive: Archive) -> None:
     path = references(archive, name)
     if cause := CANNOT_READ.get(reader, {}).get(name):
@@ -356,12 +367,11 @@ NO_FILL_OF_HDF5 = {
 }
 
 
+WRITTEN = [name for name in HDF5 if CASES[name].group is None and name not in LISTED_WRONG]
+
+
 @pytest.mark.product
-@pytest.mark.parametrize("inline", [0, 300])
-@pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize(
-    "name", [name for name in HDF5 if CASES[name].group is None and name not in LISTED_WRONG]
-)
+@pytest.mark.parametrize(("name", "writer", "inline"), list(every_pair(WRITTEN, WRITERS, [0, 300])))
 def test_virtualds_reads_references_of_other_tools(
     name: str, writer: str, inline: int, archive: Archive, tmp_path: Path
 ) -> None:
@@ -453,8 +463,7 @@ def has_missing_chunks(path: Path) -> bool:
 
 
 @pytest.mark.product
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::3]))
+@pytest.mark.parametrize(("name", "engine"), read_with([], ENGINES))
 def test_fsspec_reads_our_parquet(name: str, engine: str, archive: Archive) -> None:
     path = references(archive, name, ".parquet")
     if cause := ONLY_HERE.get(name):

@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 import zarr
 import zarr.codecs
+from products import looped
 from registered_codecs import REGISTERED, SCALED, case, scaled
 from zarr_stores import LITTLE, named
 
@@ -73,8 +74,8 @@ def samples(dtype: str) -> Any:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("offset", "scale"), [(5, 0.1), (-273.15, 100), (0, 1), (0.1, -3)])
-@pytest.mark.parametrize("endian", ["little", "big"])
+@looped("offset, scale", [(5, 0.1), (-273.15, 100), (0, 1), (0.1, -3)])
+@looped("endian", ["little", "big"])
 def test_scaled_floats(tmp_path: Path, dtype: str, offset: Any, scale: Any, endian: Any) -> None:
     serializer = zarr.codecs.BytesCodec(endian=endian)
     filters = [Scaled(offset=offset, scale=scale)]
@@ -83,7 +84,7 @@ def test_scaled_floats(tmp_path: Path, dtype: str, offset: Any, scale: Any, endi
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize(("offset", "scale"), [(0, 1), (3, 1), (100, 1), (0, -1), (-28, 1)])
+@looped("offset, scale", [(0, 1), (3, 1), (100, 1), (0, -1), (-28, 1)])
 def test_scaled_integers(tmp_path: Path, dtype: str, offset: int, scale: int) -> None:
     if dtype.startswith("u") and (offset < 0 or scale < 0):
         offset, scale = -offset % 7, -scale % 5 or 1
@@ -93,8 +94,8 @@ def test_scaled_integers(tmp_path: Path, dtype: str, offset: int, scale: int) ->
     np.testing.assert_array_equal(compared(tmp_path / "s")[: len(values)], values)
 
 
-@pytest.mark.parametrize("stored", [*INTEGERS, *FLOATS])
 @pytest.mark.parametrize("shown", [*INTEGERS, *FLOATS])
+@looped("stored", [*INTEGERS, *FLOATS])
 def test_casts_between_all_types(tmp_path: Path, shown: str, stored: str) -> None:
     values = np.arange(100).astype(shown)
     name = np.dtype(stored).name
@@ -128,8 +129,8 @@ def numbers_of(dtype: str) -> Any:
     return some % 65000 if dtype == "i4" else some
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("name", LOSSY)
+@looped("rounding", ROUNDINGS)
 def test_casts_round_values_as_the_codec_says(tmp_path: Path, name: str, rounding: str) -> None:
     shown, stored = LOSSY[name]
     numbers = numbers_of(stored)
@@ -138,9 +139,9 @@ def test_casts_round_values_as_the_codec_says(tmp_path: Path, name: str, roundin
     compared(tmp_path / "s")
 
 
-@pytest.mark.parametrize("limit", ["clamp", "wrap"])
-@pytest.mark.parametrize("stored", ["i4", "u8", "i8"])
 @pytest.mark.parametrize("shown", ["i1", "u1", "i2", "u4", "f2"])
+@looped("stored", ["i4", "u8", "i8"])
+@looped("limit", ["clamp", "wrap"])
 def test_limits_in_decoding(tmp_path: Path, shown: str, stored: str, limit: str) -> None:
     info = np.iinfo(stored)
     numbers = np.array([info.min, info.max, 0, 127, 128, 255, 256, 65535, 65536], stored)
@@ -204,7 +205,7 @@ THEIRS = sorted(
 )
 
 
-@pytest.mark.parametrize("name", THEIRS)
+@looped("name", THEIRS)
 def test_zarr_python_reads_what_is_worked_out_by_hand(tmp_path: Path, name: str) -> None:
     expected = compared(REGISTERED[name].write(tmp_path / "s"))
     assert expected.tobytes() == REGISTERED[name].expected.tobytes()

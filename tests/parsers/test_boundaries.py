@@ -16,7 +16,7 @@ import pytest
 import tifffile
 import xarray as xr
 from counting_server import counting_server
-from products import few_quick
+from products import few_quick, looped
 
 import virtualds
 from virtualds import FormatError
@@ -169,8 +169,8 @@ def assert_indexed(read_index: object, data: bytes, members: dict[str, bytes]) -
     assert found == members
 
 
-@pytest.mark.parametrize("comment", [0, 1, 65512, 65513, 65514, 65535])
-@pytest.mark.parametrize("count", [0, 1, 100, 900])
+@looped("comment", [0, 1, 65512, 65513, 65514, 65535])
+@looped("count", [0, 1, 100, 900])
 def test_members_of_zip_are_found_whatever_follows_them(comment: int, count: int) -> None:
     members = {f"{n:05}" + "n" * (n % 50): b"x" * (n % 300) for n in range(count)}
     file = io.BytesIO()

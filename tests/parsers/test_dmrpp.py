@@ -17,6 +17,7 @@ import pytest
 import xarray as xr
 from cases import CASES, netcdf, numbers
 from counting_server import CountingHandler, counting_server
+from products import looped
 from sidecars import DMRPP, document, write_sidecar
 
 import virtualds
@@ -486,7 +487,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@looped("name", DAMAGED)
 def test_a_damaged_variable_is_refused_by_name(tmp_path: Path, name: str) -> None:
     text, complaint = DAMAGED[name]
     with pytest.raises(FormatError, match="variable 'v' of ") as raised:
@@ -535,7 +536,7 @@ DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@looped("name", DOCUMENTS)
 def test_unsound_documents_are_refused_with_their_name(tmp_path: Path, name: str) -> None:
     text, complaint = DOCUMENTS[name]
     with pytest.raises((FormatError, UnsupportedError), match=r"a\.dmrpp: ") as raised:

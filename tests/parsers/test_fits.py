@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 from astropy.io import fits
 from counting_server import counting_server
+from products import looped
 from transforms import TRANSFORMS, assert_identical
 
 import virtualds
@@ -90,7 +91,7 @@ def patch(path: Path, cards: dict[str, Any]) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@looped("name", IMAGES)
 def test_values_are_those_of_astropy(name: str, folder: Path) -> None:
     path = written(folder, name)
     expected = fits.getdata(path)
@@ -100,9 +101,8 @@ def test_values_are_those_of_astropy(name: str, folder: Path) -> None:
     np.testing.assert_array_equal(found[..., 2:5].values, expected[..., 2:5])
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("suffix", [None, ".json", ".parquet", ".zarr"])
 @pytest.mark.parametrize("name", IMAGES)
+@looped("suffix", [None, ".json", ".parquet", ".zarr"], quick=1)
 def test_transforming_and_opening_commute(name: str, suffix: str | None, folder: Path) -> None:
     path = written(folder, name)
     native = virtualds.open_virtual_dataset(path)

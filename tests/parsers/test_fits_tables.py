@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 from astropy.io import fits
 from counting_server import counting_server
+from products import looped
 
 import virtualds
 from virtualds import FormatError, UnsupportedError
@@ -172,8 +173,8 @@ def with_cards(path: Path, cards: dict[str, Any], made: list[fits.Column]) -> Pa
 
 
 # astropy itself fails where TZERO of long integers is not that of unsigned ones
-@pytest.mark.parametrize("form", ["B", "I", "J", "E", "D"])
-@pytest.mark.parametrize("cards", [{"TSCAL1": 0.1}, {"TZERO1": -3.5}, {"TSCAL1": 0.1, "TZERO1": 7}])
+@looped("form", ["B", "I", "J", "E", "D"])
+@looped("cards", [{"TSCAL1": 0.1}, {"TZERO1": -3.5}, {"TSCAL1": 0.1, "TZERO1": 7}])
 def test_scaled_columns_are_those_of_astropy(form: str, cards: Any, tmp_path: Path) -> None:
     made = [fits.Column("a", form, array=np.arange(100)), fits.Column("b", "J", array=range(100))]
     path = with_cards(tmp_path / "a.fits", cards, made)
@@ -430,8 +431,8 @@ def test_a_card_about_values_that_stands_twice_or_has_none_is_an_error(
     np.testing.assert_array_equal(virtualds.open_virtual_dataset(path).PRIMARY, np.arange(6.0))
 
 
-@pytest.mark.parametrize(
-    ("codec", "data", "nbytes"),
+@looped(
+    "codec, data, nbytes",
     [
         (RowBytes(8, 4), bytes(15), 8),
         (RowBytes(8, 4), bytes(20), 8),

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 from astropy.io import fits
 from counting_server import counting_server
+from products import looped
 
 import virtualds
 from virtualds import FormatError, ReadError, UnsupportedError
@@ -42,9 +43,9 @@ def assert_image_is_that_of_astropy(path: Path) -> xr.Dataset:
     return ds
 
 
-@pytest.mark.parametrize("tiles", TILES)
-@pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "i4", "u4"])
-@pytest.mark.parametrize("how", ["RICE_1", "GZIP_1", "GZIP_2"])
+@looped("tiles", TILES)
+@looped("dtype", ["u1", "i2", "u2", "i4", "u4"])
+@looped("how", ["RICE_1", "GZIP_1", "GZIP_2"])
 def test_integers_are_those_of_astropy(how: str, dtype: str, tiles: str, tmp_path: Path) -> None:
     values = np.random.default_rng(2).normal(120, 30, (70, 90)).clip(0, 255).astype(dtype)
     path = write(tmp_path / "a.fits", values, compression_type=how, tile_shape=TILES[tiles])
@@ -117,10 +118,10 @@ def floats(dtype: str) -> Any:
     return values
 
 
-@pytest.mark.parametrize("tiles", TILES)
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("how", ["RICE_1", "GZIP_1", "GZIP_2", "HCOMPRESS_1"])
+@looped("tiles", TILES)
+@looped("method", METHODS)
+@looped("dtype", ["f4", "f8"])
+@looped("how", ["RICE_1", "GZIP_1", "GZIP_2", "HCOMPRESS_1"])
 def test_floats_that_were_made_integers_are_those_of_astropy(
     how: str, dtype: str, method: str, tiles: str, tmp_path: Path
 ) -> None:
@@ -143,9 +144,9 @@ def test_tiles_that_did_not_become_integers_are_those_of_astropy(tmp_path: Path)
     assert_image_is_that_of_astropy(path)
 
 
-@pytest.mark.parametrize("shape", [(10, 90), (70, 90), (32, 32)])
-@pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "i4"])
-@pytest.mark.parametrize("how", ["HCOMPRESS_1", "NOCOMPRESS"])
+@looped("shape", [(10, 90), (70, 90), (32, 32)])
+@looped("dtype", ["u1", "i2", "u2", "i4"])
+@looped("how", ["HCOMPRESS_1", "NOCOMPRESS"])
 def test_integers_in_whole_images_are_those_of_astropy(
     how: str, dtype: str, shape: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -248,7 +249,7 @@ def replace_card(data: bytes, name: bytes, value: bytes) -> bytes:
     return data[: start + 10] + value.rjust(20).ljust(70) + data[start + 80 :]
 
 
-@pytest.mark.parametrize(
+@looped(
     "change",
     [
         lambda data: data[:-40],

@@ -16,6 +16,7 @@ from counting_server import counting_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from products import looped
 
 import virtualds
 from virtualds.errors import FormatError, UnsupportedError
@@ -65,9 +66,9 @@ def test_single_bytes_are_not_joined(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found["array"].values, letters, strict=True)
 
 
-@pytest.mark.parametrize("version", [None, (2, 0), (3, 0)], ids=str)
-@pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.filterwarnings("ignore:Stored array in format")
+@looped("version", [None, (2, 0), (3, 0)])
+@looped("name", ARRAYS)
 def test_an_npy_file_is_what_numpy_reads(name: str, version: Any, tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npy", ARRAYS[name], version)
     found = virtualds.open_virtual_dataset(path, decode_cf=False, loadable_variables=[])
@@ -78,8 +79,8 @@ def test_an_npy_file_is_what_numpy_reads(name: str, version: Any, tmp_path: Path
     assert found.array.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
 
 
-@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
-@pytest.mark.parametrize("name", ["floats", "big-endian", "fortran", "large", "empty"])
+@looped("suffix", [".json", ".parquet", ".zarr"])
+@looped("name", ["floats", "big-endian", "fortran", "large", "empty"])
 def test_an_npy_file_goes_through_every_format(name: str, suffix: str, tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npy", ARRAYS[name])
     virtualds.open_virtual_dataset(path).virtual.to_manifest(tmp_path / f"refs{suffix}")
@@ -272,7 +273,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@looped("name", DAMAGED)
 def test_impossible_tensors_are_refused_by_name(name: str, tmp_path: Path) -> None:
     header, kind, message = DAMAGED[name]
     with pytest.raises(kind, match=message):

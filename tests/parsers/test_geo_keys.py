@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from products import looped
 
 from virtualds.parsers import geo_keys
 from virtualds.parsers.geo_keys import PROJECTIONS, describe_system
@@ -75,7 +76,7 @@ def locate(system: Any) -> Any:
     return change.transform(7.0, 44.0)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@looped("name", METHODS)
 def test_a_projection_without_a_code_shows_the_same_ground(name: str) -> None:
     method, parameters, proj = METHODS[name]
     attrs = describe_system(PROJECTED | ELLIPSOID | {"ProjCoordTransGeoKey": method} | parameters)

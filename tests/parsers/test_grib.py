@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 from counting_server import counting_server
 from grib_messages import CASES, ONE_ROW, SMALL, join_fields, message, split_sections
-from products import few_quick
+from products import few_quick, looped
 from transforms import TRANSFORMS, assert_identical
 
 import virtualds
@@ -53,7 +53,7 @@ def assert_same_attributes(ours: dict[str, Any], theirs: dict[str, Any]) -> None
         np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> None:
     path = written(folder, name)
     expected, found = native(path), virtualds.open_virtual_dataset(path)
@@ -77,9 +77,8 @@ def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> 
     assert_same_attributes(found.attrs, {n: v for n, v in expected.attrs.items() if n != "history"})
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("suffix", [None, ".json", ".parquet", ".zarr"])
 @pytest.mark.parametrize("name", CASES)
+@looped("suffix", [None, ".json", ".parquet", ".zarr"], quick=1)
 def test_transforming_and_opening_commute(name: str, suffix: str | None, folder: Path) -> None:
     path = written(folder, name)
     ours = virtualds.open_virtual_dataset(path)

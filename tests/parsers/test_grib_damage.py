@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 from click.testing import CliRunner
 from grib_messages import SMALL, message
+from products import looped
 
 import virtualds
 from virtualds import FormatError
@@ -75,8 +76,8 @@ MANY: dict[str, Many] = {
 
 @pytest.mark.filterwarnings("ignore:1 damaged part left out of files")
 @pytest.mark.filterwarnings("ignore::virtualds.CombineWarning")
-@pytest.mark.parametrize("through", MANY)
-@pytest.mark.parametrize("name", SPOILED)
+@looped("through", MANY)
+@looped("name", SPOILED)
 def test_of_many_files_damaged_messages_are_left_out_and_reported(
     name: str, through: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 from counting_server import counting_server
 from hdf4_files import CASES, CODERS, KINDS, create, cut, put, read, split, written
+from products import looped
 from pyhdf.error import HDF4Error
 from pyhdf.HDF import HC, HDF
 from pyhdf.SD import SD, SDC
@@ -48,7 +49,7 @@ def assert_read(variable: Any, native: xr.Variable) -> None:
         np.testing.assert_array_equal(variable.attrs[name], value)
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_values_types_and_attributes_are_those_of_pyhdf(name: str, tmp_path: Path) -> None:
     CASES[name](tmp_path / "a.hdf")
     ds, expected = opened(tmp_path / "a.hdf"), read(tmp_path / "a.hdf")
@@ -57,7 +58,7 @@ def test_values_types_and_attributes_are_those_of_pyhdf(name: str, tmp_path: Pat
         assert_read(ds[variable], native)
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - {"records_of_one_dimension"}))
+@looped("name", sorted(CASES.keys() - {"records_of_one_dimension"}))
 def test_dimensions_are_those_of_pyhdf(name: str, tmp_path: Path) -> None:
     CASES[name](tmp_path / "a.hdf")
     ds = opened(tmp_path / "a.hdf")
@@ -567,7 +568,7 @@ def test_every_number_type_has_a_case(tmp_path: Path) -> None:
     assert dtypes == set(KINDS)
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_verification_compares_each_case_with_pyhdf_or_says_why_not(
     name: str, tmp_path: Path
 ) -> None:

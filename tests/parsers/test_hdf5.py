@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, low_level, numbers
+from products import looped
 from range_server import range_server
 from transforms import bits
 
@@ -48,7 +49,7 @@ def parsed(path: Path, group: str | None = None) -> ManifestGroup:
 # ---------------------------------------------------------------------- every chunk of every case
 
 
-@pytest.mark.parametrize("name", HDF5)
+@looped("name", HDF5)
 def test_every_variable_reads_as_h5py_reads_it(name: str, archive: Archive) -> None:
     path, where = archive.path(name), CASES[name].group or "/"
     group = parsed(path, CASES[name].group)
@@ -77,7 +78,7 @@ LISTED_WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(HDF5) - LISTED_WRONG))
+@looped("name", sorted(set(HDF5) - LISTED_WRONG))
 def test_every_written_chunk_is_found(name: str, archive: Archive) -> None:
     path, where = archive.path(name), CASES[name].group or "/"
     group = parsed(path, CASES[name].group)
@@ -98,7 +99,7 @@ def test_every_written_chunk_is_found(name: str, archive: Archive) -> None:
 # ---------------------------------------------------------------------- structure
 
 
-@pytest.mark.parametrize("name", NETCDF)
+@looped("name", NETCDF)
 def test_dimensions_and_order_are_those_of_netcdf4(name: str, archive: Archive) -> None:
     path, where = archive.path(name), CASES[name].group
     group = parsed(path, where)
@@ -162,8 +163,8 @@ ANONYMOUS: dict[str, tuple[Fill, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("track_order", [True, False])
-@pytest.mark.parametrize("which", ANONYMOUS)
+@looped("track_order", [True, False])
+@looped("which", ANONYMOUS)
 def test_anonymous_dimensions_are_named_as_netcdf4_names_them(
     which: str, track_order: bool, tmp_path: Path
 ) -> None:
@@ -584,8 +585,8 @@ def _same(found: Any, expected: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("limit", [0, 16384])
-@pytest.mark.parametrize("which", HEAPS)
+@looped("limit", [0, 16384])
+@looped("which", HEAPS)
 def test_values_that_only_h5py_reads_are_loaded_or_deferred(
     which: str, limit: int, tmp_path: Path
 ) -> None:

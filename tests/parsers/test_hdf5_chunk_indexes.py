@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs.jenkins import jenkins_lookup3
+from products import looped
 from written_chunks import full, sparse
 
 from virtualds import FormatError, SourceFile
@@ -247,8 +248,8 @@ def demand_as_read_by_hdf5(path: Path, told: Told, found: ChunkRows) -> None:
         assert sorted(columns) == sorted(within)
 
 
-@pytest.mark.parametrize("compression", FILTERS)
 @pytest.mark.parametrize("name", CASES)
+@looped("compression", FILTERS)
 def test_every_index_has_the_chunks_that_hdf5_reads(
     name: str, compression: str | None, tmp_path: Path
 ) -> None:
@@ -265,8 +266,8 @@ def test_every_index_has_the_chunks_that_hdf5_reads(
         np.testing.assert_array_equal(order, np.arange(len(order)))
 
 
-@pytest.mark.parametrize("compression", FILTERS)
-@pytest.mark.parametrize("name", CASES)
+@looped("compression", FILTERS)
+@looped("name", CASES)
 def test_several_files_at_once_give_what_each_gives_alone(
     name: str, compression: str | None, tmp_path: Path
 ) -> None:
@@ -291,8 +292,8 @@ def look_up(path: Path, told: Told, places: Ints) -> ChunkRows:
         file.close()
 
 
-@pytest.mark.parametrize("compression", FILTERS)
-@pytest.mark.parametrize("name", CASES)
+@looped("compression", FILTERS)
+@looped("name", CASES)
 def test_a_lookup_finds_what_the_whole_index_has(
     name: str, compression: str | None, tmp_path: Path
 ) -> None:
@@ -319,7 +320,7 @@ def test_a_lookup_finds_what_the_whole_index_has(
 BLOCKS = [b"TREE\x01", *(b"FAHD FADB EAHD EAIB EADB EASB BTHD BTLF BTIN".split())]
 
 
-@pytest.mark.parametrize("name", CASES)
+@looped("name", CASES)
 def test_damage_names_only_the_file_that_has_it(name: str, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.h5" for number in range(4)]
     for path in paths:
@@ -458,9 +459,9 @@ def test_a_forged_header_leads_to_no_chunk_outside_of_the_shape_or_the_file(
     assert refused > 100
 
 
-@pytest.mark.parametrize("compression", FILTERS)
-@pytest.mark.parametrize("size", [4, 8])
-@pytest.mark.parametrize("kind", [FIXED, TREE, TREE_2])
+@looped("compression", FILTERS)
+@looped("size", [4, 8])
+@looped("kind", [FIXED, TREE, TREE_2])
 def test_narrow_addresses_behind_a_user_block_are_read(
     kind: int, size: int, compression: str | None, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cases import netcdf
 from fuzz.mutations import repaired
+from products import looped
 
 import virtualds
 from virtualds import FormatError
@@ -126,8 +127,8 @@ NOT_OF_NETCDF = {in_another_group, of_another_group_by_a_link, of_arrays, in_ano
 NOT_OF_NETCDF |= {on_one_of_two_axes}
 
 
-@pytest.mark.parametrize("track_order", [False, True])
-@pytest.mark.parametrize("make", NAMES, ids=lambda make: make.__name__)
+@looped("track_order", [False, True])
+@looped("make", NAMES)
 def test_an_axis_has_the_name_of_its_last_scale(
     tmp_path: Path, make: Any, track_order: bool
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from products import looped
 
 from virtualds.datasets.registry import PARSERS
 
@@ -18,7 +18,7 @@ def test_every_parser_has_a_row_and_every_row_a_parser() -> None:
     assert ROWS.keys() == {parser.name for parser in PARSERS}
 
 
-@pytest.mark.parametrize("name", ROWS)
+@looped("name", ROWS)
 def test_a_row_says_what_is_read_and_refused_and_why_and_leads_to_a_page(name: str) -> None:
     _, page, rest = ROWS[name].groups()
     files, read, refused, why = (cell.strip() for cell in rest.split("|"))

@@ -17,6 +17,7 @@ import xarray as xr
 from counting_server import counting_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import looped
 from scipy.io import netcdf_file
 
 import virtualds
@@ -381,7 +382,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@looped("name", DAMAGED)
 def test_a_damaged_header_is_an_error_that_says_where(name: str, tmp_path: Path) -> None:
     raw, message = DAMAGED[name]
     (tmp_path / "a.nc").write_bytes(raw)

@@ -17,6 +17,7 @@ import pytest
 import tifffile
 import xarray as xr
 from counting_server import counting_server
+from products import looped
 from transforms import TRANSFORMS, assert_identical
 
 import virtualds
@@ -175,7 +176,7 @@ def written(folder: Path, name: str) -> Path:
     return path if path.exists() else IMAGES[name].write(path)
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@looped("name", IMAGES)
 def test_values_and_axes_are_those_of_tifffile(name: str, folder: Path) -> None:
     path = written(folder, name)
     expected = tifffile.imread(path)
@@ -214,9 +215,8 @@ RAGGED = {"strips", "lzw strips", "lzma strips", "planes"}
 """Images whose last strips are shorter, which kerchunk's formats cannot say."""
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", IMAGES)
+@looped("opener", OPENERS, quick=1)
 def test_transforming_and_opening_commute(name: str, opener: str, folder: Path) -> None:
     path = written(folder, name)
     if name in RAGGED and opener in (".json", ".parquet"):
@@ -731,8 +731,8 @@ PADDED: dict[str, dict[str, Any]] = {
 """How strips are compressed of which the last holds rows that the image does not have."""
 
 
-@pytest.mark.parametrize("compression", PADDED)
-@pytest.mark.parametrize("shape", [(50, 40), (50, 40, 3), (49, 31), (9, 31)])
+@looped("compression", PADDED)
+@looped("shape", [(50, 40), (50, 40, 3), (49, 31), (9, 31)])
 def test_bytes_of_a_strip_beyond_the_image_are_dropped(
     shape: tuple[int, ...], compression: str, tmp_path: Path
 ) -> None:
@@ -771,8 +771,8 @@ def test_the_padded_strips_of_every_plane_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, values)
 
 
-@pytest.mark.parametrize("compression", sorted(PADDED.keys() - {"plain"}))
-@pytest.mark.parametrize("padded", [True, False])
+@looped("compression", sorted(PADDED.keys() - {"plain"}))
+@looped("padded", [True, False])
 def test_a_damaged_last_strip_is_an_error_when_it_is_read(
     padded: bool, compression: str, tmp_path: Path
 ) -> None:

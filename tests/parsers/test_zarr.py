@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from products import looped
 from range_server import running
 
 import virtualds
@@ -115,9 +116,9 @@ V3_COMPRESSORS = {
 }
 
 
-@pytest.mark.parametrize("name", V2_COMPRESSORS)
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("separator", [".", "/"])
+@looped("name", V2_COMPRESSORS)
+@looped("order", ["C", "F"])
+@looped("separator", [".", "/"])
 def test_arrays_of_version_2(tmp_path: Path, name: str, order: str, separator: str) -> None:
     values = np.arange(5 * 7, dtype=">i4").reshape(5, 7)
     array = zarr.create_array(
@@ -140,8 +141,8 @@ def test_arrays_of_version_2(tmp_path: Path, name: str, order: str, separator: s
     assert found.a.attrs["_FillValue"] == -5
 
 
-@pytest.mark.parametrize("name", V3_COMPRESSORS)
-@pytest.mark.parametrize("keys", ["default/", "default.", "v2/", "v2."])
+@looped("name", V3_COMPRESSORS)
+@looped("keys", ["default/", "default.", "v2/", "v2."])
 def test_arrays_of_version_3(tmp_path: Path, name: str, keys: str) -> None:
     values = np.arange(5 * 7 * 2, dtype="f4").reshape(5, 7, 2)
     array = zarr.create_array(

@@ -13,6 +13,7 @@ import xarray as xr
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from products import looped
 from registered_codecs import Case
 from registered_images import (
     COLOURS,
@@ -68,8 +69,8 @@ def test_the_stream_of_a_permuted_image_has_lines_for_samples() -> None:
 SOME = ["jpeg, ycbcr", "jpegxl, uint16", "jpegxl, frames", "zfp, float64", "zfp, expert"]
 
 
-@pytest.mark.parametrize("name", SOME)
-@pytest.mark.parametrize("suffix", [".virtual.zarr", ".json"])
+@looped("name", SOME)
+@looped("suffix", [".virtual.zarr", ".json"])
 def test_an_axis_more_is_no_axis_of_the_stream(tmp_path: Path, name: str, suffix: str) -> None:
     one = IMAGES[name]
     refs = tmp_path / f"refs{suffix}"
@@ -167,7 +168,7 @@ OTHER_STREAMS: dict[str, tuple[Case, bytes, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHER_STREAMS)
+@looped("name", OTHER_STREAMS)
 def test_streams_that_are_not_the_chunk_are_an_error(tmp_path: Path, name: str) -> None:
     one, stream, words = OTHER_STREAMS[name]
     path = Case(one.store, stream, one.values).write(tmp_path / "s")
@@ -253,7 +254,7 @@ SHAPES_REFUSED: dict[str, tuple[str, tuple[int, ...], Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SHAPES_REFUSED)
+@looped("name", SHAPES_REFUSED)
 def test_chunks_that_are_no_such_streams_are_refused(tmp_path: Path, name: str) -> None:
     kind, chunk, codecs, words = SHAPES_REFUSED[name]
     chain = codecs if isinstance(codecs, list) else [codecs]

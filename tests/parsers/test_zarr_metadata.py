@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from products import looped
 from virtual_arrays import counted_reads
 from zarr_stores import LITTLE, UTF8, ZSTD, named, v2, v3
 
@@ -108,7 +109,7 @@ DAMAGED_V2: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED_V2)
+@looped("name", DAMAGED_V2)
 def test_invalid_metadata_of_version_2_are_named(tmp_path: Path, name: str) -> None:
     changes, error, message = DAMAGED_V2[name]
     v2("<i4", 0).write(tmp_path / "s")
@@ -192,7 +193,7 @@ DAMAGED_V3: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED_V3)
+@looped("name", DAMAGED_V3)
 def test_unknown_metadata_of_version_3_are_named(tmp_path: Path, name: str) -> None:
     changes, error, message = DAMAGED_V3[name]
     v3("int32", 0).write(tmp_path / "s")

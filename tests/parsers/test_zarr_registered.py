@@ -13,6 +13,7 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+from products import looped
 from registered_codecs import CHAINS, REGISTERED, Case, case, cast, packed, scaled
 from registered_images import ENDLESS, IMAGES, TURNED_IMAGES
 from zarr_stores import BIG, LITTLE, named, sharded, v3
@@ -55,9 +56,8 @@ def test_stored_values_are_decoded_bit_for_bit(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.full
-@pytest.mark.product
 @EVERY
-@pytest.mark.parametrize("suffix", [".virtual.zarr", ".json", ".parquet"])
+@looped("suffix", [".virtual.zarr", ".json", ".parquet"])
 def test_references_to_a_store_read_like_the_store(tmp_path: Path, name: str, suffix: str) -> None:
     one = CASES[name]
     if (reason := NOT_IN_ZARR_V2.get(name)) and suffix != ".virtual.zarr":
@@ -75,7 +75,7 @@ def written(one: Case, path: Path, suffix: str) -> Path:
 
 
 @pytest.mark.full
-@EVERY
+@looped("name", CASES)
 def test_a_set_names_the_codecs_that_the_store_names(tmp_path: Path, name: str) -> None:
     one = CASES[name]
     refs = written(one, tmp_path, ".virtual.zarr")
@@ -87,7 +87,7 @@ def test_a_set_names_the_codecs_that_the_store_names(tmp_path: Path, name: str) 
 
 
 @pytest.mark.full
-@EVERY
+@looped("name", CASES)
 def test_pipelines_survive_pickles(tmp_path: Path, name: str) -> None:
     found = opened(CASES[name].write(tmp_path / "s"))
     again = pickle.loads(pickle.dumps(found))
@@ -187,8 +187,8 @@ def test_impossible_encoded_values_are_an_error(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.full
-@EVERY
 @pytest.mark.parametrize("change", [-1, 1], ids=["a byte less", "a byte more"])
+@looped("name", CASES)
 def test_chunks_of_another_length_are_an_error(tmp_path: Path, name: str, change: int) -> None:
     path = CASES[name].write(tmp_path / "s")
     file = next(f for f in (path / "a/c").rglob("*") if f.is_file())
@@ -242,7 +242,7 @@ DAMAGED: dict[str, tuple[str, Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DAMAGED)
+@looped("name", DAMAGED)
 def test_configurations_that_make_no_sense_are_refused(tmp_path: Path, name: str) -> None:
     kind, codec, words = DAMAGED[name]
     chain = [codec] if codec["name"] == "packbits" else [codec, LITTLE]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zarr
 from counting_server import CountingHandler, counting_server
+from products import looped
 from virtual_arrays import counted_reads
 from zarr_stores import BIG, CRC, GZIP, LITTLE, ZSTD, named, numcodec, sharded, v3
 
@@ -277,7 +278,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@looped("name", REFUSED)
 def test_impossible_codecs_of_shards_are_refused_by_name(tmp_path: Path, name: str) -> None:
     codecs, error, message = REFUSED[name]
     v3("int32", -5).write(tmp_path / "s")

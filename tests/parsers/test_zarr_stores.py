@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from products import looped
 from zarr_stores import BYTE_BY_BYTE, LITTLE, STORES, numcodec, v3
 
 import virtualds
@@ -36,9 +37,8 @@ def opened(path: Path, **how: Any) -> xr.Dataset:
         return virtualds.open_virtual_dataset(path, **how)
 
 
-@pytest.mark.product
 @pytest.mark.parametrize("name", STORES)
-@pytest.mark.parametrize("consolidated", [False, True], ids=["plain", "consolidated"])
+@looped("consolidated", [False, True])
 def test_an_array_reads_as_xarray_reads_it(tmp_path: Path, name: str, consolidated: bool) -> None:
     STORES[name].write(tmp_path / "s", consolidated)
     ways: tuple[dict[str, Any], ...] = ({}, {"decode_cf": False})
@@ -53,9 +53,8 @@ def test_an_array_reads_as_xarray_reads_it(tmp_path: Path, name: str, consolidat
 
 
 @pytest.mark.full
-@pytest.mark.product
-@pytest.mark.parametrize("suffix", [".virtual.zarr", ".json"])
 @pytest.mark.parametrize("name", STORES)
+@looped("suffix", [".virtual.zarr", ".json"])
 def test_references_to_a_store_read_like_the_store(tmp_path: Path, name: str, suffix: str) -> None:
     STORES[name].write(tmp_path / "s")
     expected = native(tmp_path / "s", consolidated=False)

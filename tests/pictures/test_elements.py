@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 from markup import Tags
+from products import looped
 
 from virtualds.pictures.html import (
     Markup,
@@ -42,8 +43,8 @@ def show(words: str) -> list[Markup]:
     ]
 
 
-@pytest.mark.parametrize("words", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("number", range(7))
+@looped("words", HOSTILE)
+@looped("number", range(7))
 def test_hostile_text_comes_out_as_text(words: str, number: int) -> None:
     markup = show(words)[number]
     ElementTree.fromstring(markup)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from counting_server import counting_server
+from products import looped
 
 import virtualds
 from virtualds.arrays.sources import READ_WHOLE
@@ -47,8 +48,8 @@ def zipped(path: Path, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("head", [0, 1, 128, 5000])
-@pytest.mark.parametrize("rest", [0, 1, 7, 4096, 100_001])
+@looped("head", [0, 1, 128, 5000])
+@looped("rest", [0, 1, 7, 4096, 100_001])
 def test_the_checksum_of_a_rest_follows_from_that_of_all(head: int, rest: int) -> None:
     data = np.random.default_rng(head).bytes(head + rest)
     assert compute_checksum_behind(data[:head], checksum_of(data), rest) == checksum_of(data[head:])

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from products import few_quick
+from products import few_quick, looped
 from range_server import range_server
 from virtual_arrays import (
     PLAIN,
@@ -145,8 +145,8 @@ SHARING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("codecs", [PLAIN, ZLIB, SHUFFLED], ids=["plain", "zlib", "shuffled"])
-@pytest.mark.parametrize("view", SHARING)
+@looped("codecs", [PLAIN, ZLIB, SHUFFLED])
+@looped("view", SHARING)
 def test_a_chunk_that_is_shown_often_is_fetched_once(folder: Path, view: str, codecs: Any) -> None:
     values = np.random.default_rng(0).integers(0, 99, (6, 8))
     array = virtual(values, folder, chunks=(2, 5), codecs=codecs, missing=[5], inline=[0])
@@ -201,8 +201,8 @@ def test_a_position_that_is_no_integer_is_an_index_error(folder: Path) -> None:
         virtual(np.arange(5), folder).read((np.array([1.0]),))
 
 
-@pytest.mark.parametrize("dtype", ["S5", "U3", "M8[ms]", "m8[ns]", "c8", "?", "f2", ">i8", "V6"])
-@pytest.mark.parametrize("codecs", [PLAIN, SHUFFLED], ids=["plain", "shuffled"])
+@looped("dtype", ["S5", "U3", "M8[ms]", "m8[ns]", "c8", "?", "f2", ">i8", "V6"])
+@looped("codecs", [PLAIN, SHUFFLED])
 def test_every_dtype_of_fixed_size_is_read(folder: Path, dtype: str, codecs: Any) -> None:
     raw = np.random.default_rng(0).integers(1, 100, 12 * np.dtype(dtype).itemsize, "u1")
     values = np.ones(12, "?") if dtype == "?" else np.frombuffer(raw, "u1")
@@ -454,7 +454,7 @@ PLACES: dict[str, tuple[dict[str, Any], Callable[[Any], Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("stored", "show", "in_place"), PLACES.values(), ids=PLACES)
+@looped("stored, show, in_place", PLACES.values())
 def test_plain_chunks_are_read_into_the_result(
     folder: Path, stored: dict[str, Any], show: Callable[[Any], Any], in_place: bool
 ) -> None:
@@ -736,8 +736,8 @@ def without_checksums(array: ManifestArray) -> ManifestArray:
     return replace(array, fragments=(replace(fragment, manifest=bare),))
 
 
-@pytest.mark.parametrize("how", MISMATCHES)
-@pytest.mark.parametrize("codecs", [PLAIN, ({"id": "shuffle", "elementsize": 8},)], ids=str)
+@looped("how", MISMATCHES)
+@looped("codecs", [PLAIN, ({"id": "shuffle", "elementsize": 8},)])
 def test_a_flipped_bit_is_found_by_its_checksum(folder: Path, how: str, codecs: Any) -> None:
     array, _ = flipped(folder, codecs)
     text = demand_mismatch(array, MISMATCHES[how])

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
+from products import looped
 from range_server import RangeHandler, running
 
 import virtualds
@@ -167,8 +168,10 @@ class Stage(NamedTuple):
         return url.format(root=self.root, host=self.host, port=port)
 
     def put(self, writer: str, url: str) -> str:
-        """Write a set among the served ones and return its name."""
-        return WRITERS[writer](self.root / "served" / "sets" / "refs", self.named(url))
+        """Write a set among the served ones and return its name, which no other has."""
+        sets = self.root / "served" / "sets"
+        number = len(list(sets.glob("refs*")))
+        return WRITERS[writer](sets / f"refs{number}", self.named(url))
 
     def opened_outside(self) -> list[str]:
         """What was opened, and asked for, of what is secret."""
@@ -288,7 +291,12 @@ ALLOWED = ["{host}/data", "s3://bucket/2001/"]
 NAMED = ("v/0", "refs.0.parq of v", "entry '0' of", "v/refs/0.parquet of")
 
 
-def refused(stage: Stage, writer: str, url: str, match: str, **options: Any) -> None:
+def link(path: Path, target: Path) -> None:
+    if not path.is_symlink():
+        path.symlink_to(target)
+
+
+def refused(stage: Stage, writer: str, url: str, match: str, **options: Any) -> Path:
     """A set on the server with this url is refused, and nothing it names is looked at."""
     name = stage.put(writer, url)
     where = f"{stage.host}/sets/{name}"
@@ -297,18 +305,17 @@ def refused(stage: Stage, writer: str, url: str, match: str, **options: Any) -> 
     assert where in str(caught.value)
     assert any(name in chain_of(caught.value) for name in NAMED)
     assert not stage.opened_outside()
+    return stage.root / "served" / "sets" / name
 
 
-@pytest.mark.product(times=2)
-@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", LOCAL)
+@looped("writer", WRITERS, quick=2)
 def test_a_remote_set_does_not_reach_local_files(url: str, writer: str, stage: Stage) -> None:
     refused(stage, writer, url, "local file")
 
 
-@pytest.mark.product(times=2)
-@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", [*LOCAL, *ODD, *OPAQUE, *UNKNOWN, *OUTSIDE])
+@looped("writer", WRITERS, quick=2)
 def test_references_outside_of_the_allowed_folders_are_refused(
     url: str, writer: str, stage: Stage
 ) -> None:
@@ -316,12 +323,10 @@ def test_references_outside_of_the_allowed_folders_are_refused(
     refused(stage, writer, url, "it refers to", allow=prefixes)
 
 
-@pytest.mark.product(times=2)
-@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", [*ODD, *OPAQUE])
+@looped("writer", WRITERS, quick=2)
 def test_urls_that_cannot_be_judged_are_refused(url: str, writer: str, stage: Stage) -> None:
-    refused(stage, writer, url, "neither a url nor a path|cannot be judged")
-    (path,) = (stage.root / "served" / "sets").glob("refs.*")
+    path = refused(stage, writer, url, "neither a url nor a path|cannot be judged")
     with pytest.raises(AccessError, match=r"neither a url nor a path|cannot be judged"):
         values(path)
     assert not stage.opened_outside()
@@ -335,7 +340,6 @@ def test_urls_that_may_be_local_are_refused_behind_a_remote_set(
     refused(stage, writer, url, "may be local")
 
 
-@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize(
     "url",
     [
@@ -351,12 +355,13 @@ def test_urls_that_may_be_local_are_refused_behind_a_remote_set(
         "{host}/data/secret.bin",
     ],
 )
+@looped("writer", WRITERS)
 def test_a_local_set_does_not_leave_the_allowed_folders(
     url: str, writer: str, stage: Stage
 ) -> None:
     sets = stage.root / "served" / "sets"
-    (sets / "link").symlink_to(stage.root / "secret")
-    (sets / "data" / "link.bin").symlink_to(stage.root / "secret" / "a.bin")
+    link(sets / "link", stage.root / "secret")
+    link(sets / "data" / "link.bin", stage.root / "secret" / "a.bin")
     with pytest.raises(AccessError, match="lies under none of"):
         values(sets / stage.put(writer, url), allow=sets / "data")
     assert not stage.opened_outside()
@@ -390,12 +395,11 @@ PERMITTED = {
 }
 
 
-@pytest.mark.product(times=2)
-@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("case", PERMITTED)
+@looped("writer", WRITERS, quick=2)
 def test_permitted_references_are_read(case: str, writer: str, stage: Stage) -> None:
     url, place, prefix = PERMITTED[case]
-    (stage.root / "served" / "link").symlink_to(stage.root / "secret")
+    link(stage.root / "served" / "link", stage.root / "secret")
     (stage.root / "served" / "sets" / "%2e%2e.bin").write_bytes(VALUES.tobytes())
     name = stage.put(writer, url)
     where = (
@@ -452,8 +456,8 @@ def test_an_impossible_prefix_is_refused(prefix: str, stage: Stage) -> None:
         values(stage.root / "served" / "sets" / stage.put("kerchunk-json", "a.bin"), allow=prefix)
 
 
-@pytest.mark.parametrize(
-    ("url", "prefix", "covered"),
+@looped(
+    "url, prefix, covered",
     [
         ("s3://bucket/a", "s3://bucket", True),
         ("s3://bucket", "s3://bucket/", True),
@@ -527,8 +531,8 @@ class DemandingHandler(RecordingHandler):
         return super().send_head()
 
 
-@pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("writer", WRITERS)
+@looped("named", [True, False])
+@looped("writer", WRITERS)
 def test_options_of_a_local_set_reach_servers(writer: str, named: bool, tmp_path: Path) -> None:
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "a.bin").write_bytes(VALUES.tobytes())
@@ -727,8 +731,8 @@ PRIVATE_HOSTS = (
 )
 
 
-@pytest.mark.parametrize("host", PRIVATE_HOSTS)
-@pytest.mark.parametrize("base", ["https://example.org/refs.json", "s3://bucket/refs.json"])
+@looped("host", PRIVATE_HOSTS)
+@looped("base", ["https://example.org/refs.json", "s3://bucket/refs.json"])
 def test_a_public_set_does_not_name_this_machine_or_its_network(base: str, host: str) -> None:
     url = f"http://{host}/a.nc"
     # what has "::" in it is taken for a chain of fsspec's, which ends on this machine
@@ -811,7 +815,7 @@ HOLD_OTHERS = {
 """Hosts, and whether they are of this machine or its network: some addresses hold other ones."""
 
 
-@pytest.mark.parametrize("host", HOLD_OTHERS)
+@looped("host", HOLD_OTHERS)
 def test_an_address_is_private_if_the_one_that_it_holds_is(host: str) -> None:
     assert is_private(f"http://{host}/a.nc") == HOLD_OTHERS[host]
     # a bucket may be called anything

@@ -16,6 +16,7 @@ import xarray as xr
 from counting_server import counting_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import looped
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
@@ -196,9 +197,9 @@ DEFLATERS: dict[str, Callable[[Path, Path, str], None]] = {
 }
 
 
-@pytest.mark.parametrize("compressors", [None, "auto"])
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("deflater", DEFLATERS)
+@looped("compressors", [None, "auto"])
+@looped("version", [2, 3])
+@looped("deflater", DEFLATERS)
 def test_the_chunks_of_a_zarr_store_may_be_deflated_members(
     deflater: str, version: int, compressors: Any, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import fsspec
 import numpy as np
 import pytest
+from products import looped
 from range_server import range_server
 from virtual_arrays import ZLIB, exactly, path_of, virtual
 
@@ -46,8 +47,8 @@ def memory() -> Iterator[str]:
 # ---------------------------------------------------------------------- urls
 
 
-@pytest.mark.parametrize(
-    ("url", "scheme"),
+@looped(
+    "url, scheme",
     [
         ("/data/a.nc", "file"),
         ("a.nc", "file"),
@@ -68,7 +69,7 @@ def test_the_scheme_of_a_url(url: str, scheme: str) -> None:
     assert scheme_of(url) == scheme
 
 
-@pytest.mark.parametrize("name", NAMES)
+@looped("name", NAMES)
 def test_a_local_name_is_taken_to_the_letter(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     url = normalise_url(path)
@@ -106,7 +107,7 @@ def test_each_url_has_a_store() -> None:
 # ---------------------------------------------------------------------- local files
 
 
-@pytest.mark.parametrize("name", NAMES)
+@looped("name", NAMES)
 def test_a_file_of_any_name_is_written_and_read(tmp_path: Path, name: str) -> None:
     store, url = LocalStore(), normalise_url(tmp_path / name)
     store.write_all(url, b"0123456789", None, replace=False)

@@ -31,6 +31,7 @@ from hdf5_messages import (
     varying_text,
 )
 from hypothesis import given, settings
+from products import looped
 
 from virtualds import UnsupportedError
 from virtualds.parsers.hdf5.data_types import (
@@ -304,7 +305,7 @@ def test_types_in_files_are_those_that_h5py_reads(files: Path, group: str) -> No
     assert compared > 120
 
 
-@pytest.mark.parametrize("message", REFUSED.values(), ids=REFUSED)
+@looped("message", REFUSED.values())
 def test_types_without_values_are_refused(message: bytes) -> None:
     with pytest.raises(UnsupportedError, match=r"its type .* cannot be read \(.+\)\nleave the var"):
         parse_stored_type(message)
@@ -384,7 +385,7 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("message", DAMAGED.values(), ids=DAMAGED)
+@looped("message", DAMAGED.values())
 def test_damaged_types_are_refused(message: bytes) -> None:
     with pytest.raises(MessageError):
         parse_stored_type(message)
@@ -396,7 +397,7 @@ def test_types_of_unknown_forms_are_declined(message: bytes) -> None:
         parse_stored_type(message)
 
 
-@pytest.mark.parametrize("message", IN_FILE.values(), ids=IN_FILE)
+@looped("message", IN_FILE.values())
 def test_types_that_are_cut_short_are_refused_and_padding_is_not(message: bytes) -> None:
     known = parse_type_message(message)
     assert known.length == len(message)

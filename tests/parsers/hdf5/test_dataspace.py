@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import pytest
 from hdf5_messages import LIBVERS, messages_of, new_file
+from products import looped
 
 from virtualds.parsers.hdf5.structure.messages import (
     Dataspace,
@@ -31,8 +32,8 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("size", [2, 4, 8])
-@pytest.mark.parametrize("libver", LIBVERS)
+@looped("size", [2, 4, 8])
+@looped("libver", LIBVERS)
 def test_dataspaces_are_those_that_h5py_reads(tmp_path: Path, libver: str, size: int) -> None:
     path = tmp_path / "a.h5"
     with new_file(path, libver, sizes=(8, size)) as file:

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from hdf5_messages import LIBVERS, messages_of, new_file, replace_message
+from products import looped
 
 from virtualds.parsers.hdf5.structure.messages import (
     DEFAULT_FILL,
@@ -77,8 +78,8 @@ def test_chosen_fill_values_are_those_that_h5py_reads(tmp_path: Path, libver: st
     assert len(messages_of(path, "zero", OLD_FILL)) == (libver == "earliest")
 
 
-@pytest.mark.parametrize("when", TIMES)
-@pytest.mark.parametrize("libver", LIBVERS)
+@looped("when", TIMES)
+@looped("libver", LIBVERS)
 def test_fill_values_that_nobody_chose_are_default(tmp_path: Path, libver: str, when: str) -> None:
     path = tmp_path / "a.h5"
     with new_file(path, libver) as file:
@@ -102,7 +103,7 @@ OTHER_FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", OTHER_FORMS)
+@looped("form", OTHER_FORMS)
 def test_fill_values_of_other_forms_are_those_that_h5py_reads(tmp_path: Path, form: str) -> None:
     kind, message = OTHER_FORMS[form]
     path = tmp_path / "a.h5"

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from hdf5_messages import LIBVERS, messages_of, new_file, replace_message
+from products import looped
 
 from virtualds.parsers.hdf5.structure.messages import (
     EXTERNAL_FILES,
@@ -53,8 +54,8 @@ def layout_of(path: Path, name: str, sizes: tuple[int, int] = (8, 8)) -> Layout:
     return parse_layout(message, *sizes)
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("libver", LIBVERS)
+@looped("sizes", SIZES)
+@looped("libver", LIBVERS)
 def test_chunks_are_those_that_h5py_reads(
     tmp_path: Path, libver: str, sizes: tuple[int, int]
 ) -> None:
@@ -99,8 +100,8 @@ def test_chunks_are_those_that_h5py_reads(
     assert layout_of(path, "empty", sizes).address is None
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("libver", LIBVERS)
+@looped("sizes", SIZES)
+@looped("libver", LIBVERS)
 def test_contiguous_and_compact_elements_are_those_that_h5py_reads(
     tmp_path: Path, libver: str, sizes: tuple[int, int]
 ) -> None:
@@ -223,7 +224,7 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("message", DAMAGED.values(), ids=DAMAGED)
+@looped("message", DAMAGED.values())
 def test_damaged_layouts_are_refused(message: bytes) -> None:
     with pytest.raises(MessageError):
         parse_layout(message)
