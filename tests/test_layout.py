@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # other. `docs/explanation/architecture.md` says what each is for.
 LAYERS = (
     {"errors", "log", "options", "urls", "source_file", "json_values", "bounds"}
-    | {"public", "progress", "quantities", "extras", "importing"},
+    | {"progress", "importing"},
     {"codecs", "stores", "chunks", "pictures"},
     {"reading"},
     {"arrays"},
@@ -40,7 +40,7 @@ XARRAY_FROM = "datasets"
 XARRAY_BELOW = {"codecs.cf_time": "xarray encodes and decodes the times of CF"}
 """Modules below it that import xarray all the same, and why."""
 
-MOST_MODULES_IN_ROOT = 14
+MOST_MODULES_IN_ROOT = 11
 MOST_LINES = 800
 
 PUBLIC = {
@@ -425,7 +425,6 @@ BEHIND_THE_PROGRAM = {
     "virtualds.errors",
     "virtualds.importing",
     "virtualds.pictures.html",
-    "virtualds.quantities",
     "virtualds.stores.listing",
 }
 """What the command line uses besides the public names."""

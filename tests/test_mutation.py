@@ -38,7 +38,7 @@ def test_breaks_of_each_package_are_code_and_no_other_file_changes(
 
 @pytest.mark.full
 def test_a_break_is_found_by_the_tests_that_name_it(tmp_path: Path) -> None:
-    breaks = list_breaks(PACKAGE, PACKAGE / "quantities.py")
+    breaks = list_breaks(PACKAGE, PACKAGE / "errors.py")
     [made] = [found for found in breaks if found.after == "count != 1"]
     assert str(made).endswith("format_bytes: count == 1 -> count != 1")
     copy_with(made, tmp_path / "broken")

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from virtualds.extras import EXTRAS, find_package
 from virtualds.formats.zarr.document import VERSION
+from virtualds.importing import EXTRAS, find_package
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from virtualds.quantities import format_bytes, format_count
+from virtualds.errors import format_bytes, format_count
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import xarray as xr
 from xarray.backends import BackendEntrypoint
 
 from virtualds.datasets.keywords import list_arguments, make_strict
-from virtualds.errors import VirtualdsError
+from virtualds.errors import VirtualdsError, public
 from virtualds.importing import importing
 from virtualds.options import FILE_RETRIES, SETTLE
-from virtualds.public import public
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
 
-from virtualds.public import public
+from virtualds.errors import public
 
 MIB = 2**20
 

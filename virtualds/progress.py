@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from virtualds.public import public
+from virtualds.errors import public
 
 DELAY = 1.0
 """Seconds before a bar appears that the user did not ask for."""

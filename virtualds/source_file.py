@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import without_secrets
-from virtualds.public import public
+from virtualds.errors import public, without_secrets
 
 NO_NUMBER = np.iinfo(np.int64).min
 """A size or time that is not known, in a column of integers."""

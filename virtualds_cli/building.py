@@ -108,8 +108,7 @@ MOST_NAMES = 3
 
 def name_files(left_out: Sequence[Mapping[str, str]]) -> str:
     """Return the first files that were left out, with their errors, and how many more."""
-    from virtualds.errors import without_secrets
-    from virtualds.quantities import name_some
+    from virtualds.errors import name_some, without_secrets
 
     named = (f"{without_secrets(lost['url'])} ({lost['error']})" for lost in left_out)
     return name_some(named, MOST_NAMES)
@@ -117,7 +116,7 @@ def name_files(left_out: Sequence[Mapping[str, str]]) -> str:
 
 def format_summary(document: Mapping[str, Any], opening: BuildReport) -> str:
     """Format a summary as text; ``-v`` adds how files were read, and how they differ."""
-    from virtualds.quantities import format_count
+    from virtualds.errors import format_count
 
     files, lines = format_count(document["files"], "file"), opening.schema_lines
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))

@@ -22,8 +22,8 @@ from virtualds.chunks.tables import PlacedReferences, StridedReferences
 from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import Unreadable
-from virtualds.codecs.encoding_words import name_pipelines
 from virtualds.codecs.hdf5 import Shuffle
+from virtualds.codecs.pipeline import name_pipelines
 from virtualds.codecs.zlib import Zlib
 from virtualds.parsers.hdf5.storage import IndexedChunks
 

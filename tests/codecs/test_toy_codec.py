@@ -22,8 +22,8 @@ import zarr
 import virtualds
 from virtualds import UnsupportedError, codecs
 from virtualds.bounds import Buffer
+from virtualds.codecs import Registry
 from virtualds.codecs.codec import Codec, check_length
-from virtualds.codecs.registry import Registry
 from virtualds.codecs.zlib import Zlib
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import FORMATS

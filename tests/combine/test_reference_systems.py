@@ -13,7 +13,7 @@ import tifffile
 import xarray as xr
 
 import virtualds
-from virtualds.extras import import_pyproj
+from virtualds.importing import import_pyproj
 
 pyproj = import_pyproj()
 

@@ -23,7 +23,7 @@ from fuzz.kinds import Kind, Maker, kind
 from fuzz.outcomes import Finding, Outcome, Values, by_last_part, differing, lenient, untyped
 from fuzz.workers import MODULES, Answer, Worker
 
-from virtualds.extras import import_pyproj
+from virtualds.importing import import_pyproj
 
 IMPORTING = 120
 """Seconds that reading a sound file may take, with all imports, on a busy machine."""

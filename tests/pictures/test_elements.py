@@ -8,17 +8,25 @@ from markup import Tags
 from products import looped
 
 from virtualds.pictures.html import (
+    GAP,
+    SERIES,
+    SHADES,
+    STYLE,
+    UNKNOWN,
     Markup,
+    Span,
     cell,
     element,
     escape,
     facts,
+    key,
     page,
+    rectangle,
     section,
+    shade_of,
+    strip,
     table,
 )
-from virtualds.pictures.style import GAP, SERIES, SHADES, STYLE, UNKNOWN, shade_of
-from virtualds.pictures.svg import Span, key, rectangle, strip
 
 HOSTILE = (
     "<script>alert(1)</script>",

@@ -27,11 +27,24 @@ from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.axis_cells import Span as Stretch
 from virtualds.datasets.lazy import find_layers, is_unread
 from virtualds.datasets.structure import describe_gaps
-from virtualds.errors import without_secrets
-from virtualds.pictures.html import Markup, cell, draw_labels, element, facts, join, section, table
-from virtualds.pictures.style import GAP, NEXT, SERIES, Shade
-from virtualds.pictures.svg import Span, key, strip
-from virtualds.quantities import format_bytes, format_count, name_some
+from virtualds.errors import format_bytes, format_count, name_some, without_secrets
+from virtualds.pictures.html import (
+    GAP,
+    NEXT,
+    SERIES,
+    Markup,
+    Shade,
+    Span,
+    cell,
+    draw_labels,
+    element,
+    facts,
+    join,
+    key,
+    section,
+    strip,
+    table,
+)
 
 MOST_FILES = 150
 """Files that a strip tells apart; of more it shows where any of them is."""

@@ -26,10 +26,15 @@ from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.cf_packing import ABSENT
 from virtualds.codecs.codec import Codec, CodecError, Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import CombineError, CopyWarning, UnsupportedError, warn_user
+from virtualds.errors import (
+    CombineError,
+    CopyWarning,
+    UnsupportedError,
+    format_bytes,
+    public,
+    warn_user,
+)
 from virtualds.options import get_options
-from virtualds.public import public
-from virtualds.quantities import format_bytes
 from virtualds.reading.fetch import read, read_points
 from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url

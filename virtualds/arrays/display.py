@@ -21,15 +21,11 @@ from virtualds.arrays.survey import (
 )
 from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.fragment import Fragment
-from virtualds.codecs.encoding_words import name_pipelines
-from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import without_secrets
-from virtualds.pictures import style
+from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
+from virtualds.errors import format_bytes, format_count, without_secrets
+from virtualds.pictures import html
 from virtualds.pictures.chunk_grid import Box, Cell, Face, Side, draw_box, draw_line, draw_rectangle
-from virtualds.pictures.html import Markup, cell, element, section, table
-from virtualds.pictures.style import Shade
-from virtualds.pictures.svg import key
-from virtualds.quantities import format_bytes, format_count
+from virtualds.pictures.html import Markup, Shade, cell, element, key, section, table
 
 if TYPE_CHECKING:
     from virtualds.arrays.array import ManifestArray
@@ -262,9 +258,9 @@ def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Mark
     """
     found = bin_chunks(array)
     faces = _list_faces(found)
-    shades = [style.shade_of(n) for n in range(found.counts.shape[0] - FIRST_KIND)]
+    shades = [html.shade_of(n) for n in range(found.counts.shape[0] - FIRST_KIND)]
     if found.alternates:
-        shades = [style.SERIES[0], style.NEXT]
+        shades = [html.SERIES[0], html.NEXT]
     drawn = _draw_grid(array, found, [_make_face(face, shades) for face in faces], dims)
     meanings = _list_meanings(array, found, faces, shades)
     return element("div", drawn, key(meanings), _note(array, found, faces, dims))
@@ -312,7 +308,7 @@ def _make_face(counts: Ints, shades: Sequence[Shade]) -> Face:
     gaps = (counts[GAP] > 0) & (number <= len(shades))
     cells = [
         [Cell(shade, has_gaps) for has_gaps in (False, True)]
-        for shade in (*shades, style.UNKNOWN, None)
+        for shade in (*shades, html.UNKNOWN, None)
     ]
     pairs = zip(number.tolist(), gaps.tolist(), strict=True)
     return [[cells[n][gap] for n, gap in zip(*row, strict=True)] for row in pairs]
@@ -330,12 +326,12 @@ def _list_meanings(
         names = list_encodings([array.pipelines[number] for number in found.encodings])
         meanings += zip(shades, names, strict=True)
     if found.alternates:
-        meanings.append((style.NEXT, "shades alternate by file"))
+        meanings.append((html.NEXT, "shades alternate by file"))
     if found.counts[UNREAD].any():
-        meanings.append((style.UNKNOWN, "one of several encodings"))
+        meanings.append((html.UNKNOWN, "one of several encodings"))
     if found.counts[GAP].any():
         apart = all(not (face[GAP] > 0)[(face > 0).sum(0) > 1].any() for face in faces)
-        meanings.append((style.GAP, "missing" if apart else "missing, in whole or in part"))
+        meanings.append((html.GAP, "missing" if apart else "missing, in whole or in part"))
     return meanings
 
 

@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.errors import FormatError, VirtualdsError
-from virtualds.public import public
-from virtualds.quantities import format_count
+from virtualds.errors import FormatError, VirtualdsError, format_count, public
 
 # ---------------------------------------------------------------------- how a file was read
 

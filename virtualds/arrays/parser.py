@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.alike_files import ReadAlike
 from virtualds.arrays.group import ManifestGroup
-from virtualds.public import public
+from virtualds.errors import public
 
 Array = npt.NDArray[Any]
 

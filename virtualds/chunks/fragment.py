@@ -27,8 +27,7 @@ from virtualds.chunks.columns import (
 )
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import are_alike, join_manifests
-from virtualds.public import public
-from virtualds.quantities import format_count
+from virtualds.errors import format_count, public
 
 # ---------------------------------------------------------------------- axes
 # Chunk axes: how an axis is cut into chunks; pure integers, no I/O.

@@ -47,8 +47,7 @@ from virtualds.chunks.columns import (
     unpack_table,
 )
 from virtualds.chunks.table import CountedSources, RowView, SourceSummary, Table
-from virtualds.public import public
-from virtualds.quantities import format_count
+from virtualds.errors import format_count, public
 from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- names of other libraries

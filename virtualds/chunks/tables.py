@@ -25,8 +25,7 @@ import numpy as np
 from virtualds.chunks.columns import MISSING, Ints, compact, compute_strides
 from virtualds.chunks.manifest import LARGE, MOST_LISTED, ChunkManifest, gather_references
 from virtualds.chunks.table import RowView, Table
-from virtualds.errors import FormatError
-from virtualds.quantities import format_count
+from virtualds.errors import FormatError, format_count
 from virtualds.source_file import SourceFile
 
 CACHED = 2**21

@@ -43,7 +43,7 @@ from virtualds.codecs.libraries import (
     zstd,
 )
 from virtualds.errors import UnsupportedError
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 
 Decompress = Callable[[memoryview, int], Buffer]
 

@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError, OfOneType, check_length
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 
 
 @dataclass(frozen=True)

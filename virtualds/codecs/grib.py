@@ -20,7 +20,7 @@ import numpy.typing as npt
 from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError, check_length
 from virtualds.codecs.images import SIZE_OF_JPEG2000
-from virtualds.extras import import_eccodes
+from virtualds.importing import import_eccodes
 
 UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""

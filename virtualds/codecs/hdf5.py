@@ -44,7 +44,7 @@ from virtualds.bounds import Buffer, demand_room
 from virtualds.codecs.codec import KEY, Codec, CodecError, check_length
 from virtualds.codecs.libraries import LARGEST_FRAME, STORED_BYTES, Bytes, unshuffle_stored
 from virtualds.errors import UnsupportedError
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 
 Unshuffle = Callable[[Buffer, Bytes, int], None]
 

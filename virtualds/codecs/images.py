@@ -39,7 +39,7 @@ import zstandard
 from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError, SelfDescribing, Shaped, check_length
 from virtualds.errors import UnsupportedError
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Second bytes of the markers before a frame header (ITU-T T.81, table B.1)."""

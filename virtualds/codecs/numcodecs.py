@@ -46,7 +46,7 @@ from virtualds.codecs.libraries import (
     zstd_into,
 )
 from virtualds.errors import LIBRARY_ERRORS, UnsupportedError
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams hold all that decoding needs."""

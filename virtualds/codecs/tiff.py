@@ -21,7 +21,7 @@ import numpy as np
 from virtualds.bounds import Buffer, limit_decoded_size
 from virtualds.codecs.codec import KEY, Codec, CodecError, Name, OfOneType, check_length
 from virtualds.errors import UnsupportedError
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 
 REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 """Every byte with its bits in reversed order."""

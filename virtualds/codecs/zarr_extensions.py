@@ -33,7 +33,7 @@ from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError, OfOneType, Order, check_length
 from virtualds.codecs.libraries import Bytes
 from virtualds.errors import UnsupportedError
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 from virtualds.json_values import to_scalar
 
 TYPES = {

@@ -29,7 +29,7 @@ from virtualds.codecs.codec import (
     check_length,
 )
 from virtualds.errors import UnsupportedError
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 
 MAGIC = int.from_bytes(b"zfp\x05", "little")
 """First bytes of a header; 5 is the codec version that zfp 0.5 to 1.0 write."""

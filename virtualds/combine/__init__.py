@@ -59,12 +59,11 @@ from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, demand_variables, make_optional
 from virtualds.datasets.structure import Systems, check_one_system, list_systems
-from virtualds.errors import CombineError, warn_user, without_secrets
+from virtualds.errors import CombineError, format_count, warn_user, without_secrets
 from virtualds.formats import replaces_by
 from virtualds.log import INFO, tell, tells
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption, report_progress
-from virtualds.quantities import format_count
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt
 

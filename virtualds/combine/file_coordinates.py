@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from virtualds.errors import CombineError
-from virtualds.public import public
+from virtualds.errors import CombineError, public
 from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]

@@ -17,16 +17,27 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ALONE, LIBRARY, TOGETHER, ReadWay
-from virtualds.codecs.encoding_words import FILLS, SCALING, format_attributes, format_codecs
+from virtualds.codecs.pipeline import FILLS, SCALING, format_attributes, format_codecs
 from virtualds.combine.file_batch import FileBatch
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
-from virtualds.errors import without_secrets
-from virtualds.pictures.html import Markup, cell, element, facts, join, section, table
-from virtualds.pictures.style import MISSING, NEXT, OK, Shade
-from virtualds.pictures.svg import Span, key, strip
+from virtualds.errors import format_count, name_some, public, without_secrets
+from virtualds.pictures.html import (
+    MISSING,
+    NEXT,
+    OK,
+    Markup,
+    Shade,
+    Span,
+    cell,
+    element,
+    facts,
+    join,
+    key,
+    section,
+    strip,
+    table,
+)
 from virtualds.progress import Progress, ProgressCallback
-from virtualds.public import public
-from virtualds.quantities import format_count, name_some
 from virtualds.stores.access_rules import is_nameable
 
 MOST_REASONS = 10

@@ -36,10 +36,10 @@ from virtualds.errors import (
     CombineError,
     CombineWarning,
     VirtualdsError,
+    name_some,
     warn_user,
     without_secrets,
 )
-from virtualds.quantities import name_some
 
 Combine = Callable[[Nested], Any]
 """A function that combines nested datasets."""

@@ -24,9 +24,8 @@ from virtualds.datasets.decoding import (
 )
 from virtualds.datasets.lazy import get_virtual_array, is_unread, restore_references
 from virtualds.datasets.to_dataset import IDENTITIES
-from virtualds.errors import CopyWarning, UnsupportedError, locating, warn_user
+from virtualds.errors import CopyWarning, UnsupportedError, format_bytes, locating, warn_user
 from virtualds.options import get_options
-from virtualds.quantities import format_bytes
 from virtualds.stores.access_rules import demand_nameable
 
 # ---------------------------------------------------------------------- dataset -> group

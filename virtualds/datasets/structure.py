@@ -19,7 +19,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.codecs.encoding_words import FILLS, SCALING, format_attributes, format_codecs
+from virtualds.codecs.pipeline import FILLS, SCALING, format_attributes, format_codecs
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.source_positions import urls_of
 from virtualds.errors import CombineError

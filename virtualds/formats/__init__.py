@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.table import Table
-from virtualds.public import public
+from virtualds.errors import public
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.fence import explain_vanished_files

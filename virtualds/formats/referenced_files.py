@@ -26,10 +26,10 @@ from virtualds.errors import (
     ReadError,
     UnsupportedError,
     VirtualdsError,
+    format_count,
     warn_user,
     without_secrets,
 )
-from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, is_own, is_same_host, resolve_url

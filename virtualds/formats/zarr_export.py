@@ -23,7 +23,6 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.hdf5 import Shuffle
-from virtualds.codecs.vlen_text import to_text_objects
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.data_types import (
     RECORDS,
@@ -33,6 +32,7 @@ from virtualds.formats.zarr.data_types import (
     fill_value_to_v3,
     pack_members,
     to_packed,
+    to_text_objects,
 )
 from virtualds.formats.zarr.document import (
     MARKER,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from virtualds.extras import import_pyproj
+from virtualds.importing import import_pyproj
 
 REFERENCE_SYSTEM = "spatial_ref"
 """Name of the variable that has the attributes of a system, as in rioxarray."""

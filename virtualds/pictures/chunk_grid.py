@@ -10,9 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from virtualds.pictures.html import Markup, element
-from virtualds.pictures.style import GAP, Shade
-from virtualds.pictures.svg import Textures, number, picture, rectangle, text
+from virtualds.pictures.html import (
+    GAP,
+    Markup,
+    Shade,
+    Textures,
+    element,
+    number,
+    picture,
+    rectangle,
+    text,
+)
 
 LONGEST, SHORTEST = 150, 26
 """Lengths of the sides of a face."""

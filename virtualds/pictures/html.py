@@ -1,15 +1,181 @@
-"""HTML elements that escape what is put into them, tables, sections and pages.
+"""What reports and pictures are made of: HTML and SVG, safely escaped, and their style.
 
-What reports are made of: a heading with its verdict, and cards with remedies to copy.
+Elements make tables, sections, headings with a verdict, cards with remedies to copy, pages; and
+strips, textures and the key to them.
+
+Every rule of the style sheet begins with a class of ours, so that none leaks. Text and lines take
+the colour of the page around them. Only the shades differ between light and dark: the page says
+which by the attributes of Jupyter, VS Code, Sphinx themes and xarray, else the browser does.
+
+The colours are those of Okabe and Ito (2008), which colour-blind people can tell apart, in an order
+in which neighbours differ in lightness too. Each has a texture of its own: no picture says a thing
+by colour alone.
 """
 
 from __future__ import annotations
 
 import html
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from virtualds.pictures.style import STYLE, STYLE_OF_PAGES, Shade, name_shade
+
+class Shade(NamedTuple):
+    """A colour with its texture.
+
+    Parameters
+    ----------
+    name : str
+        It names the shade in HTML and SVG.
+    light, dark : str
+        The colour on a light and on a dark page.
+    texture : str
+        The lines that lie over it, as a path on a square of `TILE` units; empty for none.
+    ink : str
+        The colour of these lines.
+    hatch : str
+        What matplotlib calls a similar texture.
+    """
+
+    name: str
+    light: str
+    dark: str
+    texture: str = ""
+    ink: str = "#000"
+    hatch: str = ""
+
+
+TILE = 6
+"""Width and height of the square that a texture repeats."""
+
+SLASHES = f"M-1 1l2 -2M0 {TILE}L{TILE} 0M{TILE - 1} {TILE + 1}l2 -2"
+BACKSLASHES = f"M-1 {TILE - 1}l2 2M0 0L{TILE} {TILE}M{TILE - 1} -1l2 2"
+
+SERIES = (
+    Shade("blue", "#0072b2", "#2389c9"),
+    Shade(
+        "orange", "#e69f00", "#e69f00", "M1.5 1.5h1.2v1.2h-1.2zM4.5 4.5h1.2v1.2h-1.2z", "#000", ".."
+    ),
+    Shade("green", "#009e73", "#16ad83", "M3 0v6", "#fff", "||"),
+    Shade("yellow", "#e8d92c", "#f0e442", "M0 3h6", "#000", "--"),
+    Shade("purple", "#cc79a7", "#cc79a7", BACKSLASHES, "#fff", "\\\\"),
+    Shade("sky", "#56b4e9", "#56b4e9", "M3 0v6M0 3h6", "#000", "++"),
+    Shade("vermilion", "#d55e00", "#e06c12", BACKSLASHES + SLASHES, "#fff", "xx"),
+)
+"""The shades of things that have no order, such as encodings and eras."""
+
+GAP = Shade("gap", "#777", "#999", SLASHES, "currentColor", "//")
+"""What is not there: the texture alone, without a colour below it."""
+
+NEXT = Shade("next", "#7fbfe6", "#0b4f78")
+"""It takes turns with the first shade of a series, to show where one thing ends."""
+
+UNKNOWN = Shade("unknown", "#9a9a9a", "#8a8a8a")
+"""What nobody has looked at."""
+
+OK, CHANGED, MISSING = SERIES[2]._replace(texture="", hatch=""), SERIES[1], SERIES[6]
+"""The shades of what is as it should be, of what is not, and of what is gone."""
+
+SHADES = (*SERIES, GAP, NEXT, UNKNOWN)
+
+
+def shade_of(number: int) -> Shade:
+    """Return the shade of the thing of this number; the last one is that of all others.
+
+    Examples
+    --------
+    >>> shade_of(0).name, shade_of(99).name
+    ('blue', 'vermilion')
+    """
+    return SERIES[min(number, len(SERIES) - 1)]
+
+
+# ---------------------------------------------------------------------- style
+
+
+def name_shade(shade: Shade) -> str:
+    """Return the colour of a shade as CSS, for pages with our style sheet and without it."""
+    return f"var(--vds-{shade.name},{shade.light})"
+
+
+def _list_themes(theme: str, is_light: str) -> str:
+    """Return the selectors of pages that say that they are light or dark."""
+    pages = (
+        f'html[theme="{theme}"]',
+        f'html[data-theme="{theme}"]',
+        f'body[data-theme="{theme}"]',
+        f'body[data-jp-theme-light="{is_light}"]',
+        f"body.vscode-{theme}",
+    )
+    return ",".join(f"{page} .vds" for page in pages)
+
+
+def _set_colours(colours: dict[str, str]) -> str:
+    return "{" + ";".join(f"--vds-{name}:{colour}" for name, colour in colours.items()) + "}"
+
+
+_LIGHT = {shade.name: shade.light for shade in SHADES}
+_DARK = {shade.name: shade.dark for shade in SHADES if shade.dark != shade.light}
+_LIGHT_AGAIN = {name: _LIGHT[name] for name in _DARK}
+
+_RULES = """
+.vds{font-size:13px;line-height:1.45;max-width:1000px;text-align:left}
+.vds *{box-sizing:border-box}
+.vds .vds-title{margin:2px 0 6px}
+.vds .vds-note{opacity:.7;margin-left:.5em}
+.vds div.vds-note{margin:2px 0}
+.vds code,.vds .vds-code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.92em;\
+background:none;padding:0;color:inherit}
+.vds .vds-side{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}
+.vds .vds-side>*{min-width:0;max-width:100%}
+.vds .vds-side>table{max-width:min(100%,420px)}
+.vds .vds-side>div{flex:1 1 260px}
+.vds .vds-scroll{overflow-x:auto;max-width:100%}
+.vds table{border-collapse:collapse;border:0;margin:0;table-layout:auto;font-size:1em;color:inherit}
+.vds table tr:nth-child(n){background:none}
+.vds table th,.vds table td{padding:2px 12px 2px 0;text-align:left;vertical-align:top;border:0;\
+max-width:none;white-space:normal}
+.vds .vds-facts th{font-weight:normal;opacity:.7;white-space:nowrap}
+.vds .vds-facts td{overflow-wrap:anywhere}
+.vds .vds-table th{font-weight:normal;opacity:.7;vertical-align:bottom;white-space:nowrap}
+.vds .vds-table td{border-top:1px solid rgba(128,128,128,.3)}
+.vds .vds-table .vds-number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.vds .vds-section{margin:4px 0}
+.vds .vds-section>summary{cursor:pointer;display:list-item;padding:2px 0}
+.vds .vds-section>summary~*{margin-left:16px}
+.vds svg{display:block;max-width:100%;height:auto;overflow:visible}
+.vds svg text{fill:currentColor;font-size:11px;font-family:inherit}
+.vds svg.vds-strip{width:100%;height:var(--vds-height,14px)}
+.vds .vds-key{display:flex;flex-wrap:wrap;gap:2px 14px;margin:4px 0}
+.vds .vds-key>span{display:inline-flex;align-items:center;gap:6px;overflow-wrap:anywhere}
+.vds .vds-key svg{flex:none}
+.vds .vds-card{border:1px solid rgba(128,128,128,.35);border-left-width:4px;border-radius:4px;\
+padding:6px 12px;margin:8px 0}
+"""
+
+STYLE = "".join(
+    (
+        f".vds{_set_colours(_LIGHT)}",
+        f"@media(prefers-color-scheme:dark){{.vds{_set_colours(_DARK)}}}",
+        _list_themes("light", "true") + _set_colours(_LIGHT_AGAIN),
+        _list_themes("dark", "false") + _set_colours(_DARK),
+        _RULES.replace("\n", ""),
+    )
+)
+"""The style sheet of what notebooks show."""
+
+STYLE_OF_PAGES = (
+    "html{color-scheme:light dark;background:Canvas;color:CanvasText}"
+    "body{margin:0}"
+    ".vds-page{font-family:system-ui,sans-serif;margin:0 auto;padding:16px}"
+    ".vds-page h1{font-size:20px;margin:0 0 12px}"
+    ".vds-page h2{font-size:16px;margin:20px 0 6px}"
+)
+"""What pages of our own have besides: here we are the page."""
+
+
+# ---------------------------------------------------------------------- html
 
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML 1.0 (section 2.2) or UTF-8 cannot hold, or that nobody sees."""
@@ -184,7 +350,7 @@ def draw_heading(title: object, *below: object, shade: Shade) -> Markup:
 
     Examples
     --------
-    >>> from virtualds.pictures.style import OK
+    >>> from virtualds.pictures.html import OK
     >>> "<b>all is well</b>" in draw_heading("all is well", shade=OK)
     True
     """
@@ -208,7 +374,7 @@ def draw_card(
 
     Examples
     --------
-    >>> from virtualds.pictures.style import MISSING
+    >>> from virtualds.pictures.html import MISSING
     >>> "<code>x = 1</code>" in draw_card("x", note="lacks", shade=MISSING, code="x = 1")
     True
     """
@@ -254,3 +420,150 @@ def _place(part: float) -> str:
 def _cut_label(words: str) -> str:
     """Return a date, or the end of the name of a file, in which it differs from others."""
     return words if len(words) <= LONGEST_LABEL else f"…{words[1 - LONGEST_LABEL :]}"
+
+
+# ---------------------------------------------------------------------- svg
+
+STRIP_WIDTH, STRIP_HEIGHT = 600, 14
+
+
+class Textures:
+    """The textures of one picture.
+
+    The names of patterns count in the whole page, and a pattern of a hidden picture is not drawn.
+    So each picture has its own, with names that no other picture has.
+    """
+
+    def __init__(self) -> None:
+        self._key = os.urandom(4).hex()
+        self._used: dict[str, Shade] = {}
+
+    def fill(self, shade: Shade) -> str:
+        """Return what fills a shape with a shade: its colour, or its texture over it."""
+        if not shade.texture:
+            return name_shade(shade)
+        self._used[shade.name] = shade
+        return f"url(#vds-{shade.name}-{self._key})"
+
+    def define(self) -> Markup | None:
+        """Return the definitions of the textures that were used, None if there are none."""
+        found = [self._define_one(shade) for shade in self._used.values()]
+        return element("defs", *found) if found else None
+
+    def _define_one(self, shade: Shade) -> Markup:
+        ground = None if shade is GAP else rectangle(0, 0, TILE, TILE, name_shade(shade))
+        lines = element("path", d=shade.texture, stroke=shade.ink, stroke_opacity=0.4, fill="none")
+        return element(
+            "pattern",
+            ground,
+            lines,
+            id=f"vds-{shade.name}-{self._key}",
+            width=TILE,
+            height=TILE,
+            patternUnits="userSpaceOnUse",
+        )
+
+
+def number(value: float) -> str:
+    """Return a length in a picture: tenths are fine enough.
+
+    Examples
+    --------
+    >>> number(12.04), number(0.25)
+    ('12', '0.2')
+    """
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def rectangle(
+    x: float, y: float, width: float, height: float, fill: str, tooltip: object = None
+) -> Markup:
+    """Return a rectangle; ``tooltip`` is shown when the pointer rests on it."""
+    told = () if tooltip is None else (element("title", tooltip),)
+    places = {"x": x, "y": y, "width": width, "height": height}
+    return element("rect", *told, **{n: number(v) for n, v in places.items()}, fill=fill)
+
+
+def text(x: float, y: float, words: object, anchor: str = "start") -> Markup:
+    """Return a line of text; ``anchor`` says which end of it lies at ``x``."""
+    return element("text", words, x=number(x), y=number(y), text_anchor=anchor)
+
+
+def picture(
+    width: float, height: float, *children: object, title: object, class_: str | None = None
+) -> Markup:
+    """Return a picture; ``title`` says to those who cannot see it what it shows."""
+    return element(
+        "svg",
+        *children,
+        width=number(width),
+        height=number(height),
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        role="img",
+        aria_label=title,
+        class_=class_,
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+class Span(NamedTuple):
+    """A stretch of a strip, in units of the strip."""
+
+    start: float
+    stop: float
+    shade: Shade
+    tooltip: object = None
+
+
+def strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
+    """Return a strip of spans, as wide as its place; it says by ``title`` what it shows."""
+    textures, scale = Textures(), STRIP_WIDTH / (total or 1)
+    drawn = [
+        rectangle(
+            span.start * scale,
+            0,
+            max((span.stop - span.start) * scale, 0.5),
+            STRIP_HEIGHT,
+            textures.fill(span.shade),
+            span.tooltip,
+        )
+        for span in spans
+    ]
+    return element(
+        "svg",
+        textures.define(),
+        *drawn,
+        frame(0, 0, STRIP_WIDTH, STRIP_HEIGHT),
+        width=STRIP_WIDTH,
+        height=STRIP_HEIGHT,
+        viewBox=f"0 0 {STRIP_WIDTH} {STRIP_HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        aria_label=title,
+        class_="vds-strip",
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+def frame(x: float, y: float, width: float, height: float) -> Markup:
+    """Return the outline of a rectangle."""
+    return element(
+        "path",
+        d=f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z",
+        fill="none",
+        stroke="currentColor",
+        stroke_opacity=0.5,
+        vector_effect="non-scaling-stroke",
+    )
+
+
+def key(entries: Sequence[tuple[Shade, object]]) -> Markup:
+    """Return what the shades of a picture stand for."""
+    return element("div", *(_show_entry(*entry) for entry in entries), class_="vds-key")
+
+
+def _show_entry(shade: Shade, words: object) -> Markup:
+    textures = Textures()
+    square = rectangle(0, 0, 14, 14, textures.fill(shade))
+    swatch = picture(14, 14, textures.define(), square, frame(0, 0, 14, 14), title=shade.name)
+    return element("span", swatch, join(words))

@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from virtualds.errors import AccessError, UnsupportedError
-from virtualds.extras import say_install
-from virtualds.importing import import_named
+from virtualds.importing import import_named, say_install
 from virtualds.source_file import StorageOptions
 from virtualds.stores.object_access import translate_options
 from virtualds.stores.requests import (

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from virtualds.combine.report import SHOWN_FILES, LeftOut, describe_left_out, show_url
-from virtualds.errors import without_secrets
+from virtualds.errors import public, without_secrets
 from virtualds.options import SETTLE
-from virtualds.public import public
 
 MEANINGS = {
     "added": "added",

@@ -29,9 +29,8 @@ from virtualds.datasets.source_positions import (
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.datasets.write import Destination
-from virtualds.errors import CombineError, without_secrets
+from virtualds.errors import CombineError, format_count, without_secrets
 from virtualds.formats.zarr.write_plan import suggest_instead
-from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.files import Changes, FileOpener, Mask, SetFiles, Urls

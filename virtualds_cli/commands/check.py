@@ -78,7 +78,7 @@ def _make_page(found: Description) -> str:
 
 
 def _facts(found: Description) -> dict[str, str]:
-    from virtualds.quantities import format_bytes, format_count
+    from virtualds.errors import format_bytes, format_count
 
     rows = {"url": found.url, "format": found.format, "references": f"{found.references:,}"}
     if found.sources is None:

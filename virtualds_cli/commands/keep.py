@@ -39,7 +39,7 @@ def drop_sources(
     stores them. The files need not exist any more, but patterns match only existing files.
     """
     import virtualds
-    from virtualds.quantities import format_count
+    from virtualds.errors import format_count
 
     found = list_files(urls, files_from, options["storage_options"])
     virtualds.drop_sources(target, found, dim=dim, **select_given(options, DROPPING))
@@ -199,7 +199,7 @@ def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
     notes; else the set does not change.
     """
     import virtualds
-    from virtualds.quantities import format_count
+    from virtualds.errors import format_count
 
     count = virtualds.rename_paths(url, {old: new}, **select_given(options, options))
     report(
@@ -210,7 +210,7 @@ def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
 
 def _report_removal(removal: virtualds.Removal, url: str, dry_run: bool) -> None:
     """Print snapshots, files and bytes; of a dry run, every name."""
-    from virtualds.quantities import format_bytes, format_count
+    from virtualds.errors import format_bytes, format_count
 
     counts = (
         f"{format_count(len(removal.snapshots), 'snapshot')}, "

@@ -38,8 +38,8 @@ from virtualds.chunks.columns import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.axis_cells import AxisCells, Span
 from virtualds.datasets.keywords import format_suggestion
-from virtualds.pictures.style import GAP, SERIES, UNKNOWN, Shade, shade_of
-from virtualds.quantities import UNITS, format_bytes, format_count
+from virtualds.errors import UNITS, format_bytes, format_count
+from virtualds.pictures.html import GAP, SERIES, UNKNOWN, Shade, shade_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from virtualds.arrays.coverage import IN_THE_SET
 from virtualds.datasets.axis_cells import OF_NUMPY, AxisCells
 from virtualds.errors import without_secrets
-from virtualds.extras import import_package
-from virtualds.pictures.style import GAP, Shade
+from virtualds.importing import import_package
+from virtualds.pictures.html import GAP, Shade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

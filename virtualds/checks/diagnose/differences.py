@@ -65,7 +65,7 @@ from virtualds.datasets.structure import (
     list_differing,
     text_of,
 )
-from virtualds.quantities import name_some
+from virtualds.errors import name_some
 
 OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 """Aspects that often differ in every file; they make no eras then."""

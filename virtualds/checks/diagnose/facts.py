@@ -25,7 +25,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.checks.diagnose.remedies import CoordinateSpan, PlacedFile, find_span, find_spans
 from virtualds.checks.diagnose.trials import describe_error
 from virtualds.chunks.fragment import Fragment
-from virtualds.codecs.encoding_words import FILLS, SCALING
+from virtualds.codecs.pipeline import FILLS, SCALING
 from virtualds.combine.alike_files import HEEDED_ATTRIBUTES
 from virtualds.combine.batch_job import (
     MOST,

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from virtualds.public import public
-from virtualds.quantities import name_some
+from virtualds.errors import name_some, public
 
 Verdict = Literal["combines", "costs", "blocks"]
 VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")

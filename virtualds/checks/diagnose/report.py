@@ -22,9 +22,17 @@ from virtualds.checks.diagnose.findings import (
     fold_differences,
     format_more,
 )
-from virtualds.errors import without_secrets
+from virtualds.errors import format_count, public, without_secrets
 from virtualds.pictures.html import (
+    CHANGED,
+    GAP,
+    MISSING,
+    OK,
+    SERIES,
+    UNKNOWN,
     Markup,
+    Shade,
+    Span,
     cell,
     draw_card,
     draw_heading,
@@ -32,15 +40,13 @@ from virtualds.pictures.html import (
     element,
     escape,
     join,
+    key,
     lay_out,
     page,
     section,
+    strip,
     table,
 )
-from virtualds.pictures.style import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
-from virtualds.pictures.svg import Span, key, strip
-from virtualds.public import public
-from virtualds.quantities import format_count
 
 
 @public

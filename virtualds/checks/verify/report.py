@@ -18,21 +18,26 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from virtualds.errors import without_secrets
+from virtualds.errors import format_count, public, without_secrets
 from virtualds.pictures.html import (
+    CHANGED,
+    MISSING,
+    OK,
+    SERIES,
+    UNKNOWN,
     Markup,
+    Shade,
+    Span,
     cell,
     draw_card,
     draw_heading,
     element,
     facts,
+    key,
     page,
+    strip,
     table,
 )
-from virtualds.pictures.style import CHANGED, MISSING, OK, SERIES, UNKNOWN, Shade
-from virtualds.pictures.svg import Span, key, strip
-from virtualds.public import public
-from virtualds.quantities import format_count
 
 KINDS: dict[str, str] = {
     "missing": "the file does not exist",

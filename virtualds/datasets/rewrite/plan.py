@@ -29,11 +29,17 @@ from virtualds.codecs.hdf5 import Shuffle
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.codecs.zlib import Zlib
 from virtualds.datasets.from_dataset import unpack
-from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold, without_secrets
+from virtualds.errors import (
+    UnsupportedError,
+    VirtualdsError,
+    cannot_hold,
+    format_bytes,
+    format_count,
+    without_secrets,
+)
 from virtualds.formats.zarr.data_types import pack_members, to_packed
 from virtualds.formats.zarr.v2_arrays import build_fill_pipeline
 from virtualds.pictures.html import cell, element, table
-from virtualds.quantities import format_bytes, format_count
 from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile
 

@@ -36,7 +36,6 @@ from virtualds.chunks.tables import (
     read_rows,
     share_opening,
 )
-from virtualds.codecs.vlen_text import decode_text, encode_text
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.formats.referenced_files import (
     MALFORMED_ERRORS,
@@ -45,7 +44,7 @@ from virtualds.formats.referenced_files import (
     malformed_error,
     unreachable_error,
 )
-from virtualds.formats.zarr.data_types import dtype_from_zarr_v2
+from virtualds.formats.zarr.data_types import decode_text, dtype_from_zarr_v2, encode_text
 from virtualds.formats.zarr.document import NOTES, ZMETADATA
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.source_file import SourceFile, StorageOptions

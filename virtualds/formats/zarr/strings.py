@@ -24,11 +24,10 @@ from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.codec import Codec, CodecError
-from virtualds.codecs.vlen_text import decode_bytes, decode_text
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.formats.referenced_files import fetch_chunk
 from virtualds.formats.zarr.codecs import parse_order
-from virtualds.formats.zarr.data_types import parse_extension
+from virtualds.formats.zarr.data_types import decode_bytes, decode_text, parse_extension
 from virtualds.formats.zarr.v3_arrays import Manifests, axes_from_v3, place_part
 from virtualds.options import get_options
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all

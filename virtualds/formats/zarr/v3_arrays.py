@@ -28,7 +28,6 @@ from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf_packing import Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
-from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.formats.zarr.data_types import (
@@ -36,9 +35,11 @@ from virtualds.formats.zarr.data_types import (
     data_type_to_v3,
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
+    encode_text,
     fill_value_from_v3,
     fill_value_to_v3,
     parse_extension,
+    to_text_objects,
 )
 from virtualds.formats.zarr.document import PLAIN_KEYS
 from virtualds.formats.zarr.v2_arrays import build_fill_pipeline

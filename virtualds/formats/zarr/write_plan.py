@@ -21,16 +21,17 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.formats.referenced_files import NumberedFiles
 from virtualds.formats.zarr.data_types import (
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
+    encode_text,
     fill_to_attribute,
     fill_to_zarr_v2,
     is_exact,
     pack_members,
+    to_text_objects,
 )
 from virtualds.formats.zarr.document import (
     Document,

@@ -30,7 +30,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.extras import import_eccodes
+from virtualds.importing import import_eccodes
 from virtualds.parsers.grib.messages import (
     LISTED_KEYS,
     OF_COORDINATES,

@@ -27,7 +27,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.extras import import_eccodes
+from virtualds.importing import import_eccodes
 from virtualds.parsers import grib
 from virtualds.parsers.grib import OWN_KEYS, FoundFields
 from virtualds.parsers.grib.messages import LISTED_KEYS, SECONDS, GribField

@@ -33,7 +33,7 @@ from virtualds.codecs.images import CONTIGUOUS, Image, Jpeg, Jpeg2000, JpegXl, L
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.tiff import Fax, PackedIntegers, ReversedBits
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.extras import import_package
+from virtualds.importing import import_package
 from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_system
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import describe_damage, open_source
