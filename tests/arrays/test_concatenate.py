@@ -7,6 +7,7 @@ import pytest
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray
 from virtualds.arrays.concatenate import Box, _find_gaps, assemble, hold_gaps_as_chunks, put_region
+from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.source_file import SourceFile
 
 PLAIN = CodecPipeline(np.dtype("f4"), layout=(0,))
@@ -80,6 +81,21 @@ def test_gaps_and_fragments_make_up_a_box() -> None:
             assert all(a < b for a, b in gap)
             covered[tuple(slice(a, b) for a, b in gap)] += 1
         assert (covered == 1).all()
+
+
+def test_gaps_held_as_chunks_keep_a_regular_grid() -> None:
+    pipeline = CodecPipeline(np.dtype("f4"), fill=np.float32(3).tobytes(), layout=(0, 1))
+    axes = (ChunkAxis.regular(5, 5), ChunkAxis.regular(5, 5))
+    parts = []
+    for start in (0, 5):
+        manifest = ChunkManifest.build(
+            (1, 1), files=[SourceFile(f"file:///{start}.bin")], offset=0, length=100
+        )
+        part = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+        parts.append(((start, 0), part))
+    array = assemble((10, 10), np.dtype("f4"), np.float32(3), parts, ())
+    held = hold_gaps_as_chunks(array)
+    assert find_regular_chunks(held.shape, held.fragments) == (5, 5)
 
 
 def test_gaps_become_missing_chunks_in_the_order_of_their_place() -> None:

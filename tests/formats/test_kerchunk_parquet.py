@@ -580,6 +580,16 @@ def test_records_that_others_left_out_are_left_out_by_a_change(tmp_path: Path) -
     assert (found["u"][2:].values == 7).all() and (found["w"].values == 7).all()
 
 
+def test_a_set_of_others_that_lacks_no_record_is_changed_without_listing_its_chunks(
+    tmp_path: Path,
+) -> None:
+    path = by_hand(tmp_path, TABLES["ranges"])
+    base = kerchunk_parquet.read_version(f"file://{path}")
+    assert base.records.token is None
+    [fragment] = base.group.variables["v"].data.fragments
+    assert fragment.manifest.find_existing() is None
+
+
 def test_metadata_may_stand_as_text(tmp_path: Path) -> None:
     document = {
         "v/.zarray": json.dumps(ZARRAY),

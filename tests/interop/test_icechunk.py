@@ -150,6 +150,20 @@ def test_chunks_of_different_lengths_are_held_if_asked_for(tmp_path: Path) -> No
     xr.testing.assert_identical(found, joined.virtual.load())
 
 
+def test_an_array_that_is_written_anew_in_the_store_it_is_read_from_keeps_its_chunks(
+    tmp_path: Path,
+) -> None:
+    [file], [_, months] = years(tmp_path / "a", 1, chunk=5), years(tmp_path / "b", 2, chunk=4)
+    given = own_repository(tmp_path / "refs", tmp_path)
+    first, second = virtual(file).isel(time=slice(0, 10)), virtual(months)
+    first.virtual.to_manifest(given)
+    # other chunks: the grid is no longer a regular one
+    second.virtual.to_manifest(given, append_dim="time", rectilinear=True)
+    joined = xr.concat([first, second], "time", data_vars="minimal")
+    found = virtualds.open_virtual_dataset(given, allow=[str(tmp_path)])
+    xr.testing.assert_identical(found.virtual.load(), joined.virtual.load())
+
+
 def test_a_changed_source_is_noticed_by_icechunk_and_virtualds(tmp_path: Path) -> None:
     files, target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
     virtual(files[0]).virtual.to_manifest(target)

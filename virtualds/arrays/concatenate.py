@@ -272,7 +272,8 @@ def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
             tuple(ChunkAxis.regular(b - a, b - a) for a, b in gap),
             missing,
         )
-        for gap in _find_gaps(_whole(array), map(_box_of, array.fragments))
+        # cut where fragments end, so that what was a regular grid is one afterwards
+        for gap in _find_gaps(_whole(array), map(_box_of, array.fragments), is_joined=False)
     ]
     return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
 
@@ -586,11 +587,11 @@ def _intersect(one: Box, other: Box) -> Box | None:
     return found if all(a < b for a, b in found) else None
 
 
-def _find_gaps(box: Box, others: Iterable[Box]) -> list[Box]:
+def _find_gaps(box: Box, others: Iterable[Box], *, is_joined: bool = True) -> list[Box]:
     """Return boxes that make up what others leave of a box, sorted.
 
     It is cut along the first axis where others begin or end. What is left along the other axes is
-    found stretch by stretch, and is one box as long as it stays.
+    found stretch by stretch, and is one box as long as it stays, unless ``is_joined`` is false.
     """
     if not box:
         return [] if any(True for _ in others) else [()]
@@ -605,8 +606,8 @@ def _find_gaps(box: Box, others: Iterable[Box]) -> list[Box]:
     found: list[Box] = []
     begun: dict[Box, int] = {}
     for cut, along in zip(cuts, met, strict=True):
-        left = _find_gaps(behind, along) if cut < high else []
-        stay = {gap: begun.pop(gap, cut) for gap in left}
+        left = _find_gaps(behind, along, is_joined=is_joined) if cut < high else []
+        stay = {gap: begun.pop(gap, cut) if is_joined else cut for gap in left}
         found += [((begin, cut), *gap) for gap, begin in begun.items()]
         begun = stay
     return sorted(found)

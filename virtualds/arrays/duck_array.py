@@ -156,17 +156,37 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
         """The imaginary parts; of real numbers, zeros."""
         return np.zeros_like(self) if self.dtype.kind != "c" else np.asarray(self).imag
 
-
-LOADING_METHODS = (
-    *("all", "any", "argmax", "argmin", "argpartition", "argsort", "byteswap", "choose", "clip"),
-    *("compress", "cumprod", "cumsum", "diagonal", "dot", "item", "max", "mean", "min", "nonzero"),
-    *("prod", "round", "searchsorted", "std", "sum", "take", "tobytes", "tolist", "trace", "var"),
-    "view",
-)
-"""Methods of `numpy.ndarray` that are applied to the values."""
-
-for _name in LOADING_METHODS:
-    setattr(DuckArray, _name, _make_loading_method(_name))
+    # methods of numpy.ndarray that are applied to the values, one by one for type checkers
+    all = _make_loading_method("all")
+    any = _make_loading_method("any")
+    argmax = _make_loading_method("argmax")
+    argmin = _make_loading_method("argmin")
+    argpartition = _make_loading_method("argpartition")
+    argsort = _make_loading_method("argsort")
+    byteswap = _make_loading_method("byteswap")
+    choose = _make_loading_method("choose")
+    clip = _make_loading_method("clip")
+    compress = _make_loading_method("compress")
+    cumprod = _make_loading_method("cumprod")
+    cumsum = _make_loading_method("cumsum")
+    diagonal = _make_loading_method("diagonal")
+    dot = _make_loading_method("dot")
+    item = _make_loading_method("item")
+    max = _make_loading_method("max")
+    mean = _make_loading_method("mean")
+    min = _make_loading_method("min")
+    nonzero = _make_loading_method("nonzero")
+    prod = _make_loading_method("prod")
+    round = _make_loading_method("round")
+    searchsorted = _make_loading_method("searchsorted")
+    std = _make_loading_method("std")
+    sum = _make_loading_method("sum")
+    take = _make_loading_method("take")
+    tobytes = _make_loading_method("tobytes")
+    tolist = _make_loading_method("tolist")
+    trace = _make_loading_method("trace")
+    var = _make_loading_method("var")
+    view = _make_loading_method("view")
 
 
 def load_arguments(value: Any, *kinds: type) -> Any:

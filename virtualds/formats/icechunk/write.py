@@ -289,8 +289,10 @@ class NodeWriter:
         """Return the chunks to write; remove the array first, if it has to be written anew."""
         there = self._find_comparable(path, metadata, grid)
         if there is None or self.known is None:
+            # the parts may be read from the store that loses the array
+            placed = _PlacedChunks.of(node.parts, grid)
             self._remove(path)
-            return _PlacedChunks.of(node.parts, grid)
+            return placed
         if (new := self.known.find_new_parts(node.parts, path)) is not None:
             return _PlacedChunks.of(new, grid)
         placed = _PlacedChunks.of(node.parts, grid)

@@ -186,6 +186,15 @@ class ParquetSet:
             if (path := key.removesuffix("/.zarray")) != key
         }
 
+    def find_written(self, there: Mapping[str, Any]) -> dict[str, Any]:
+        """Return, of records that are there, those of arrays that lack some."""
+        found = {}
+        for path, array in self.read_arrays().items():
+            runs, last = there.get(path, []), -(-array.manifest.size // self.records.size)
+            if [[int(a), int(b)] for a, b in runs] != [[0, last]] * bool(last):
+                found[path] = runs
+        return found
+
     @cached_property
     def encoded_files(self) -> bytes:
         """The noted fingerprints of files, as the members of an object in JSON."""
@@ -194,6 +203,9 @@ class ParquetSet:
     def to_fence(self, writer: str, displaced: int) -> bytes:
         """Return the ``.zmetadata`` as the fence of a writer, with its name among our notes."""
         notes = {**self.notes, "writer": writer, DISPLACED: displaced}
+        if "files" not in notes:
+            # a set of another tool: of its marker nothing changes but who writes
+            return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
         return encode_marker(self.document, notes, self.encoded_files)
 
     def demand_record_of(self, rows: ChunkManifest, data: bytes) -> None:
@@ -224,8 +236,7 @@ def read_version(
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     if found.records.token is None:
         # other tools do not note which records they have left out
-        there = list_stretches_of_records(url, options)
-        found.records.written = {path: there.get(path, []) for path in found.read_arrays()}
+        found.records.written = found.find_written(list_stretches_of_records(url, options))
     return replace(found, version=version, displaced=displaced)
 
 
