@@ -84,7 +84,7 @@ def rival(change: Any, may_come_later: bool = False) -> Iterator[None]:
 
     A first one that has nothing to write is not met; the other may then come after it.
     """
-    changes, judge = [change], write.demand_admissible
+    changes, judge = [change], write.check_admissible
 
     def judged(*given: Any, **more: Any) -> None:
         judge(*given, **more)
@@ -92,7 +92,7 @@ def rival(change: Any, may_come_later: bool = False) -> Iterator[None]:
             changes.pop()()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "demand_admissible", judged)
+        patch.setattr(write, "check_admissible", judged)
         yield
     if may_come_later and changes:
         changes.pop()()

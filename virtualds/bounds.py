@@ -48,7 +48,7 @@ PIECE = 2**20
 Buffer = bytes | bytearray | memoryview
 
 
-def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
+def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
     """Refuse a table over a grid of chunks that is far larger than its references.
 
     A table of no references takes no memory.
@@ -67,7 +67,7 @@ def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
         )
 
 
-def demand_axes(count: int, what: str) -> None:
+def check_axes(count: int, what: str) -> None:
     """Refuse arrays of more axes than numpy walks over.
 
     Raises
@@ -82,7 +82,7 @@ def demand_axes(count: int, what: str) -> None:
         )
 
 
-def demand_element(itemsize: int, what: str) -> None:
+def check_element(itemsize: int, what: str) -> None:
     """Refuse elements so large that a single fill value would take much memory.
 
     Raises
@@ -98,7 +98,7 @@ def demand_element(itemsize: int, what: str) -> None:
         )
 
 
-def demand_shallow(dtype: np.dtype[Any], what: str) -> None:
+def check_shallow(dtype: np.dtype[Any], what: str) -> None:
     """Refuse compound types so deep that Python cannot pickle or print them.
 
     Raises
@@ -122,7 +122,7 @@ def demand_shallow(dtype: np.dtype[Any], what: str) -> None:
             )
 
 
-def demand_chunk(nbytes: int, taken: int, what: str) -> None:
+def check_chunk(nbytes: int, taken: int, what: str) -> None:
     """Refuse to decode a chunk that takes far more memory than the part that is wanted.
 
     Raises
@@ -149,7 +149,7 @@ def _compute_limit() -> int:
     return max(get_options().load_limit, ALWAYS)
 
 
-def demand_values(nbytes: int, what: str) -> None:
+def check_values(nbytes: int, what: str) -> None:
     """Refuse to load a coordinate on opening that has too many values.
 
     Raises
@@ -165,7 +165,7 @@ def demand_values(nbytes: int, what: str) -> None:
         )
 
 
-def demand_selection(nbytes: int) -> None:
+def check_selection(nbytes: int) -> None:
     """Refuse to read strings, or other values of no byte range, of which too many are wanted.
 
     Raises
@@ -181,7 +181,7 @@ def demand_selection(nbytes: int) -> None:
         )
 
 
-def demand_joinable(nbytes: int, what: str) -> None:
+def check_joinable(nbytes: int, what: str) -> None:
     """Refuse to join what has an axis for whose length alone much of the memory would be taken.
 
     Parameters
@@ -206,7 +206,7 @@ def demand_joinable(nbytes: int, what: str) -> None:
         )
 
 
-def demand_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
+def check_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
     """Refuse an index coordinate that is far larger than its bytes in files.
 
     Parameters
@@ -306,7 +306,7 @@ def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[byt
     return b"".join(parts), stream.unused_data.lstrip(b"\0")
 
 
-def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
+def check_room(announced: int, nbytes: int | None, encoded: int) -> None:
     """Refuse a wrong decoded length in the header of encoded bytes, before memory is taken.
 
     Raises

@@ -292,7 +292,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
     """
     try:
         with pause_garbage_collection():
-            return json.loads(text, object_pairs_hook=_demand_distinct)
+            return json.loads(text, object_pairs_hook=_check_distinct)
     except RecursionError as error:
         raise FormatError(f"{where}: the JSON is nested too deeply; write it anew") from error
     except FormatError as error:
@@ -303,7 +303,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
         ) from error
 
 
-def _demand_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         (key, count), *_ = Counter(key for key, _ in pairs).most_common(1)

@@ -211,15 +211,15 @@ HEADERS = {
 # ---------------------------------------------------------------------- what is needed
 
 
-def demand_files(
+def check_files(
     folder: Path, count: int, write: Callable[[Path, int], None], suffix: str = "nc"
 ) -> list[Path]:
     """Return some files of a folder, and write those that are not there."""
     paths = [folder / f"f{number:06d}.{suffix}" for number in range(count)]
-    return [demand_file(path, partial(write, number=number)) for number, path in enumerate(paths)]
+    return [check_file(path, partial(write, number=number)) for number, path in enumerate(paths)]
 
 
-def demand_file(path: Path, write: Callable[[Path], None]) -> Path:
+def check_file(path: Path, write: Callable[[Path], None]) -> Path:
     """Return a file, and write it if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
@@ -229,7 +229,7 @@ def demand_file(path: Path, write: Callable[[Path], None]) -> Path:
     return path
 
 
-def demand_folder(folder: Path, write: Callable[[Path], None]) -> list[Path]:
+def check_folder(folder: Path, write: Callable[[Path], None]) -> list[Path]:
     """Return the files of a folder that one function writes."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     if not folder.exists():
@@ -241,35 +241,35 @@ def index_file(folder: Path, kind: str, filtered: bool, count: int = CHUNKS) -> 
     """Return the file of an index."""
     name = f"{kind}-{'filtered' if filtered else 'plain'}-{count}.h5"
     write = partial(write_index, kind=kind, filtered=filtered, count=count)
-    return demand_file(folder / "indexes" / name, write)
+    return check_file(folder / "indexes" / name, write)
 
 
 def lazy_file(folder: Path, libver: str, steps: int = 1000) -> Path:
     """Return the file of which one point is read."""
     path = folder / "lazy" / f"{libver}-{steps}.nc"
-    return demand_file(path, partial(write_lazy, libver=libver, steps=steps))
+    return check_file(path, partial(write_lazy, libver=libver, steps=steps))
 
 
 def alike_files(folder: Path, writer: str) -> list[Path]:
     """Return the alike files of h5py, or of netCDF4-python."""
     if writer == "h5py":
-        return demand_folder(folder / "many", many.write_files)
-    return demand_files(folder / "months", 300, write_month)
+        return check_folder(folder / "many", many.write_files)
+    return check_files(folder / "months", 300, write_month)
 
 
 def different_files(folder: Path) -> list[Path]:
     """Return the files that all differ."""
-    return demand_files(folder / "different", 500, write_different)
+    return check_files(folder / "different", 500, write_different)
 
 
 def small_files(folder: Path, count: int) -> list[Path]:
     """Return so many small files."""
-    return demand_files(folder / "small", count, write_small)
+    return check_files(folder / "small", count, write_small)
 
 
 def warm_files(folder: Path) -> list[Path]:
     """Return a few files that have another structure than all others."""
-    return demand_files(folder / "warm", 8, _write_warm)
+    return check_files(folder / "warm", 8, _write_warm)
 
 
 def _write_warm(path: Path, number: int) -> None:
@@ -281,9 +281,9 @@ def _write_warm(path: Path, number: int) -> None:
 def header_files(folder: Path, form: str) -> list[Path]:
     """Return alike files of another format."""
     suffix, write = HEADERS[form]
-    return demand_files(folder / form, 200, write, suffix)
+    return check_files(folder / form, 200, write, suffix)
 
 
 def remote_files(folder: Path) -> list[Path]:
     """Return the files that lie behind a web server."""
-    return demand_folder(folder / "remote", remote.write_files)
+    return check_folder(folder / "remote", remote.write_files)

@@ -115,7 +115,7 @@ def compare(case: Case, run: Callable[[str], Result], runs: int) -> dict[str, Re
                 print(f"  {reader:16} cannot: {error!s:.100}")
                 del found[reader]
     results = {reader: _least(measured) for reader, measured in found.items()}
-    _demand_agreement(results)
+    _check_agreement(results)
     return results
 
 
@@ -133,7 +133,7 @@ def _checked(result: Result) -> dict[str, Any]:
     return {name: result["facts"][name] for name in COMPARED if name in result["facts"]}
 
 
-def _demand_agreement(results: Mapping[str, Result]) -> None:
+def _check_agreement(results: Mapping[str, Result]) -> None:
     """Mark readers that found something else than the first."""
     first = next(iter(results.values()))["check"] if results else {}
     for result in results.values():

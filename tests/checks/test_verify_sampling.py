@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from large_sets import archive
 
 from virtualds import ChunkManifest, ManifestArray, SourceFile
-from virtualds.checks.verify.chunks import demand_sample, sample_chunks
+from virtualds.checks.verify.chunks import check_sample, sample_chunks
 from virtualds.checks.verify.sources import find_box, split_blocks, survey_references
 from virtualds.chunks.table import Table
 
@@ -68,7 +68,7 @@ def test_missing_chunks_leave_their_share_to_others() -> None:
 @pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, True, "all", float("nan")])
 def test_an_impossible_sample_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="sample="):
-        demand_sample(wrong)
+        check_sample(wrong)
 
 
 @given(st.lists(st.integers(1, 4), max_size=4), st.data())

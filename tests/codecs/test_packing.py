@@ -108,7 +108,7 @@ def decoded_by_xarray(
             return None
 
 
-def demand_equal_bytes(
+def check_equal_bytes(
     stored: np.ndarray[Any, Any], attributes: dict[str, Any], like: np.ndarray[Any, Any]
 ) -> None:
     """Demand that ``stored`` unpacks to what xarray decodes ``like`` to."""
@@ -131,7 +131,7 @@ def demand_equal_bytes(
 def test_values_are_those_of_xarray(dtype: np.dtype[Any]) -> None:
     stored = samples(dtype)
     for facts, scale in product(facts_of(dtype), SCALES.values()):
-        demand_equal_bytes(stored, facts | scale, stored)
+        check_equal_bytes(stored, facts | scale, stored)
 
 
 @pytest.mark.full
@@ -141,7 +141,7 @@ def test_bytes_of_the_other_order_are_decoded_as_xarray_decodes_them(
 ) -> None:
     swapped = samples(dtype).astype(dtype.newbyteorder(">"))
     for facts, scale in product(facts_of(dtype), (SCALES["none"], SCALES["f8 and f8"])):
-        demand_equal_bytes(swapped, facts | scale, swapped)
+        check_equal_bytes(swapped, facts | scale, swapped)
 
 
 def test_most_of_the_table_is_opened_by_xarray() -> None:
@@ -156,7 +156,7 @@ def test_most_of_the_table_is_opened_by_xarray() -> None:
 
 def test_booleans_are_what_xarray_says_they_are() -> None:
     stored = np.array([0, 1, 1], "i1")
-    demand_equal_bytes(stored, {"dtype": "bool"}, stored)
+    check_equal_bytes(stored, {"dtype": "bool"}, stored)
 
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
@@ -164,7 +164,7 @@ def test_both_parts_of_missing_complex_numbers_are_nan(dtype: str) -> None:
     stored = np.array([1, 2 + 1j, 0, 3, -0.0, complex(np.nan, 1)], dtype)
     three = np.dtype(dtype).type(3)
     for fill in ({"_FillValue": stored[2]}, {"_FillValue": stored[2], "missing_value": three}):
-        demand_equal_bytes(stored, fill, stored)
+        check_equal_bytes(stored, fill, stored)
 
 
 # ---------------------------------------------------------------------- how it is applied

@@ -12,7 +12,8 @@ import xarray as xr
 from daily_files import EPOCH, SUFFIXES, content, rival
 
 import virtualds
-from virtualds import CombineError, ConflictError
+from virtualds import CombineError, ConflictError, ManifestGroup
+from virtualds.datasets.write import find_group
 
 DAY = np.timedelta64(1, "D")
 
@@ -20,6 +21,23 @@ DAY = np.timedelta64(1, "D")
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / f"refs{SUFFIXES[request.param]}"
+
+
+class Looked(dict[str, Any]):
+    """Groups that are looked up by name, and never gone through."""
+
+    def _refuse(self, *_: Any) -> Any:
+        raise AssertionError("all groups are gone through")
+
+    __iter__ = keys = values = items = _refuse  # type: ignore[assignment]
+
+
+def test_a_group_is_found_without_going_through_its_neighbours() -> None:
+    here = ManifestGroup()
+    root = ManifestGroup(groups=Looked(a=ManifestGroup(groups=Looked(b=here))))
+    assert find_group(root, "a/b") is here
+    assert find_group(root, "") is root
+    assert find_group(root, "a/c") is find_group(root, "c/b") is None
 
 
 def made(number: int) -> xr.DataTree:

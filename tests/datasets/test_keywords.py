@@ -15,6 +15,7 @@ import xarray as xr
 from products import looped
 
 import virtualds
+import virtualds.accessors.dataset
 from virtualds.options import get_options
 
 NONE = "/no/such/file.nc"
@@ -403,3 +404,9 @@ def test_a_sample_is_a_number_of_files(tmp_path: Path) -> None:
     for wrong in (0, 1.5, "x", True):
         with pytest.raises(ValueError, match=r"sample .* give a number of files"):
             virtualds.diagnose(archive(tmp_path), sample=wrong)  # type: ignore[arg-type]
+
+
+def test_a_method_that_is_called_without_its_object_says_which_argument_it_lacks() -> None:
+    method: Any = virtualds.accessors.dataset.VirtualDatasetAccessor.verify
+    with pytest.raises(TypeError, match=r"^verify\(\) has no argument 'bad'"):
+        method(bad=1)

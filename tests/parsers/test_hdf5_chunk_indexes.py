@@ -231,7 +231,7 @@ def assemble(path: Path, told: Told, found: ChunkRows) -> npt.NDArray[np.int32]:
     return values
 
 
-def demand_as_read_by_hdf5(path: Path, told: Told, found: ChunkRows) -> None:
+def check_as_read_by_hdf5(path: Path, told: Told, found: ChunkRows) -> None:
     with h5py.File(path) as file:
         native, userblock = file["v"][()], file.userblock_size
         dataset = file["v"].id
@@ -261,7 +261,7 @@ def test_every_index_has_the_chunks_that_hdf5_reads(
         told, found = read_alone(path)
         if not (compression and case.early):
             assert told.form.kind == case.kind
-        demand_as_read_by_hdf5(path, told, found)
+        check_as_read_by_hdf5(path, told, found)
         order = np.lexsort((*found.place[::-1], found.owner))
         np.testing.assert_array_equal(order, np.arange(len(order)))
 
@@ -470,7 +470,7 @@ def test_narrow_addresses_behind_a_user_block_are_read(
     path = tmp_path / "a.h5"
     with create(path, CASES[name], compression, sizes=(size, size), userblock=(2048,)) as file:
         full(file["v"])
-    demand_as_read_by_hdf5(path, *read_alone(path))
+    check_as_read_by_hdf5(path, *read_alone(path))
 
 
 @pytest.mark.parametrize("compression", FILTERS)
@@ -486,7 +486,7 @@ def test_pages_that_were_not_written_are_skipped(
             file["v"][place] = place
     told, found = read_alone(path)
     assert found.place[0].tolist() == places
-    demand_as_read_by_hdf5(path, told, found)
+    check_as_read_by_hdf5(path, told, found)
 
 
 @st.composite
@@ -519,7 +519,7 @@ def test_any_dataset_has_the_chunks_that_hdf5_reads(
             dataset[np.unravel_index(number, case.shape)] = number
         pairs = zip(case.shape, case.limits, strict=True)
         dataset.resize(tuple(min(max(n + change, 0), n + 3 if m is None else m) for n, m in pairs))
-    demand_as_read_by_hdf5(path, *read_alone(path))
+    check_as_read_by_hdf5(path, *read_alone(path))
 
 
 def test_the_commonest_index_is_read_without_arrays_of_rows(

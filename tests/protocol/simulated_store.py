@@ -297,8 +297,8 @@ class SimulatedStore:
     def __init__(self, versions: ByContent, filesystem: Filesystem) -> None:
         self.versions, self.filesystem = versions, filesystem
 
-    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        self.versions.demand_conditions(self.filesystem, url)
+    def check_conditions(self, url: str, options: StorageOptions | None) -> None:
+        self.versions.check_conditions(self.filesystem, url)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         return self.filesystem.cat_file(url)

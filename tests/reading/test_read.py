@@ -293,15 +293,15 @@ def test_only_the_chunks_of_a_selection_are_read_and_each_once(folder: Path) -> 
         assert len(ranges) == len(set(ranges)) == count
         with counted_reads() as store:
             exactly(array.read(key), indexed(values, key))
-        demand_once(store.ranges)
+        check_once(store.ranges)
     points = np.array([0, 1, 39, 0]), np.array([0, 9, 99, 5])
     assert sum(len(work.ranges) for work in plan_points(array, points).batches) == 2
     with counted_reads() as store:
         array.read_points(points)
-    demand_once(store.ranges)
+    check_once(store.ranges)
 
 
-def demand_once(ranges: Sequence[Range]) -> None:
+def check_once(ranges: Sequence[Range]) -> None:
     """No byte is read twice."""
     ends = sorted((offset, offset + length) for offset, length in ranges)
     assert all(end <= start for (_, end), (start, _) in pairwise(ends))
@@ -569,7 +569,7 @@ def damaged(folder: Path, codecs: Any = SHUFFLED) -> tuple[ManifestArray, Path]:
     return array, path_of(array)
 
 
-def demand_report(array: ManifestArray, chunk: tuple[int, ...], *reasons: str) -> None:
+def check_report(array: ManifestArray, chunk: tuple[int, ...], *reasons: str) -> None:
     """Demand an error that names url, bytes, variable and chunk, and gives a reason."""
     row = array.manifest.lookup(chunk)
     for read in (array.read, lambda: np.asarray(array), lambda: array[chunk[0]].read()):
@@ -587,7 +587,7 @@ def demand_report(array: ManifestArray, chunk: tuple[int, ...], *reasons: str) -
 def test_a_missing_file_is_an_error(folder: Path) -> None:
     array, path = damaged(folder)
     path.unlink()
-    demand_report(array, (0, 0, 0), "No such file")
+    check_report(array, (0, 0, 0), "No such file")
 
 
 def test_a_directory_in_place_of_a_file_is_an_error(folder: Path) -> None:
@@ -595,21 +595,21 @@ def test_a_directory_in_place_of_a_file_is_an_error(folder: Path) -> None:
     path.unlink()
     path.mkdir()
     with set_virtualds_options(check_sources=False):
-        demand_report(array, (0, 0, 0), "directory")
+        check_report(array, (0, 0, 0), "directory")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
 def test_a_file_that_may_not_be_read_is_an_error(folder: Path) -> None:
     array, path = damaged(folder)
     path.chmod(0)
-    demand_report(array, (0, 0, 0), "Permission denied")
+    check_report(array, (0, 0, 0), "Permission denied")
 
 
 def test_a_truncated_file_is_an_error(folder: Path) -> None:
     array, path = damaged(folder)
     size = path.stat().st_size
     os.truncate(path, size - 10)
-    demand_report(array, (0, 0, 0), f"{size - 10} bytes", f"{size} when scanned")
+    check_report(array, (0, 0, 0), f"{size - 10} bytes", f"{size} when scanned")
     with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
         array.read()
     assert "ends 10 bytes before the chunk does" in str(caught.value)
@@ -625,7 +625,7 @@ def test_a_corrupt_chunk_is_an_error(folder: Path, number: tuple[int, ...]) -> N
         handle.seek(row.offset + row.length // 2)
         handle.write(b"corrupted")
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    demand_report(array, number, "do not decode", "zlib")
+    check_report(array, number, "do not decode", "zlib")
     # the other chunks are as good as before
     assert np.isfinite(array.read((1, slice(None), slice(0, 50)))).all()
 
@@ -635,7 +635,7 @@ def test_a_file_changed_after_scanning_is_an_error(folder: Path) -> None:
     before = array.read()
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    demand_report(array, (0, 0, 0), "modified after it was scanned", "check_sources=False")
+    check_report(array, (0, 0, 0), "modified after it was scanned", "check_sources=False")
     with pytest.raises(ReadError, match=r"same size, other time\ncopy it again .*cp -p, rsync -t"):
         array.read()
     with set_virtualds_options(check_sources=False):
@@ -698,7 +698,7 @@ def flipped(
     return array, values
 
 
-def demand_mismatch(array: ManifestArray, read: Callable[[ManifestArray], Any]) -> str:
+def check_mismatch(array: ManifestArray, read: Callable[[ManifestArray], Any]) -> str:
     """Demand an error that names the bytes, both checksums and what to do."""
     with pytest.raises(ReadError) as caught:
         read(array)
@@ -740,7 +740,7 @@ def without_checksums(array: ManifestArray) -> ManifestArray:
 @looped("codecs", [PLAIN, ({"id": "shuffle", "elementsize": 8},)])
 def test_a_flipped_bit_is_found_by_its_checksum(folder: Path, how: str, codecs: Any) -> None:
     array, _ = flipped(folder, codecs)
-    text = demand_mismatch(array, MISMATCHES[how])
+    text = check_mismatch(array, MISMATCHES[how])
     if how == "all":
         assert "\nchunk (2, 0, 1)" in text
 

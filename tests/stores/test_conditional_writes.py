@@ -355,7 +355,7 @@ in_object_stores = pytest.mark.parametrize("place", OBJECT_STORES, indirect=True
 
 def meanwhile(place: Place, patch: pytest.MonkeyPatch, does: Callable[[], Any]) -> None:
     """Lose the answer to the next conditional write, which is sent again after something else."""
-    place.store.demand_conditions(place.url("x"), place.options)
+    place.store.check_conditions(place.url("x"), place.options)
     kind = type(find_filesystem(place.folder, place.options)[0])
     send = kind.put_if
 

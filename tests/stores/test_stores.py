@@ -319,7 +319,7 @@ def moved(array: ManifestArray, url: str, options: StorageOptions | None = None)
     return replace(array, fragments=(replace(fragment, manifest=manifest),))
 
 
-def demand_an_error(array: ManifestArray, *parts: str) -> str:
+def check_an_error(array: ManifestArray, *parts: str) -> str:
     with pytest.raises(ReadError) as caught:
         array.read()
     text = "\n".join([str(caught.value), *caught.value.__notes__])
@@ -332,9 +332,9 @@ def test_an_array_in_memory_is_read(memory: str, stored: tuple[np.ndarray, Manif
     data = path_of(array).read_bytes()
     url = f"{memory}/a b#c%20:d.bin"
     elsewhere = moved(array, url)
-    demand_an_error(elsewhere, "there is no such file")
+    check_an_error(elsewhere, "there is no such file")
     FsspecStore().write_all(url, data[:-3], None, replace=True)
-    demand_an_error(elsewhere, "sent")
+    check_an_error(elsewhere, "sent")
     FsspecStore().write_all(url, data, None, replace=True)
     exactly(elsewhere, values)
     exactly(elsewhere[3:7, [8, 0]], values[3:7, [8, 0]])
@@ -353,9 +353,9 @@ def test_an_array_on_a_web_server_is_read_by_ranges(
         assert ranges == [(begin, nbytes)]
         found = FsspecStore().describe(f"{url}/{path.name}", None)
         assert found.size == path.stat().st_size
-        demand_an_error(moved(array, f"{url}/none.bin"), "there is no such file")
+        check_an_error(moved(array, f"{url}/none.bin"), "there is no such file")
     with set_options(retries=1):
-        demand_an_error(remote, "tried 2 times")
+        check_an_error(remote, "tried 2 times")
 
 
 @pytest.mark.parametrize("name", ["with space.bin", "a#b.bin", "100%.bin", "T00:00:00.bin"])
@@ -394,7 +394,7 @@ def test_a_server_without_ranges_does_not_pass_for_one(
 
 
 def test_an_unknown_scheme_is_named(stored: tuple[np.ndarray, ManifestArray]) -> None:
-    demand_an_error(moved(stored[1], "nosuch://host/x"), "nosuch")
+    check_an_error(moved(stored[1], "nosuch://host/x"), "nosuch")
     for use in (FsspecStore().describe, partial(FsspecStore().read_head, length=9)):
         with pytest.raises(OSError, match="nosuch"):
             use("nosuch://host/x", None)
@@ -420,9 +420,9 @@ def test_storage_options_are_used_but_never_shown(
         str(there.sources[0]), there._repr_html_(), repr(there.manifest), repr(there.fragments),
     ]  # fmt: skip
     assert not any(SECRET in text for text in shown)
-    assert SECRET not in demand_an_error(there)
+    assert SECRET not in check_an_error(there)
     unknown = moved(array, "nosuch://host/x", options)
-    assert SECRET not in demand_an_error(unknown)
+    assert SECRET not in check_an_error(unknown)
     assert pickle.loads(pickle.dumps(there)).sources[0].options == options
     assert there.sources[0].options != array.sources[0].options
 
@@ -434,4 +434,4 @@ def test_options_that_a_filesystem_cannot_use_are_an_error_without_values(
     stored: tuple[np.ndarray, ManifestArray], options: dict[str, str]
 ) -> None:
     array = moved(stored[1], "zip://x.bin", StorageOptions(options))
-    assert SECRET not in demand_an_error(array)
+    assert SECRET not in check_an_error(array)

@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
 
-Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
+DatasetOrTree = TypeVar("DatasetOrTree", xr.Dataset, xr.DataTree)
 
 
-class VirtualAccessor(FamiliarNames, Generic[Opened]):
+class VirtualAccessor(FamiliarNames, Generic[DatasetOrTree]):
     """Methods and properties for virtual arrays, of all groups that there are."""
 
     _FAMILIAR = OF_DATASETS
     _label: ClassVar[str]
     """What a user types before the name of a method."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._opened: Opened = opened
+    def __init__(self, opened: DatasetOrTree) -> None:
+        self._opened: DatasetOrTree = opened
         self.report: BuildReport | None = None
 
     def __repr__(self) -> str:
@@ -65,7 +65,9 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
         """Every group, by what stands before the names of its variables; none for the root."""
         raise NotImplementedError
 
-    def _change_groups(self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]) -> Opened:
+    def _change_groups(
+        self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]
+    ) -> DatasetOrTree:
         """Return what was opened with the dataset of each group changed."""
         raise NotImplementedError
 
@@ -94,7 +96,7 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks of all virtual arrays, including missing chunks.
+        """Number of chunks of all virtual arrays of all groups, including missing chunks.
 
         Examples
         --------
@@ -121,7 +123,7 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
 
         return build_source_table(self._arrays)
 
-    def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> Opened:
+    def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> DatasetOrTree:
         """Return the dataset or tree with other urls in its references.
 
         Parameters
@@ -156,7 +158,7 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
             lambda node: node._map_arrays(lambda array: move_sources(array, renamed))
         )
 
-    def load(self) -> Opened:
+    def load(self) -> DatasetOrTree:
         """Return the dataset or tree with all values in memory, of any size.
 
         Raises
@@ -176,12 +178,12 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
         """
         return self._change_groups(lambda node: node._load_arrays())
 
-    def to_lazy(self, chunks: Any = None) -> Opened:
+    def to_lazy(self, chunks: Any = None) -> DatasetOrTree:
         """Return the dataset or tree with xarray's own lazy arrays, or dask arrays.
 
         Parameters
         ----------
-        chunks : as in `xarray.open_dataset`, optional
+        chunks : as in `xarray.open_dataset` and `xarray.open_datatree`, optional
             ``{}`` makes dask arrays with the chunks of the files. ``"auto"`` joins whole chunks
             into blocks of about dask's ``array.chunk-size``. Both follow chunks of different
             lengths. Each group of a tree uses the entries of a mapping for its dimensions.
@@ -250,7 +252,7 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
         progress: ProgressOption = None,
-    ) -> Opened:
+    ) -> DatasetOrTree:
         """Copy the bytes that the references name, unchanged, and open the copy.
 
         Nothing is decoded or compressed again. Sources are checked as in any read; bytes with a
@@ -311,7 +313,7 @@ class VirtualAccessor(FamiliarNames, Generic[Opened]):
         )
         is_tree = isinstance(self._opened, xr.DataTree)
         reopen: Any = open_virtual_datatree if is_tree else open_virtual_dataset
-        copy: Opened = reopen(location.url, storage_options=storage_options)
+        copy: DatasetOrTree = reopen(location.url, storage_options=storage_options)
         return copy
 
     @make_strict("{0._label}.verify()")

@@ -17,7 +17,7 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray, default_fill, fills_with, is_same_scalar
 from virtualds.arrays.group import ManifestVariable, describe_left_out
-from virtualds.bounds import demand_axes
+from virtualds.bounds import check_axes
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.columns import MISSING, Ints, find_turn
 from virtualds.chunks.fragment import (
@@ -46,7 +46,7 @@ def build_flat_array(
 ) -> ManifestArray:
     """Return the array whose values lie in one piece of a file, which has the ``checksum``."""
     shape = tuple(shape)
-    demand_axes(len(shape), "an array")
+    check_axes(len(shape), "an array")
     if any(type(n) is not int or not 0 <= n < LONGEST_AXIS for n in shape):
         raise FormatError(
             f"the shape {shape!r:.200} is not a shape; the file is damaged, fetch it again"

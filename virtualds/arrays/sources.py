@@ -133,7 +133,7 @@ def make_prefix_changer(
 ) -> Callable[[str], str]:
     """Return a function that replaces prefixes of urls; some array must have each of them."""
     change = PrefixChange.of(prefixes)
-    change.demand_used(file.url for array in arrays for file in array.sources)
+    change.check_used(file.url for array in arrays for file in array.sources)
     return change
 
 
@@ -160,7 +160,7 @@ class PrefixChange:
                 return self.prefixes[old] + url[len(old) :]
         return url
 
-    def demand_used(self, urls: Iterable[str]) -> None:
+    def check_used(self, urls: Iterable[str]) -> None:
         """Refuse a prefix that no url has."""
         known = set(urls)
         for old in self.prefixes:

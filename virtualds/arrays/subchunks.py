@@ -241,7 +241,7 @@ def _cut_fragment(
             f"one is not a range of bytes; leave its chunks as they are"
         )
     pipeline = array.pipelines[0]
-    _demand_one_piece(array, pipeline, pieces, dims)
+    _check_one_piece(array, pipeline, pieces, dims)
     axes = tuple(one.axis for one in pieces)
     return Fragment(fragment.start, axes, _cut_manifest(array, fragment, pipeline, pieces))
 
@@ -267,7 +267,7 @@ def _cut_axis(axis: ChunkAxis, length: int | None) -> Pieces:
     return Pieces(cut, parent, begin, stored, encoded[parent])
 
 
-def _demand_one_piece(
+def _check_one_piece(
     array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[Pieces], dims: Sequence[str]
 ) -> None:
     """Refuse pieces that are no byte ranges."""
@@ -296,7 +296,7 @@ def _cut_manifest(
     """Return the references of all pieces."""
     manifest = fragment.manifest.loaded()
     itemsize = pipeline.dtype.itemsize
-    _demand_plain(array, fragment, manifest, pipeline)
+    _check_plain(array, fragment, manifest, pipeline)
     for axis, one in enumerate(pieces):
         manifest = manifest.take(axis, one.parent)
     first, count = _measure_pieces(pipeline, pieces, manifest.shape)
@@ -314,7 +314,7 @@ def _cut_manifest(
     )
 
 
-def _demand_plain(
+def _check_plain(
     array: ManifestArray, fragment: Fragment, manifest: ChunkManifest, pipeline: CodecPipeline
 ) -> None:
     """Refuse chunks that have more or fewer bytes than their elements."""

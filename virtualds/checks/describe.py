@@ -16,7 +16,7 @@ from virtualds.chunks.table import SourceSummary
 from virtualds.chunks.tables import hold_in_memory
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.datasets.location import Location, reader_of
-from virtualds.datasets.open import demand_loadable, open_group
+from virtualds.datasets.open import check_loadable, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.datasets.to_dataset import to_virtual_tree
 from virtualds.errors import without_secrets
@@ -105,7 +105,7 @@ def describe(
     with explain_open_errors(location.url), location.hold_scan():
         found = reader, source = reader_of(location, parser)
         whole = open_group(location, opening, found)
-        demand_loadable(whole, opening, location.url)
+        check_loadable(whole, opening, location.url)
         tree = to_virtual_tree(whole, opening)
     manifests = list(_list_manifests(whole))
     is_set, snapshots = isinstance(reader, Format), None

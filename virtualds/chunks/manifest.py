@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import MOST_CHUNKS, demand_axes, demand_table
+from virtualds.bounds import MOST_CHUNKS, check_axes, check_table
 from virtualds.chunks.columns import (
     COLUMNS,
     INLINE,
@@ -264,7 +264,7 @@ class ChunkManifest(FamiliarNames):
         ValueError
             A column holds other than integers, or does not fit the grid.
         """
-        demand_axes(len(shape), "a grid of chunks")
+        check_axes(len(shape), "a grid of chunks")
         given = zip(COLUMNS, (file, offset, length, pipeline, checksum), strict=True)
         columns = {name: spread_column(name, value, shape) for name, value in given}
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
@@ -289,7 +289,7 @@ class ChunkManifest(FamiliarNames):
         FormatError, UnsupportedError
             As `build`.
         """
-        demand_axes(len(shape), "a grid of chunks")
+        check_axes(len(shape), "a grid of chunks")
         last = 2**62 if file.size is None else file.size
         ends = map(operator.add, offsets, lengths)
         if not offsets or min(offsets) < 0 or min(lengths) <= 0 or max(ends) > last:
@@ -722,7 +722,7 @@ def iterate_blocks(
         ids = np.arange(begin, min(begin + most, manifest.size))
         part = manifest.at(ids)
         references += int(np.count_nonzero(part.file != MISSING))
-        demand_table((int(ids[-1]) + 1 - start,), max(references, 1), what)
+        check_table((int(ids[-1]) + 1 - start,), max(references, 1), what)
         yield ids, part
 
 

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer, demand_room
+from virtualds.bounds import Buffer, check_room
 from virtualds.codecs.codec import KEY, Codec, CodecError, check_length
 from virtualds.codecs.libraries import (
     DECODE_ERRORS,
@@ -184,7 +184,7 @@ def _parse_header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[i
         raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
     size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
     try:
-        demand_room(size, nbytes, len(data))
+        check_room(size, nbytes, len(data))
     except ValueError as error:
         raise CodecError(f"{codec.zarr_v2_id}: {error}") from error
     if not block or size // block * LENGTH > len(data):

@@ -164,20 +164,20 @@ def _check_image(data: memoryview, values: int) -> None:
 def _check_simple(how: memoryview, packed: memoryview, values: int) -> None:
     """Template 5.0: numbers of the same width."""
     bits = _read_number(how, 19, 1)
-    _demand_sound(bits <= MOST_BITS and bits * values <= 8 * len(packed), bits, values, packed)
+    _check_sound(bits <= MOST_BITS and bits * values <= 8 * len(packed), bits, values, packed)
 
 
 def _check_floats(how: memoryview, packed: memoryview, values: int) -> None:
     """Template 5.4: floating-point numbers."""
     width = {1: 4, 2: 8, 3: 16}.get(_read_number(how, 11, 1), 0)
-    _demand_sound(width * values == len(packed), 8 * width, values, packed)
+    _check_sound(width * values == len(packed), 8 * width, values, packed)
 
 
 def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
     """Templates 5.2 and 5.3: groups, each with a first value, a width and a length."""
     if len(how) > 48:
         order, octets = how[47], how[48]
-        _demand_sound(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
+        _check_sound(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
         packed = packed[(order + 1) * octets :]
     count = _read_number(how, 31, 4)
     bits, of_width, of_length = how[19], how[36], how[46]
@@ -186,16 +186,16 @@ def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
         return
     sizes = [-(-count * n // 8) for n in (bits, of_width, of_length)]
     sound = max(bits, of_width, of_length) <= 32 and 0 < count <= values
-    _demand_sound(sound and sum(sizes) <= len(packed), bits, count, packed)
+    _check_sound(sound and sum(sizes) <= len(packed), bits, count, packed)
     place = sizes[0]
     widths = how[35] + _unpack_bits(packed[place : place + sizes[1]], of_width, count)
     lengths = _unpack_bits(packed[place + sizes[1] : sum(sizes)], of_length, count)
     lengths = _read_number(how, 37, 4) + how[41] * lengths
     lengths[-1] = _read_number(how, 42, 4)
     is_whole = int(lengths.sum()) == values
-    _demand_sound(is_whole and int(widths.max()) <= 32, bits, values, packed)
+    _check_sound(is_whole and int(widths.max()) <= 32, bits, values, packed)
     left = 8 * (len(packed) - sum(sizes))
-    _demand_sound(int((widths * lengths).sum()) <= left, bits, values, packed)
+    _check_sound(int((widths * lengths).sum()) <= left, bits, values, packed)
 
 
 def _unpack_bits(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
@@ -207,7 +207,7 @@ def _unpack_bits(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int6
     return flags.astype(np.int64) @ weights
 
 
-def _demand_sound(is_sound: bool, bits: int, values: int, packed: memoryview) -> None:
+def _check_sound(is_sound: bool, bits: int, values: int, packed: memoryview) -> None:
     if not is_sound:
         raise ContradictionError(
             f"{values} values or groups, packed in {bits} bits, are not the {len(packed)} bytes"

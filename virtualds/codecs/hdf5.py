@@ -40,7 +40,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import Buffer, demand_room
+from virtualds.bounds import Buffer, check_room
 from virtualds.codecs.codec import KEY, Codec, CodecError, check_length
 from virtualds.codecs.libraries import LARGEST_FRAME, STORED_BYTES, Bytes, unshuffle_stored
 from virtualds.errors import UnsupportedError
@@ -247,7 +247,7 @@ class Szip(Codec):
         size = int.from_bytes(data[:SZIP_HEADER], "little")
         stream = bytes(data[SZIP_HEADER:])
         try:
-            demand_room(size, nbytes, len(data))
+            check_room(size, nbytes, len(data))
             if 0 < self.pixels_per_scanline <= LONGEST_SCANLINE and self._spare:
                 return self._decode_padded(stream, size)
             return self._decode(stream, size, self)

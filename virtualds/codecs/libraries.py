@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import PIECE, Buffer, decode_streams, demand_room, limit_decoded_size
+from virtualds.bounds import PIECE, Buffer, check_room, decode_streams, limit_decoded_size
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -67,11 +67,11 @@ def zstd(data: Buffer, nbytes: int | None) -> Buffer:
         except library.ZstdError:
             pass
     if library is not None:
-        _demand_end(library, data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
+        _check_end(library, data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
     return _import_numcodecs_zstd()(data)
 
 
-def _demand_end(library: Any, data: Buffer, most: int) -> None:
+def _check_end(library: Any, data: Buffer, most: int) -> None:
     """Refuse zstd frames that decode to more than ``most`` bytes, holding few of them at a time."""
     try:
         with library.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
@@ -138,7 +138,7 @@ def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     The length takes four bytes, little-endian. The result lies in ``out``, if that is given.
     """
     size = int.from_bytes(data[:4], "little")
-    demand_room(size, nbytes, len(data))
+    check_room(size, nbytes, len(data))
     if size > RATIO * len(data):
         raise ValueError(
             f"{len(data)} bytes say they decode to {size}, more than LZ4 can make of them"
@@ -187,7 +187,7 @@ def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
     if len(data) < 16 or encoded > len(data):
         raise ValueError(f"{len(data)} bytes of a buffer of {max(encoded, 16)}")
-    demand_room(decoded, nbytes, len(data))
+    check_room(decoded, nbytes, len(data))
     if decoded >= 2**31:
         raise ValueError(f"{decoded} bytes are more than a buffer of Blosc has")
     found: Buffer = _import_blosc().decompress(data, out)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.bounds import LARGEST_ELEMENT, demand_element
+from virtualds.bounds import LARGEST_ELEMENT, check_element
 from virtualds.codecs.cf_packing import Decoding
 from virtualds.codecs.codec import Codec, Unreadable
 from virtualds.errors import public
@@ -73,7 +73,7 @@ class CodecPipeline:
 
     def __post_init__(self) -> None:
         if self.dtype.itemsize > LARGEST_ELEMENT:
-            demand_element(self.dtype.itemsize, f"type {self.dtype.kind}{self.dtype.itemsize}")
+            check_element(self.dtype.itemsize, f"type {self.dtype.kind}{self.dtype.itemsize}")
         if self.dtype.hasobject:
             # the bytes of such an element are an address
             raise ValueError(f"CodecPipeline: {self.dtype} elements are Python objects, not bytes")

@@ -396,7 +396,7 @@ class BitFields(OfOneType):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        first, last = (_demand_int(config[name]) for name in ("first_bit", "last_bit"))
+        first, last = (_check_int(config[name]) for name in ("first_bit", "last_bit"))
         return cls(str(config["dtype"]), first, last, str(config["padding_encoding"]))
 
     @classmethod
@@ -495,7 +495,7 @@ def _count_bits(dtype: np.dtype[Any]) -> int:
     return 8 * dtype.itemsize // (2 if dtype.kind == "c" else 1)
 
 
-def _demand_int(value: Any) -> int:
+def _check_int(value: Any) -> int:
     if type(value) is not int:
         raise ValueError(f"packbits: {value!r} is not a number of bits")
     return value

@@ -345,7 +345,7 @@ def _expert(dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, min
 def _fixed_rate(dtype: str, rank: int, rate: float) -> Limits:
     # a block of floats holds at least its exponent
     least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
-    bits = max(floor(SIDE**rank * _demand_number(rate) + 0.5), least)
+    bits = max(floor(SIDE**rank * _check_number(rate) + 0.5), least)
     return bits, bits, MOST_PLANES, LEAST
 
 
@@ -357,11 +357,11 @@ def _fixed_precision(dtype: str, rank: int, precision: int) -> Limits:
 def _fixed_accuracy(dtype: str, rank: int, tolerance: float) -> Limits:
     if dtype not in ("<f4", "<f8"):
         raise ValueError("zfp: integers have no fixed accuracy")
-    exponent = frexp(tolerance)[1] - 1 if _demand_number(tolerance) else LEAST
+    exponent = frexp(tolerance)[1] - 1 if _check_number(tolerance) else LEAST
     return 1, MOST_BITS, MOST_PLANES, exponent
 
 
-def _demand_number(value: Any) -> float:
+def _check_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**15:
         raise ValueError(f"zfp: {value!r} is neither a rate nor a tolerance")
     return value

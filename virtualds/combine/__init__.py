@@ -57,7 +57,7 @@ from virtualds.combine.xarray_combine import (
 from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
-from virtualds.datasets.open_options import Loadable, OpenOptions, demand_variables, make_optional
+from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
 from virtualds.datasets.structure import Systems, check_one_system, list_systems
 from virtualds.errors import CombineError, format_count, warn_user, without_secrets
 from virtualds.formats import replaces_by
@@ -531,7 +531,7 @@ class Build:
             names = [name for part in parts for name in part.variables]
             where = "any file" if report.files > 1 else "the file"
             opening = self.opening
-            demand_variables(opening.loadable_variables, names, opening.skip, where)
+            check_variables(opening.loadable_variables, names, opening.skip, where)
         if self.attrs_file is not None:
             file = self._find_dataset(self.attrs_file, found)
             for path, part in combined.subtree_with_keys if is_tree else [("", combined)]:

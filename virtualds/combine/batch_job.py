@@ -43,7 +43,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import VirtualdsError, without_secrets
-from virtualds.formats.referenced_files import KEEP_QUERY, demand_unsigned
+from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.log import INFO, tell, tells
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
 from virtualds.progress import ProgressOption
@@ -149,7 +149,7 @@ class BuildTarget:
             return {}
         # check before writing: other users may read what lies in the set
         if not self.destination.options.keep_query:
-            demand_unsigned(many.values(), self.url)
+            check_unsigned(many.values(), self.url)
         with explain_write_errors(self.url):
             return self.destination.parts.write(many, self.destination.place)
 

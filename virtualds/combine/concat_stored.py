@@ -29,7 +29,7 @@ from virtualds.combine.alike_files import (
     guess_dimension,
 )
 from virtualds.combine.file_batch import UNPICKLABLE, FileBatch
-from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, demand_lengths
+from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, check_lengths
 from virtualds.datasets.decoding import (
     DecodingPlan,
     MisfitError,
@@ -104,7 +104,7 @@ class Concatenator:
             order = self._find_order(groups[owner], dim, as_given)
             if (order[:2] != in_turn[:2]).any():
                 samples = _make_samples(batches, order)
-            demand_lengths(["the first", "the second"], samples, (dim,))
+            check_lengths(["the first", "the second"], samples, (dim,))
             pattern = self.combination(samples)
             if isinstance(pattern, xr.Dataset):
                 _check_first(pattern, samples[0], dim)

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.bounds import ALWAYS, demand_joinable
+from virtualds.bounds import ALWAYS, check_joinable
 from virtualds.combine.ordering import (
     Arrangement,
     Nested,
@@ -199,7 +199,7 @@ def combine_naming_files(
     files and their datasets in order.
     """
     shown = [without_secrets(str(file)) for file in files]
-    demand_lengths(shown, opened, dims)
+    check_lengths(shown, opened, dims)
     try:
         return combine(datasets)
     except COMBINE_ERRORS as error:
@@ -301,7 +301,7 @@ INDEX_BYTES = 8
 """Bytes of an element of an index that xarray makes."""
 
 
-def demand_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[Any] | None) -> None:
+def check_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[Any] | None) -> None:
     """Refuse dimensions for whose length alone xarray would take too much memory.
 
     Where it concatenates, it makes a mask of the whole dimension. Where it reindexes, it makes an
@@ -324,7 +324,7 @@ def demand_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[A
                 nbytes = sum(sizes.values())
             elif _is_reindexed(dim, [*parts.values()], {*(dims or ())}):
                 nbytes = INDEX_BYTES * size
-            demand_joinable(nbytes, f"{longest}: dimension {str(dim)!r} of {size:,} elements")
+            check_joinable(nbytes, f"{longest}: dimension {str(dim)!r} of {size:,} elements")
 
 
 def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bool:

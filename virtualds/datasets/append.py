@@ -19,7 +19,7 @@ from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.arrays.concatenate import clear_boxes, count_references, find_boxes, reorder
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import demand_joinable
+from virtualds.bounds import check_joinable
 from virtualds.chunks.columns import INLINE, find_runs
 from virtualds.chunks.manifest import iterate_references
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
@@ -344,7 +344,7 @@ def _open_set(
             )
         if dim is not None and dataset is not None:
             size = dataset.sizes[dim]
-            demand_joinable(size, f"{what}: dimension {dim!r} of {size:,} elements")
+            check_joinable(size, f"{what}: dimension {dim!r} of {size:,} elements")
     return present
 
 

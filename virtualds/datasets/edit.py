@@ -564,7 +564,7 @@ def rename_paths(
 
         after = move_group(group, follow)
         if isinstance(rename, PrefixChange):
-            rename.demand_used(seen)
+            rename.check_used(seen)
         if not found:
             raise ValueError(f"{url}: rename_paths would change the url of no source")
         for file in found:

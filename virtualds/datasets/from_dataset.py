@@ -26,7 +26,7 @@ from virtualds.datasets.lazy import get_virtual_array, is_unread, restore_refere
 from virtualds.datasets.to_dataset import IDENTITIES
 from virtualds.errors import CopyWarning, UnsupportedError, format_bytes, locating, warn_user
 from virtualds.options import get_options
-from virtualds.stores.access_rules import demand_nameable
+from virtualds.stores.access_rules import check_nameable
 
 # ---------------------------------------------------------------------- dataset -> group
 
@@ -53,7 +53,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     manifests = (f.manifest for array in arrays for f in array.fragments)
     tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
     for file in chain.from_iterable(tables):
-        demand_nameable(file.url)
+        check_nameable(file.url)
     # what was not decoded is stored as it is
     raw = [name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None]
     variables = set_characters_apart(variables, raw)

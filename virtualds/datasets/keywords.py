@@ -160,7 +160,8 @@ def make_strict(
         @wraps(function)
         def checked(*given: Given.args, **named: Given.kwargs) -> Result:
             if not named.keys() <= known:
-                check_keywords(name.format(*given), named, known)
+                shown = name.format(*given) if given else f"{function.__name__}()"
+                check_keywords(shown, named, known)
             check_types(named)
             return function(*given, **named)
 

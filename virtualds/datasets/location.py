@@ -33,7 +33,7 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
-from virtualds.stores.archive import demand_uncompressed, is_tar, is_zip
+from virtualds.stores.archive import check_uncompressed, is_tar, is_zip
 from virtualds.stores.block_cache import (
     FIRST_PAGES,
     PAGE,
@@ -360,7 +360,7 @@ class _Place:
             denied.__cause__ = error
             return denied
 
-    def demand_not_begun(self) -> None:
+    def check_not_begun(self) -> None:
         """Refuse a folder with an unfinished set, which is not there yet."""
         begun = False
         for name in (name for form in FORMATS for name in form.first_written):
@@ -406,7 +406,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
         if (found := place.find_by_marker(markers)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
-            place.demand_not_begun()
+            place.check_not_begun()
         raise
     if reader is not None:
         return give_options(reader, source, options)
@@ -418,12 +418,12 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     if (not head or is_page) and (found := place.find_by_marker(markers)) is not None:
         return found
     if not head:
-        place.demand_not_begun()
+        place.check_not_begun()
     for parser in load_plugins():
         if not parser.markers and is_recognised(parser, head):
             return parser, source
-    demand_data_in(url, head)
-    demand_uncompressed(url, head, options)
+    check_data_in(url, head)
+    check_uncompressed(url, head, options)
     if head.lstrip()[:1] == b"{":
         raise FormatError(
             f"{url}: the file is JSON, but not a reference set; check the path, or give a set that "
@@ -443,7 +443,7 @@ def give_options(
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
 
-def demand_data_in(url: str, head: bytes) -> None:
+def check_data_in(url: str, head: bytes) -> None:
     """Refuse an empty file, and a page of a server, by the first bytes."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
@@ -623,15 +623,15 @@ def format_there(location: Location) -> Format | None:
     return found if isinstance(found, Format) else None
 
 
-def demand_data(location: Location, reader: Parser | Format) -> None:
+def check_data(location: Location, reader: Parser | Format) -> None:
     """Refuse files without data, and compressed ones, to explain why a named reader failed."""
     try:
         _, head = find_store(location.url).read_head(location.url, location.options, HEAD_BYTES)
     except OSError:
         return
-    demand_data_in(location.url, head)
+    check_data_in(location.url, head)
     if isinstance(reader, Parser):
-        demand_uncompressed(location.url, head, location.options)
+        check_uncompressed(location.url, head, location.options)
 
 
 def is_set_folder(url: str) -> bool:

@@ -63,7 +63,7 @@ def _copy_as_plain_zarr(
     _check_plain(root, group, nodes)
     if store.list_files(root, options):
         raise _exists_error(root)
-    store.demand_conditions(root, options)
+    store.check_conditions(root, options)
     written: list[str] = []
 
     def put(path: str, data: bytes) -> None:

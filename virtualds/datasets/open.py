@@ -25,12 +25,12 @@ from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.decoding import DecodingPlan
 from virtualds.datasets.keywords import format_suggestion, make_strict, select_fields
-from virtualds.datasets.location import Found, Location, demand_data, reader_of
+from virtualds.datasets.location import Found, Location, check_data, reader_of
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
     Loadable,
     OpenOptions,
-    demand_variables,
+    check_variables,
     fetch_coordinates,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset, to_virtual_tree
@@ -196,11 +196,11 @@ def open_dataset_or_tree(
     location = Location.of(file, storage_options)
     with location.hold_scan():
         found = open_group(location, opening)
-        demand_loadable(found, opening, location.url)
+        check_loadable(found, opening, location.url)
         return make_dataset_or_tree(location, found, opening)
 
 
-def demand_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> None:
+def check_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> None:
     """Refuse names in ``loadable_variables`` that no group has."""
     if opening.loadable_variables is None:
         return
@@ -209,7 +209,7 @@ def demand_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> Non
     # ``on_error="skip"`` has left these out, with a warning
     problems = {name for part in groups for name in part.problems}
     dropped = problems.union(opening.skip)
-    demand_variables(opening.loadable_variables, known, dropped, without_secrets(url))
+    check_variables(opening.loadable_variables, known, dropped, without_secrets(url))
 
 
 def make_dataset_or_tree(
@@ -293,7 +293,7 @@ def _read_file(
         except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
             if opening.parser:
                 # the user has named a parser for a file that may hold no data at all
-                demand_data(location, reader)
+                check_data(location, reader)
             raise
         read = resolve_archive_members(read) if isinstance(reader, Parser) else read
     if tells(INFO):

@@ -16,7 +16,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import demand_values, is_small_enough_to_load
+from virtualds.bounds import check_values, is_small_enough_to_load
 from virtualds.chunks.manifest import gather_references
 from virtualds.codecs.cf_time import may_be_finer
 from virtualds.datasets.keywords import check_choice, format_suggestion, names_of
@@ -66,7 +66,7 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
     for name, array in find_loaded_first(group).items():
         try:
             with blame_variable(name):
-                demand_values(array.nbytes, f"variable {name!r}")
+                check_values(array.nbytes, f"variable {name!r}")
                 read[name] = replace(group.variables[name], data=array.read())
         except UndecodableError as error:
             problems |= error.problems
@@ -104,7 +104,7 @@ def make_chooser(
     return lambda name, v: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def demand_variables(
+def check_variables(
     loadable: Loadable, known: Iterable[Hashable], dropped: Collection[str], where: str
 ) -> None:
     """Refuse names of variables to load that are not among those that there are.

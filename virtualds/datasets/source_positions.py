@@ -18,7 +18,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mark_covered
-from virtualds.bounds import demand_joinable
+from virtualds.bounds import check_joinable
 from virtualds.chunks.columns import Ints, drop_repeated_tables
 from virtualds.chunks.manifest import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
@@ -74,7 +74,7 @@ def find_coverage_along(
 def _list_arrays(dataset: xr.Dataset, dim: str) -> Iterable[tuple[ManifestArray, int]]:
     """Return the arrays along a dimension that memory can hold the positions of."""
     size = dataset.sizes[dim]
-    demand_joinable(size, f"dimension {dim!r} of {size:,} elements")
+    check_joinable(size, f"dimension {dim!r} of {size:,} elements")
     return list_arrays_along(dataset, dim)
 
 
@@ -393,8 +393,8 @@ def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> Places:
     copies = find_copies(present, dim)
     found = []
     for url in sorted(shared):
-        run = _demand_one_run(now.get(url, []), url, "the new dataset")
-        there = _demand_one_run(before.get(url, []), url, "the set")
+        run = _check_one_run(now.get(url, []), url, "the new dataset")
+        there = _check_one_run(before.get(url, []), url, "the set")
         if borders(copies, there):
             there = _find_stretch_with_copies(present, new, dim, url, run, there)
         found.append((there, Piece(True, *run)))
@@ -416,7 +416,7 @@ def _find_stretch_with_copies(
     return found
 
 
-def _demand_one_run(runs: Sequence[Stretch], url: str, where: str) -> Stretch:
+def _check_one_run(runs: Sequence[Stretch], url: str, where: str) -> Stretch:
     if len(runs) != 1:
         raise CombineError(
             f"replace-source: {url} has {len(runs)} stretches of {where}; it can be replaced where "

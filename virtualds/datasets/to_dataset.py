@@ -20,7 +20,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import demand_backed, demand_values
+from virtualds.bounds import check_backed, check_values
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
@@ -87,7 +87,7 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
         if not isinstance(array, ManifestArray):
             if variable.dims == (name,):
                 with blame_variable(str(name)):
-                    _demand_few_deferred(stored, str(name))
+                    _check_few_deferred(stored, str(name))
             continue
         with blame_variable(str(name)):
             if str(name) in group.problems:
@@ -95,23 +95,23 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
                 continue
             if variable.dims == (name,):
                 count = partial(count_bytes_in_files, array)
-                demand_backed(array.nbytes, count, f"variable {name!r}")
+                check_backed(array.nbytes, count, f"variable {name!r}")
             # else xarray decodes the whole selection in one thread, step by step
             with suppress(UnsupportedError):
                 decoded[name] = _to_virtual_array(str(name), stored, array, variable)
     for name, data in decoded.items():
         variables[name] = variables[name].copy(data=to_lazy(data, str(name), is_decoded=True))
     prefer_far_blocks(variables, decoded)
-    _demand_no_scalar_of_a_dimension(variables)
+    _check_no_scalar_of_a_dimension(variables)
     # indexes would read values
     return _assemble_dataset(variables, {}, attributes, coordinates, group)
 
 
-def _demand_few_deferred(stored: ManifestVariable, name: str) -> None:
+def _check_few_deferred(stored: ManifestVariable, name: str) -> None:
     """Refuse to load more values than opening may that lie in no chunk, as strings do."""
     data = stored.data
     if not isinstance(data, ManifestArray | np.ndarray):
-        demand_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
+        check_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
 
 
 def to_virtual_dataset(
@@ -189,7 +189,7 @@ def _decode_dataset(
                     is_wanted = is_few and decodes_as_a_whole(stored, variable)
                 if is_wanted:
                     if loadable is None:
-                        _demand_few_deferred(stored, str(name))
+                        _check_few_deferred(stored, str(name))
                     variables[name] = variable.compute()
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
@@ -214,7 +214,7 @@ def _decode_dataset(
         parts[known] = VariableDecoding.of(name, group, variable, in_memory, decode_cf)
     used = frozenset(group.attributes.keys() - attributes.keys())
     outline = DecodingPlan(parts, frozenset(coordinates), used)
-    _demand_no_scalar_of_a_dimension(variables)
+    _check_no_scalar_of_a_dimension(variables)
     return outline, _assemble_dataset(variables, indexes, attributes, coordinates, group)
 
 
@@ -301,7 +301,7 @@ def _decode_by_xarray(
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
 
 
-def _demand_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> None:
+def _check_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> None:
     """Refuse a scalar with the name of a dimension, which no xarray dataset can hold."""
     dims = {dim for variable in variables.values() for dim in variable.dims}
     if wrong := [name for name, found in variables.items() if name in dims and not found.dims]:

@@ -47,7 +47,7 @@ from virtualds.formats import Format, Parts, change_set
 from virtualds.formats.referenced_files import (
     KEEP_QUERY,
     IsKnown,
-    demand_admissible,
+    check_admissible,
     know_nothing,
     list_first_files,
     list_new_files,
@@ -136,7 +136,10 @@ def naming_group(path: str) -> Iterator[None]:
 
 def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
     """Return the group at a path, None if there is none."""
-    return dict(root.walk()).get(path)
+    found: ManifestGroup | None = root
+    for name in filter(None, path.split("/")):
+        found = None if found is None else found.groups.get(name)
+    return found
 
 
 def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
@@ -189,7 +192,7 @@ def list_inherited(
     return {name: variable for name, variable in found.items() if name not in here.variables}
 
 
-def demand_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
+def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
     """Refuse to change the length of a dimension in one group alone, if groups share it."""
     known = {misfit[:2] for misfit in _find_misfits(before)}
     for path, dim, size, above in _find_misfits(after):
@@ -511,7 +514,7 @@ class Destination:
     def _fit(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
         """Return a group in a form that the format can write; refuse one that no set may hold."""
         target, keep = str(self.location.target), self.options.keep_query
-        demand_admissible(group, target, keep_query=keep, is_known=is_known)
+        check_admissible(group, target, keep_query=keep, is_known=is_known)
         group = self.rewrite.fit(group)
         # an object of Icechunk does not say where it lies
         if isinstance(self.location.target, str) and not is_own(target):
@@ -560,14 +563,14 @@ def make_dict(
             f"folder"
         )
     options.check_choices(form, call)
-    _demand_new(options, storage_options)
+    _check_new(options, storage_options)
     whole_set = add_group(EMPTY, options.path, whole())
     group = options.changes.apply(whole_set, know_nothing)
-    demand_admissible(group, WHERE, keep_query=options.keep_query)
+    check_admissible(group, WHERE, keep_query=options.keep_query)
     return form.to_dict(group, **options.of_format)
 
 
-def _demand_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
+def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
     """Refuse options that have a meaning for files alone."""
     if options.rewriting.rewrites:
         raise UnsupportedError(
@@ -627,7 +630,7 @@ class ReferenceChanges:
         if self.subchunk:
             cutter = _Cutter(self.subchunk, is_known)
             group = _change_arrays(group, cutter.cut)
-            cutter.demand_done(group)
+            cutter.check_done(group)
         if self.inline_threshold:
             most = int(self.inline_threshold)
             group = _change_arrays(group, lambda path, _, array: _hold(array, path, most, is_known))
@@ -702,7 +705,7 @@ class _Cutter:
         self.is_done |= found.nchunks != sum(f.manifest.size for f in new)
         return replace(array, fragments=(*known, *found.fragments))
 
-    def demand_done(self, group: ManifestGroup) -> None:
+    def check_done(self, group: ManifestGroup) -> None:
         """Refuse a wish that has changed nothing: no such names, or compressed chunks."""
         names = {name for _, part in group.walk() for name in part.variables}
         names |= {dim for _, variable in group.walk_variables() for dim in variable.dims}

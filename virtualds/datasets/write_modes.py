@@ -51,7 +51,7 @@ from virtualds.datasets.write import (
     WriteOptions,
     Written,
     add_group,
-    demand_aligned,
+    check_aligned,
     find_group,
     list_inherited,
     naming_group,
@@ -99,7 +99,7 @@ def write_variables(
         shared = shared if on_duplicate == "replace" else shared.union(duplicates)
         attributes = join_coordinates(old.attributes, stored.attributes)
     else:
-        _demand_same_shapes(old, stored)
+        _check_same_shapes(old, stored)
     changed = {name: v for name, v in stored.variables.items() if name not in shared}
     if not changed:
         return old
@@ -111,7 +111,7 @@ def write_variables(
     return result
 
 
-def _demand_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
+def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
     """Refuse variables that a group does not have, or has in another shape."""
     problems = list[str]()
     for name, variable in stored.variables.items():
@@ -258,7 +258,7 @@ class _Writing:
         """Return a set with a new group, which may replace one in mode ``"w"``."""
         path, new = self.options.path, self.make()
         if self.options.mode == "w":
-            return demand_aligned(old, put_group(old, path, new))
+            return check_aligned(old, put_group(old, path, new))
         for below, part in new.walk(path):
             there = find_group(old, below)
             if there is not None and there.variables and part.variables:
@@ -266,7 +266,7 @@ class _Writing:
                     f"{self.destination.location.target}: group /{below} exists already; mode='w' "
                     f"replaces it, mode='a' adds variables to it, and append_dim= appends to it"
                 )
-        return demand_aligned(old, add_group(old, path, new))
+        return check_aligned(old, add_group(old, path, new))
 
     # ------------------------------------------------------------------ changing groups
 
@@ -290,7 +290,7 @@ class _Writing:
                 # what a group inherits has grown already in ``found``
                 known = old if self.options.is_append else found
                 found = self._change_group(known, found, path, dataset)
-        return found if found is old else demand_aligned(old, found)
+        return found if found is old else check_aligned(old, found)
 
     def _change_group(
         self, old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset
@@ -572,7 +572,7 @@ def fill_region(
 def _find_slices(present: xr.Dataset, new: xr.Dataset, region: Region) -> Slices:
     """Return the slice of the set for each dimension of a region."""
     if isinstance(region, str):
-        _demand_auto(region, region)
+        _check_auto(region, region)
         region = dict.fromkeys(new.dims, AUTO)
     found: Slices = {}
     for dim, wanted in region.items():
@@ -585,12 +585,12 @@ def _find_slices(present: xr.Dataset, new: xr.Dataset, region: Region) -> Slices
         if isinstance(wanted, slice):
             found[dim] = _check_slice(dim, wanted, size, count)
         else:
-            _demand_auto(wanted, {dim: wanted})
+            _check_auto(wanted, {dim: wanted})
             found[dim] = _find_by_index(present, new, dim)
     return found
 
 
-def _demand_auto(wanted: Any, region: Any) -> None:
+def _check_auto(wanted: Any, region: Any) -> None:
     if wanted != AUTO:
         raise ValueError(
             f"region={region!r}: it is 'auto', or a dict of dimensions to slices or 'auto'"

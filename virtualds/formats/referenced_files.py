@@ -33,7 +33,7 @@ from virtualds.errors import (
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, is_own, is_same_host, resolve_url
-from virtualds.stores.block_cache import demand_lasting
+from virtualds.stores.block_cache import check_lasting
 from virtualds.stores.local import WITHIN
 from virtualds.urls import HELD, host_of, lies_under, scheme_of
 
@@ -48,7 +48,7 @@ def know_nothing(table: Table) -> bool:
     return False
 
 
-def demand_admissible(
+def check_admissible(
     group: ManifestGroup, target: str, *, keep_query: bool = False, is_known: IsKnown = know_nothing
 ) -> None:
     """Refuse a group that no set may hold: urls have secrets, or bytes lie in this process alone.
@@ -56,12 +56,12 @@ def demand_admissible(
     With ``keep_query``, urls may have a password, or a signature or token in their query.
     """
     arrays = group.list_arrays()
-    demand_lasting(_list_files(arrays, is_known), target)
+    check_lasting(_list_files(arrays, is_known), target)
     if not keep_query:
-        demand_unsigned(arrays, target, is_known)
+        check_unsigned(arrays, target, is_known)
 
 
-def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know_nothing) -> None:
+def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know_nothing) -> None:
     """Refuse references to urls with a password, or with a signature or token in their query.
 
     Sets are given to others, and everybody who reads such a url can use it. For arrays that lie in

@@ -26,7 +26,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import NativeReader, Parser
-from virtualds.bounds import MOST_AXES, demand_axes
+from virtualds.bounds import MOST_AXES, check_axes
 from virtualds.chunks.fragment import LONGEST_AXIS, ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import StridedReferences
@@ -199,14 +199,14 @@ class _Parser:
 
     def parse_header(self, numrecs: int | None) -> NetCDF3Header:
         dimensions = tuple(self.parse_list(DIMENSIONS, "dimensions", self.parse_dimension))
-        _demand_unique(self, "dimension", [d.name for d in dimensions])
+        _check_unique(self, "dimension", [d.name for d in dimensions])
         if sum(not d.length for d in dimensions) > 1:
             raise self.describe_damage("more than one dimension has no length")
         attributes = self.parse_attributes()
         variables = tuple(
             self.parse_list(VARIABLES, "variables", lambda: self.parse_variable(dimensions))
         )
-        _demand_unique(self, "variable", [v.name for v in variables])
+        _check_unique(self, "variable", [v.name for v in variables])
         return NetCDF3Header(dimensions, attributes, variables, numrecs)
 
     def parse_list(self, tag: int, what: str, read: Callable[[], Item]) -> list[Item]:
@@ -313,7 +313,7 @@ class _Parser:
         return taken
 
 
-def _demand_unique(parser: _Parser, what: str, names: list[str]) -> None:
+def _check_unique(parser: _Parser, what: str, names: list[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for n, name in enumerate(names) if name in names[:n])
         raise parser.describe_damage(f"two {what}s are called {twice!r}")
@@ -369,8 +369,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             )
             continue
         try:
-            demand_axes(len(variable.dims), "it")
-            _demand_whole(variable, header, records, source)
+            check_axes(len(variable.dims), "it")
+            _check_whole(variable, header, records, source)
             data = _build_array(variable, header, records, source)
         except VirtualdsError as error:
             error.locate(f"variable {variable.name!r}", source.url)
@@ -420,7 +420,7 @@ def _shape_of(variable: NetCDF3Variable, records: int) -> tuple[int, ...]:
     return (records, *variable.shape) if variable.has_records else variable.shape
 
 
-def _demand_whole(
+def _check_whole(
     variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
 ) -> None:
     """Refuse a variable that reaches past the end of the file: missing bytes are no fill."""

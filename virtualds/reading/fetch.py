@@ -559,7 +559,7 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     if (batch := plan_only_chunk(source, key)) is not None:
         out = np.empty(source.shape, source.dtype)
         execute_batch(source, batch, out)
-        return _demand_valid_text(source, out)
+        return _check_valid_text(source, out)
     return _read_selection(source, plan(source, key))
 
 
@@ -575,7 +575,7 @@ def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
 def _read_selection(source: Readable, selection: Selection) -> npt.NDArray[Any]:
     out = _allocate(source, selection.shape)
     execute(source, selection, out)
-    return selection.arrange(_demand_valid_text(source, out))
+    return selection.arrange(_check_valid_text(source, out))
 
 
 def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -587,7 +587,7 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         ) from error
 
 
-def _demand_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _check_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return values, and refuse text with invalid characters."""
     if out.dtype.kind == "U" and out.size and out.itemsize:
         letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import demand_chunk
+from virtualds.bounds import check_chunk
 from virtualds.chunks.columns import (
     INLINE,
     MISSING,
@@ -239,7 +239,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
     if dropped:
         steps.append(lambda values: values.squeeze(dropped))
     shape = tuple(axis.size for axis in axes)
-    _demand_readable(source)
+    _check_readable(source)
     parts = _project_all(source, [axis.key for axis in axes]) if prod(shape) else []
     covered = sum(prod(_count_shown(p) for p in part.projections) for part in parts)
     return Selection(
@@ -251,7 +251,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
     )
 
 
-def _demand_readable(source: Readable) -> None:
+def _check_readable(source: Readable) -> None:
     """Refuse an unreadable array before memory is taken for it."""
     if len(source.pipelines) == 1:
         for codec in source.pipelines[0].codecs:
@@ -348,11 +348,11 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelecti
         ]
         if all(p.chunk.size for p in projections):
             found.append(ChunkSelection(fine, pipelines, projections))
-            _demand_room(source, found[-1])
+            _check_room(source, found[-1])
     return found
 
 
-def _demand_room(source: Readable, part: ChunkSelection) -> None:
+def _check_room(source: Readable, part: ChunkSelection) -> None:
     """Refuse to decode a chunk that is too large for the few elements wanted of it."""
     bare = [p for p in part.pipelines if not p.codecs]
     longest = prod(int(p.encoded.max()) for p in part.projections)
@@ -363,7 +363,7 @@ def _demand_room(source: Readable, part: ChunkSelection) -> None:
     where = np.ix_(*(p.chunk for p in part.projections)) if part.projections else ()
     if (part.fragment.manifest.file[where] != MISSING).any():
         taken = prod(_count_shown(p) for p in part.projections) * source.dtype.itemsize
-        demand_chunk(nbytes, taken, f"variable {source.name!r}" if source.name else "array")
+        check_chunk(nbytes, taken, f"variable {source.name!r}" if source.name else "array")
 
 
 def _count_shown(projection: Projection) -> int:

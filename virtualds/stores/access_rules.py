@@ -300,7 +300,7 @@ def is_nameable(url: str) -> bool:
     return not _CONTROL.search(url)
 
 
-def demand_nameable(url: str) -> None:
+def check_nameable(url: str) -> None:
     """Refuse a url that no reference set may name."""
     if not is_nameable(url):
         raise UnsupportedError(

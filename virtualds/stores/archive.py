@@ -49,7 +49,7 @@ TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 """Suffixes of compressed tar archives, of which fsspec reads members."""
 
 
-def demand_uncompressed(url: str, head: bytes, options: StorageOptions | None = None) -> None:
+def check_uncompressed(url: str, head: bytes, options: StorageOptions | None = None) -> None:
     """Refuse a file that begins as a compressed one does."""
     for program, name in (how for magic, how in COMPRESSIONS.items() if head.startswith(magic)):
         if url.partition("?")[0].endswith(TARS):
@@ -244,7 +244,7 @@ def parse_data_offset(header: bytes, place: int, where: str) -> int:
 def read_tar_index(read: Read, size: int, where: str) -> Index:
     """Return the members of a tar archive, from the header of each."""
     window = BlockFile(_Window(read, size, 0))
-    demand_uncompressed(where, window.read(BLOCK))
+    check_uncompressed(where, window.read(BLOCK))
     window.seek(0)
     found = {}
     with _describe_errors(where), tarfile.TarFile(fileobj=window, mode="r") as archive:

@@ -147,7 +147,7 @@ def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
     return held
 
 
-def demand_lasting(files: Iterable[SourceFile], target: str) -> None:
+def check_lasting(files: Iterable[SourceFile], target: str) -> None:
     """Refuse references to bytes that exist in this process alone."""
     for file in files:
         if HELD in file.url and file.url.rpartition("::")[2].startswith(f"{HELD}://"):

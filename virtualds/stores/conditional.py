@@ -52,7 +52,7 @@ class ByContent:
             f"not for {spoken}"
         )
 
-    def demand_conditions(self, filesystem: Any, path: str) -> None:
+    def check_conditions(self, filesystem: Any, path: str) -> None:
         """Refuse a filesystem on which writers would not notice each other."""
         reason = self.find_unsafe_reason(filesystem, path)
         if reason and not get_options().only_writer:
@@ -64,7 +64,7 @@ class ByContent:
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Write a file if its version is the expected one, and return the new version."""
-        self.demand_conditions(filesystem, path)
+        self.check_conditions(filesystem, path)
         return self.check_and_write(filesystem, path, data, expected)
 
     def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:

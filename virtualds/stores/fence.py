@@ -79,7 +79,7 @@ class WriteLease:
         self._options = options
         self._store = find_store(root)
         self._version = version
-        self._store.demand_conditions(root, options)
+        self._store.check_conditions(root, options)
         # looked up before the fence is written, which then verifies all of them at once
         self._found = {
             path: self._store.find_version(f"{root}/{path}", self._options) for path in files
@@ -139,7 +139,7 @@ def create_folder(
         return None if not is_claim(data) else int(count[1]) if count else 0
 
     store = find_store(root)
-    store.demand_conditions(root, options)
+    store.check_conditions(root, options)
     # first the files, then the marker: a writer writes its marker before its files
     listed = store.list_files(root, options)
     found = None

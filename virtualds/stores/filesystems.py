@@ -179,7 +179,7 @@ class LoginPageError(PermissionError):
     """A server sent a page of another host, such as a login, in place of a file."""
 
 
-def demand_no_login(response: Any) -> None:
+def check_no_login(response: Any) -> None:
     """Refuse a page of another host than the one that was asked."""
     asked = response.history[0].url if response.history else response.url
     if response.content_type == "text/html" and asked.origin() != response.url.origin():

@@ -23,7 +23,7 @@ from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.conditional import PROOF, create, find_versioning
 from virtualds.stores.filesystems import (
-    demand_no_login,
+    check_no_login,
     find_filesystem,
     use_filesystem,
 )
@@ -33,8 +33,8 @@ from virtualds.stores.requests import (
     GaveUp,
     Request,
     cause_of,
-    demand_small,
-    demand_whole_answer,
+    check_small,
+    check_whole_answer,
     find_refusal,
     limit_time,
     list_store_errors,
@@ -122,7 +122,7 @@ async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begin
         try:
             # not by aiohttp: it forgets redirects in its error
             response.raise_for_status()
-            demand_no_login(response)
+            check_no_login(response)
             most = _judge(response, *wanted, begins=begins) if wanted else None
             data = await pace.gather(response.content.iter_any(), most)
         finally:
@@ -157,7 +157,7 @@ def _judge(response: Any, offset: int, length: int, *, begins: bool) -> int | No
     if content_range is None:
         if begins and (size is None or size > length):
             return length
-        demand_small(size)
+        check_small(size)
     elif (found := _CONTENT_RANGE.match(content_range)) is None or int(found[1]) != offset:
         raise StoreError(f"the server sent other bytes than were asked for: {content_range}")
     return None
@@ -256,10 +256,8 @@ class FsspecStore(Store):
             return
         _ask_once("PUT", url, options, lambda fs, path: fs.pipe_file(path, data))
 
-    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        _ask_once(
-            "", url, options, lambda fs, path: find_versioning(fs).demand_conditions(fs, path)
-        )
+    def check_conditions(self, url: str, options: StorageOptions | None) -> None:
+        _ask_once("", url, options, lambda fs, path: find_versioning(fs).check_conditions(fs, path))
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag, or elsewhere a hash of its bytes."""
@@ -375,7 +373,7 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
             answer = use_filesystem(
                 file.url, file.options, lambda fs, path: fetch(fs, path, offset, length)
             )
-        return demand_whole_answer(answer, file, length)
+        return check_whole_answer(answer, file, length)
 
     try:
         return retry_request(ask, Request("GET", file.url, offset, length))

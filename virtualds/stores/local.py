@@ -686,7 +686,7 @@ class LocalStore(Store):
         except FileNotFoundError as error:
             raise ChangedError(f"{path}: was removed by another writer") from error
 
-    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
+    def check_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse paths below a file; locks keep local writers apart."""
         above = os.path.dirname(local_path(url))
         while not os.path.exists(above):

@@ -81,7 +81,7 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
     translate, nested = _TRANSLATIONS[kind_of(place)]
     given = _Words(place, kept, nested)
     found = translate(place.partition("://")[2], given)
-    given.demand_nothing_left()
+    given.check_nothing_left()
     return found
 
 
@@ -129,7 +129,7 @@ class _Words:
             raise ValueError(f"{self.place}: storage_options name two values of {what}; give one")
         return values[0] if values else None
 
-    def demand_nothing_left(self) -> None:
+    def check_nothing_left(self) -> None:
         """Refuse options that nobody has taken."""
         if self.left:
             raise UnsupportedError(

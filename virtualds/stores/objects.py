@@ -43,7 +43,7 @@ from virtualds.stores.requests import (
     GaveUp,
     Request,
     TooSlowError,
-    demand_small,
+    check_small,
     join_parts,
     retry_request,
     seconds_for,
@@ -350,7 +350,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 if _WITHOUT_RANGES not in str(error):
                     raise
                 found = library.get(store, key, options=version)
-                demand_small(found.meta["size"])
+                check_small(found.meta["size"])
             first, end = found.range
             data = join_parts((bytes(part) for part in found.stream(1)), begun)
             if first > offset or len(data) != end - first:

@@ -593,7 +593,7 @@ WHOLE = 64 * 2**20
 """Bytes of the largest file that is read as a whole from a server without ranges."""
 
 
-def demand_small(size: int | None) -> None:
+def check_small(size: int | None) -> None:
     """Refuse a whole file, in answer to a request for a range, if it is large."""
     if size is None or size > WHOLE:
         raise StoreError(
@@ -602,7 +602,7 @@ def demand_small(size: int | None) -> None:
         )
 
 
-def demand_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
+def check_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
     """Return the bytes of an answer, if it is complete and the file has not changed."""
     if get_options().check_sources:
         if None not in (answer.size, file.size) and answer.size != file.size:

@@ -191,7 +191,7 @@ class Store(ABC):
         """
         self._refuse(url)
 
-    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
+    def check_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse a store where two writers of the set at a url would not notice each other.
 
         There `write_version` does not keep its promise. A store that has to try this writes its

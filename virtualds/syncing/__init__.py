@@ -25,7 +25,7 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt
 from virtualds.syncing.files import Changes, FileOpener, SetFiles, Urls, list_files
 from virtualds.syncing.report import SyncReport
-from virtualds.syncing.update import Update, demand_dimension
+from virtualds.syncing.update import Update, check_dimension
 from virtualds.urls import scheme_of
 
 ON_REMOVED = ("error", "keep", "drop")
@@ -127,7 +127,7 @@ def sync(
     2
     """
     begun = time.monotonic()
-    _demand_one_dimension(concat_dim)
+    _check_one_dimension(concat_dim)
     check_choice("on_removed", on_removed, ON_REMOVED)
     if not isinstance(settle, int | float) or not settle >= 0:
         raise ValueError(f"settle={settle!r}: give a number of seconds, at least 0")
@@ -175,7 +175,7 @@ def sync(
             with suppress(FileNotFoundError):
                 before = open_group(destination.location, how_to_read)
             if before is not None:
-                demand_dimension(before, update.known, concat_dim)
+                check_dimension(before, update.known, concat_dim)
             known = update.known.tabulate(before)
             # after the set was read: what others add to it meanwhile is not taken for removed
             listed = list_files(paths, update.options, known)
@@ -192,7 +192,7 @@ def sync(
     return replace(done, settle=settle, seconds=time.monotonic() - begun)
 
 
-def _demand_one_dimension(concat_dim: Any) -> None:
+def _check_one_dimension(concat_dim: Any) -> None:
     """Refuse grids of files: where a set lacks a cell, nothing says yet what to do."""
     if isinstance(concat_dim, str):
         return

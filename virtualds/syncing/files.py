@@ -26,13 +26,13 @@ from virtualds.combine.report import BuildReport, LeftOut
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.datasets.open_options import OpenOptions, demand_variables, make_optional
+from virtualds.datasets.open_options import OpenOptions, check_variables, make_optional
 from virtualds.datasets.source_positions import is_held, urls_of
 from virtualds.errors import CombineError, UnsupportedError, without_secrets
 from virtualds.progress import Progress, report_progress
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions
-from virtualds.stores.access_rules import demand_nameable, is_nameable
+from virtualds.stores.access_rules import check_nameable, is_nameable
 from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
 from virtualds.stores.requests import normalise_etag
 from virtualds.urls import ARCHIVES, local_path, normalise_url, scheme_of
@@ -62,11 +62,11 @@ class FileOpener:
             self._opened[urls] = self._open(urls)
         return self._opened.get(urls)
 
-    def demand_loaded(self, group: ManifestGroup) -> ManifestGroup:
+    def check_loaded(self, group: ManifestGroup) -> ManifestGroup:
         """Refuse names in ``loadable_variables`` that neither the set nor a file has."""
         if not self.failed and self._options.get("preprocess") is None:
             dropped = names_of("drop_variables", self._options.get("drop_variables"))
-            demand_variables(self._loadable, group.variables, dropped, "the set or its files")
+            check_variables(self._loadable, group.variables, dropped, "the set or its files")
         return group
 
     def _open(self, given: Urls) -> xr.Dataset | None:
@@ -103,7 +103,7 @@ class FileOpener:
     def _is_nameable(self, url: str) -> bool:
         """Say whether a set may name a file; if not, it is left out, or stops the run."""
         try:
-            demand_nameable(url)
+            check_nameable(url)
         except UnsupportedError as error:
             if self._stops:
                 raise

@@ -85,13 +85,13 @@ class Update:
             known = FileColumns.of(()) if before is None else before
             done = changes if now is before else changes.still_needed(known, now)
             found, added = self._apply(group, done)
-            return self.opener.demand_loaded(found)
+            return self.opener.check_loaded(found)
 
         def begin() -> ManifestGroup:
             nonlocal done, added
             done = changes
             found, added = self._begin_anew(changes)
-            return self.opener.demand_loaded(found)
+            return self.opener.check_loaded(found)
 
         is_needed = any(one is not None for one in opened) or bool(drops)
         if is_needed:
@@ -182,9 +182,9 @@ class Update:
     # ------------------------------------------------------------------ adding
 
     def _add(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
-        self._demand_traces(group, new)
+        self._check_traces(group, new)
         if self.overlap == "last":
-            self._demand_shadowed(group, new)
+            self._check_shadowed(group, new)
         position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
         for on_duplicate, part in self._split(new):
             how = Appending(self.dim, position, on_duplicate, root=self.known.root, **REMEDIES)
@@ -216,7 +216,7 @@ class Update:
             return True
         return False
 
-    def _demand_traces(self, group: ManifestGroup, new: xr.Dataset) -> None:
+    def _check_traces(self, group: ManifestGroup, new: xr.Dataset) -> None:
         """Refuse files without a coordinate if the set may have them already, as copies."""
         if self.dim in new.indexes:
             return
@@ -230,7 +230,7 @@ class Update:
                 f"(coordinates=)"
             )
 
-    def _demand_shadowed(self, group: ManifestGroup, new: xr.Dataset) -> None:
+    def _check_shadowed(self, group: ManifestGroup, new: xr.Dataset) -> None:
         """Refuse new files that would take positions from earlier files of the set.
 
         A file of which later ones have all positions leaves no trace in the set. It is opened in
@@ -379,7 +379,7 @@ def _index_of(group: ManifestGroup, dim: str) -> Any:
     return to_virtual_dataset(alone).indexes.get(dim)
 
 
-def demand_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> None:
+def check_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> None:
     """Refuse a dimension along which the files of a set do not follow each other.
 
     Of a sound set, two references tell it.

@@ -81,7 +81,7 @@ def list_references(ds: xr.Dataset) -> dict[Any, Any]:
     return found
 
 
-def demand_same(remote: xr.Dataset, local: xr.Dataset) -> None:
+def check_same(remote: xr.Dataset, local: xr.Dataset) -> None:
     assert list_references(remote) == list_references(local)
     assert str(remote.attrs) == str(local.attrs)
     assert dict(remote.sizes) == dict(local.sizes)
@@ -148,7 +148,7 @@ def test_a_small_file_takes_one_request(server: SlowServer) -> None:
             lambda g=group, u=url: virtualds.open_virtual_dataset(u, group=g)
         )
         assert counts["requests"] == 1
-        demand_same(found, virtualds.open_virtual_dataset(path, group=group))
+        check_same(found, virtualds.open_virtual_dataset(path, group=group))
         _, counts = server.count(
             lambda g=group, u=url: xr.open_dataset(u, engine="virtual", group=g)
         )
@@ -164,7 +164,7 @@ def test_rounds_are_as_many_as_levels_of_addresses(
         path = server.folder / f"{count}.nc"
         write(path, count)
         found, counts = server.count(lambda n=path.name: scan(f"{server.url}/{n}"))
-        demand_same(found, scan(path))
+        check_same(found, scan(path))
         rounds.append(counts["rounds"])
         assert counts["rounds"] <= count_levels(path)
         # a piece for each object, and what is fetched behind and between them
@@ -188,7 +188,7 @@ def test_groups_of_a_tree_are_read_together(server: SlowServer) -> None:
         )
         local = virtualds.open_virtual_datatree(path, loadable_variables=[])
         for node in local.subtree:
-            demand_same(tree[node.path].to_dataset(), node.to_dataset())
+            check_same(tree[node.path].to_dataset(), node.to_dataset())
         rounds.append(counts["rounds"])
     assert 1 < rounds[1] <= rounds[0] + 1, rounds
 
@@ -197,7 +197,7 @@ def test_the_library_reads_a_remote_file_alike(server: SlowServer) -> None:
     path = server.folder / "dense.h5"
     write_dense(path, 2)
     with virtualds.set_options(hdf5="library"):
-        demand_same(scan(f"{server.url}/dense.h5"), scan(path))
+        check_same(scan(f"{server.url}/dense.h5"), scan(path))
 
 
 # ---------------------------------------------------------------------- many files
@@ -232,7 +232,7 @@ def test_a_hundred_files_of_one_structure_overlap(far: bool, server: SlowServer)
         write_step(path, number, far=far)
     urls = [f"{server.url}/{path.name}" for path in paths]
     found, counts = server.count(lambda: join(urls))
-    demand_same(found, join(paths))
+    check_same(found, join(paths))
     assert found.sizes["time"] == 100
     assert counts["at_once"] > 8
     if far:
@@ -258,7 +258,7 @@ def test_files_that_differ_are_not_fetched_twice(server: SlowServer) -> None:
             file["t"].attrs[f"a{number}"] = 1
     urls = [f"{server.url}/{path.name}" for path in paths]
     found, counts = server.count(lambda: join(urls))
-    demand_same(found, join(paths))
+    check_same(found, join(paths))
     # the first three, which show that the files differ
     assert counts["requests"] <= len(paths) + 3
 
@@ -272,7 +272,7 @@ def test_files_that_differ_overlap_too(server: SlowServer) -> None:
             file["t"].attrs[f"a{number}"] = 1
     urls = [f"{server.url}/{path.name}" for path in paths]
     found, counts = server.count(lambda: join(urls))
-    demand_same(found, join(paths))
+    check_same(found, join(paths))
     assert counts["at_once"] > 8
 
 

@@ -361,8 +361,8 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2001.nc', '2002.nc']
         """
-        chosen = None if variable is None else [self._demand_variable(variable)]
-        arrays = self._demand_dimension(dim, chosen or self._demand_arrays())
+        chosen = None if variable is None else [self._check_variable(variable)]
+        arrays = self._check_dimension(dim, chosen or self._check_arrays())
         found = find_coverage(self._dataset.sizes[dim], arrays)
         cells = AxisCells.of(self._dataset, dim, found.start)
         return draw_coverage(found, cells, str(dim), self._label_axis(dim, cells), ax)
@@ -408,11 +408,11 @@ class DatasetPlots:
         >>> ax.get_title()
         't: 12 chunks of (1, 6, 8)'
         """
-        array = self._arrays[self._demand_variable(variable)]
+        array = self._arrays[self._check_variable(variable)]
         dims = self._dataset.variables[variable].dims
         if x is not None and x == y:
             raise ValueError(f"ds.virtual.plot.chunks: x and y are both {str(x)!r}; name two")
-        axes = choose_axes(array, [self._demand_axis(variable, dims, dim) for dim in (x, y)])
+        axes = choose_axes(array, [self._check_axis(variable, dims, dim) for dim in (x, y)])
         cells = [AxisCells.of(self._dataset, dims[axis]) for axis in axes]
         labels = [self._label_axis(dims[axis], own) for axis, own in zip(axes, cells, strict=True)]
         return draw_chunks(str(variable), array, axes, cells, labels, ax)
@@ -445,10 +445,10 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['t']
         """
-        found = {n: survey(a, read=True) for n, a in self._demand_arrays().items()}
+        found = {n: survey(a, read=True) for n, a in self._check_arrays().items()}
         return draw_sizes([VariableSize.of(str(n), own) for n, own in found.items()], ax)
 
-    def _demand_arrays(self) -> Mapping[Hashable, ManifestArray]:
+    def _check_arrays(self) -> Mapping[Hashable, ManifestArray]:
         """Return the virtual arrays; refuse if there are none."""
         if not self._arrays:
             raise ValueError(
@@ -457,9 +457,9 @@ class DatasetPlots:
             )
         return self._arrays
 
-    def _demand_variable(self, variable: Hashable) -> Hashable:
+    def _check_variable(self, variable: Hashable) -> Hashable:
         """Refuse the name of a variable that is not virtual."""
-        if variable in self._demand_arrays():
+        if variable in self._check_arrays():
             return variable
         if variable in self._dataset.variables:
             what = "its values are loaded or computed, so it has no chunks"
@@ -471,7 +471,7 @@ class DatasetPlots:
             f"{known}{format_suggestion(variable, self._arrays)}"
         )
 
-    def _demand_dimension(
+    def _check_dimension(
         self, dim: Hashable, names: Iterable[Hashable]
     ) -> list[tuple[ManifestArray, int]]:
         """Return the arrays with a dimension, and the number of its axis; there has to be one."""
@@ -486,7 +486,7 @@ class DatasetPlots:
             )
         return found
 
-    def _demand_axis(
+    def _check_axis(
         self, variable: Hashable, dims: Sequence[Hashable], dim: Hashable
     ) -> int | None:
         """Return the number of the axis of a given dimension, None if none is given."""

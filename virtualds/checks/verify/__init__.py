@@ -8,9 +8,9 @@ from typing import Any
 
 from virtualds.checks.verify.chunks import (
     Comparison,
+    check_sample,
     compare_chunks,
     count_sampled,
-    demand_sample,
     sample_chunks,
 )
 from virtualds.checks.verify.report import NOT_COMPARED, Problem, Verification, list_runs
@@ -68,7 +68,7 @@ def verify_arrays(
         ``sample`` or ``against`` has an unknown value.
     """
     check_choice("against", against, AGAINST)
-    sample = demand_sample(sample)
+    sample = check_sample(sample)
     known = survey_references(arrays)
     states = fetch_states(known.ends, progress)
     ranges = [] if against == "fingerprint" else _find_out_of_range(arrays, known, states)

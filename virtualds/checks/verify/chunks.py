@@ -162,7 +162,7 @@ class SampledFragment(NamedTuple):
     fragment: Fragment
 
 
-def demand_sample(sample: Any) -> Sample:
+def check_sample(sample: Any) -> Sample:
     """Return the size of the sample.
 
     Raises

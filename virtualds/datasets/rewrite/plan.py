@@ -17,7 +17,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, fills_with
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import Buffer, demand_table
+from virtualds.bounds import Buffer, check_table
 from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints
 from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
@@ -434,7 +434,7 @@ class MainEncoding:
             data = encode(data)
         return bytes(data)
 
-    def demand_exact(self, data: bytes, values: Array) -> None:
+    def check_exact(self, data: bytes, values: Array) -> None:
         """Check that a chunk decodes to its values."""
         found: Buffer = data
         for codec in reversed(self.pipeline.codecs):
@@ -638,7 +638,7 @@ class Cells:
     def rewritten(self) -> Mask:
         """Cells whose values are to be encoded."""
         references = sum(f.manifest.size for f in self.array.fragments)
-        demand_table(self.grid, references, f"{self.array.name!r}")
+        check_table(self.grid, references, f"{self.array.name!r}")
         found = np.array(self._covered)
         for fragment, mask in self._known:
             found.reshape(-1)[self._find_cells(fragment, np.flatnonzero(mask))] = False

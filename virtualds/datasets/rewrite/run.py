@@ -90,7 +90,7 @@ class Rewriting:
         """Whether chunks may be rewritten."""
         return self.on_unsupported == "rewrite"
 
-    def demand_within_limit(self, plans: Mapping[str, VariablePlan], target: str) -> None:
+    def check_within_limit(self, plans: Mapping[str, VariablePlan], target: str) -> None:
         """Refuse to rewrite more than the user allows."""
         total = sum(plan.nbytes for plan in plans.values())
         if self.rewrite_limit is None or total <= self.rewrite_limit:
@@ -156,7 +156,7 @@ class RewriteTarget:
         plans = plan_rewriting(group, obstacles, rewriting.main_encoding, name)
         if not plans:
             return group
-        rewriting.demand_within_limit(plans, name)
+        rewriting.check_within_limit(plans, name)
         total = sum(plan.nbytes for plan in plans.values())
         done: dict[str, ManifestVariable] = {}
         said = f"the chunks that are done stay in {self.root}; the same call goes on from there"
@@ -484,7 +484,7 @@ class _ChunkWriter:
                 part = values[inside]
                 data = main.encode(part)
                 if not self.checked:
-                    main.demand_exact(data, part)
+                    main.check_exact(data, part)
                     self.checked = True
                 yield int(np.ravel_multi_index(cell, wanted.shape)) if cell else 0, data
                 self.tell(main.nbytes)

@@ -434,7 +434,7 @@ def exclude_other_writers(
             yield
         return
     if place is not None and place.kind in ("s3", "gcs", "azure"):
-        find_store(url).demand_conditions(url, options)
+        find_store(url).check_conditions(url, options)
     yield
 
 

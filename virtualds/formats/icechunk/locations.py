@@ -147,7 +147,7 @@ def find_containers(
 
 
 def _locate_local(url: str, options: dict[str, Any]) -> ObjectLocation:
-    _demand_nothing_left(url, {n: v for n, v in options.items() if n != "auto_mkdir"})
+    _check_nothing_left(url, {n: v for n, v in options.items() if n != "auto_mkdir"})
     return ObjectLocation("local", {"path": local_path(url)})
 
 
@@ -155,7 +155,7 @@ def _locate_http(url: str, options: dict[str, Any]) -> ObjectLocation:
     headers = options.pop("headers", None)
     client = dict(options.pop("client_kwargs", None) or {})
     headers = {**(client.pop("headers", None) or {}), **(headers or {})}
-    _demand_nothing_left(url, options | client)
+    _check_nothing_left(url, options | client)
     return ObjectLocation("http", {"base_url": url, "headers": headers or None})
 
 
@@ -164,7 +164,7 @@ def _locate_s3(url: str, options: dict[str, Any]) -> ObjectLocation:
     secure = options.pop("use_ssl", True)
     left = options | client
     found = {S3_NAMES[n]: left.pop(n) for n in list(left) if n in S3_NAMES}
-    _demand_nothing_left(url, left)
+    _check_nothing_left(url, left)
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if found.get("endpoint_url"):
         plain = str(found["endpoint_url"]).startswith("http://") or not secure
@@ -179,9 +179,9 @@ def _locate_gcs(url: str, options: dict[str, Any]) -> ObjectLocation:
     options = name_anonymous(options)
     token = options.pop("token", None)
     options.pop("project", None)
-    _demand_nothing_left(url, options)
+    _check_nothing_left(url, options)
     if token not in (None, "anon") and not isinstance(token, str):
-        _demand_nothing_left(url, {"token": token})
+        _check_nothing_left(url, {"token": token})
     bucket, _, prefix = url.partition("://")[2].partition("/")
     access = {None: {"from_env": True}, "anon": {"anonymous": True}}.get(
         token, {"application_credentials": token}
@@ -200,7 +200,7 @@ def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
     except ValueError as error:
         raise UnsupportedError(str(error)) from error
     # Icechunk takes no objects that give tokens, and no secrets of applications
-    _demand_nothing_left(url, found.login)
+    _check_nothing_left(url, found.login)
     account = found.config["account_name"]
     access: dict[str, Any] = {"account": account, **found.secrets}
     access |= {"from_env": True} if needs_login else {"anonymous": True} if is_public else {}
@@ -211,7 +211,7 @@ def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
     return ObjectLocation("azure", place | access)
 
 
-def _demand_nothing_left(url: str, left: Mapping[str, Any]) -> None:
+def _check_nothing_left(url: str, left: Mapping[str, Any]) -> None:
     if left:
         raise UnsupportedError(
             f"{url}: Icechunk has no name for the option {min(left)!r}; leave it out, or open the "

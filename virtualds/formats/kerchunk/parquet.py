@@ -91,7 +91,7 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     # relative urls start from the folder that holds the folder of the set
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = find_store(source.url).read_all(f"{source.url}/{ZMETADATA}", source.options)
-    demand_no_claim(raw, source.url)
+    check_no_claim(raw, source.url)
     return ParquetSet.parse(raw, source, how.allow).read_tree(how.group, how.skip)
 
 
@@ -105,7 +105,7 @@ def count_displaced(marker: bytes) -> int | None:
     return count if type(count) is int and count >= 0 else None
 
 
-def demand_no_claim(marker: bytes, url: str) -> None:
+def check_no_claim(marker: bytes, url: str) -> None:
     """Refuse a set that another writer is creating."""
     if is_claim(marker):
         raise FileNotFoundError(
@@ -208,7 +208,7 @@ class ParquetSet:
             return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
         return encode_marker(self.document, notes, self.encoded_files)
 
-    def demand_record_of(self, rows: ChunkManifest, data: bytes) -> None:
+    def check_record_of(self, rows: ChunkManifest, data: bytes) -> None:
         """Refuse a record that does not hold the references of its rows."""
         url = self.source.url
         found = self.records.parse(data, url).take(0, slice(0, rows.size))
@@ -232,7 +232,7 @@ def read_version(
     """Read a set in order to change it."""
     url = url.rstrip("/")
     raw, version, displaced = read_marker(f"{url}/{ZMETADATA}", options, count_displaced)
-    demand_no_claim(raw, url)
+    check_no_claim(raw, url)
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     if found.records.token is None:
         # other tools do not note which records they have left out
@@ -294,7 +294,7 @@ def write(
     with explain_vanished_files(base.is_current, url):
         grown = _NextVersion.grown(base, group) if is_alike else None
         if grown is None:
-            demand_exchange(url)
+            check_exchange(url)
             hierarchy = hierarchy_of(group, url, relative=relative)
             _NextVersion.replaced(base, hierarchy, size, is_alike).exchange(
                 base, is_checked=group is base.group
@@ -325,7 +325,7 @@ def _create(
     if replaces and not replace:
         raise exists_already(url)
     if replaces:
-        demand_exchange(url)
+        check_exchange(url)
     largest = max((manifest.size for manifest in hierarchy.manifests.values()), default=1)
     new = _NextVersion.new(hierarchy, size or max(1, min(RECORD_SIZE, largest)))
     files = ((path, data) for path, data in new.yield_files() if data is not None)
@@ -366,7 +366,7 @@ def _is_set(url: str, options: StorageOptions | None) -> bool:
         return False
 
 
-def demand_exchange(url: str) -> None:
+def check_exchange(url: str) -> None:
     """Refuse to replace references where no store can do that in one step."""
     if scheme_of(url) != "file":
         raise UnsupportedError(
@@ -464,7 +464,7 @@ class _NextVersion:
                         name, token = hierarchy.name_file, self.names["set"]
                         data = encode_record(rows, name, size, token, writer)
                         if checked is not None:
-                            checked.demand_record_of(rows, data)
+                            checked.check_record_of(rows, data)
                     yield join_record_path(path, number), data
                     advance(min(size, manifest.size - number * size))
         known = {key: name for key, name in {**self.names, "writer": writer}.items() if name}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import demand_element, demand_shallow
+from virtualds.bounds import check_element, check_shallow
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_values import NON_FINITE, encode_float, encode_int
 
@@ -106,8 +106,8 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
             f"data_type {value!r}: its configuration is invalid ({error}); the metadata is damaged"
         ) from error
     if found is not None:
-        demand_shallow(found, f"data_type {name!r}")
-        demand_element(found.itemsize, f"data_type {name!r}")
+        check_shallow(found, f"data_type {name!r}")
+        check_element(found.itemsize, f"data_type {name!r}")
         return found
     if name in VARIABLE_LENGTH:
         raise UnsupportedError(
@@ -293,8 +293,8 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
             f"dtype {spelled!r}: a field holds Python objects, which are not bytes of a file; the "
             f"reference set is damaged"
         )
-    demand_shallow(found, "dtype")
-    demand_element(found.itemsize, f"dtype {spelled!r}")
+    check_shallow(found, "dtype")
+    check_element(found.itemsize, f"dtype {spelled!r}")
     return found
 
 

@@ -78,8 +78,8 @@ class Document:
         root = parse_json(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
             raise FormatError(f"{url}: it is not a group of Zarr v3; the set is damaged")
-        attributes = dict(_demand_mapping(root, "attributes", url))
-        notes = _demand_mapping(attributes, NOTES, url)
+        attributes = dict(_check_mapping(root, "attributes", url))
+        notes = _check_mapping(attributes, NOTES, url)
         attributes.pop(NOTES, None)
         if notes.get("version", VERSION) != VERSION:
             raise FormatError(
@@ -87,8 +87,8 @@ class Document:
                 f"update virtualds"
             )
         for kind in NOTED_KEYS:
-            _demand_mapping(notes, kind, url)
-        nodes = _demand_mapping(_demand_mapping(root, CONSOLIDATED, url), "metadata", url)
+            _check_mapping(notes, kind, url)
+        nodes = _check_mapping(_check_mapping(root, CONSOLIDATED, url), "metadata", url)
         for path, node in nodes.items():
             check_node(path, node, url)
         return cls({"": {**root, "attributes": attributes}, **nodes}, dict(notes))
@@ -162,7 +162,7 @@ def check_node(path: str, node: Any, url: str) -> None:
         raise FormatError(f"{url}: node {path!r} is {node!r:.60}; the set is damaged")
 
 
-def _demand_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
+def _check_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
     """Return the object under a key, an empty one if there is none."""
     found = parent.get(key)
     if found is None:

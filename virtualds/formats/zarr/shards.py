@@ -286,7 +286,7 @@ def _look_up(
     for number, index in enumerate(indexes):
         members = there[order[bounds[number] : bounds[number + 1]]]
         found = index[tuple(place[i, members] for i in level.order)].reshape(-1, 2)
-        begin, size = _demand_sound_index(found, wanted[number])
+        begin, size = _check_sound_index(found, wanted[number])
         empty = size == 0
         offset[members] = np.where(empty, 0, rows.offset[members] + begin)
         length[members] = size
@@ -297,7 +297,7 @@ def _look_up(
     return _ChunkRows(whole, file, offset, length, inside, np.broadcast_to(step, place.shape))
 
 
-def _demand_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
+def _check_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
     """Return where chunks begin in a shard, and how long they are; missing ones have length 0."""
     empty = (found == EMPTY_CHUNK).all(-1)
     begin, size = (np.where(empty, 0, found[..., i]).astype(np.uint64) for i in (0, 1))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.group import count_places, find_places
-from virtualds.bounds import Buffer, demand_selection
+from virtualds.bounds import Buffer, check_selection
 from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -90,7 +90,7 @@ class VaryingArray:
     def read(self, key: Sequence[Any]) -> Objects:
         """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
         counts = list(map(count_places, key, self.shape))
-        demand_selection(max(prod(counts), *counts, 0) * self.dtype.itemsize)
+        check_selection(max(prod(counts), *counts, 0) * self.dtype.itemsize)
         places = list(map(find_places, key, self.shape))
         out = np.full([place.size for place in places], self.fill, self.dtype)
         for fragment in self.fragments:

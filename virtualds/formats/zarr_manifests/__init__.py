@@ -22,8 +22,8 @@ from virtualds.formats.zarr.document import Document, join_snapshot_path, name_s
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import (
+    check_same_parts,
     count_layers,
-    demand_same_parts,
     join_all_parts,
 )
 from virtualds.formats.zarr_manifests.manifest_files import TableWriter
@@ -141,7 +141,7 @@ def check_writable(
     """Raise what `write` would raise before it writes anything."""
     root = url.rstrip("/")
     found = find_replaceable(root, options, replace)
-    find_store(root).demand_conditions(root, options)
+    find_store(root).check_conditions(root, options)
     plan_writing(group, root, found.document if found else None)
 
 
@@ -166,7 +166,7 @@ def _commit(
     joined: Joined | None = None,
 ) -> None:
     """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
-    find_store(root).demand_conditions(root, options)
+    find_store(root).check_conditions(root, options)
     name, time = name_snapshot()
     name = parts.snapshot if parts else name
     before = found.document if found else None
@@ -177,7 +177,7 @@ def _commit(
         if joined is not None:
             after = read_document(root, options, document)
             written = _join_arrays(list_references(after, root, document))
-            demand_same_parts(joined, written, root)
+            check_same_parts(joined, written, root)
         waste = check_parts(parts, document) if parts else []
         history = extend_history(root, options, before, writer.put) if before else []
         document.notes.update(snapshot=name, time=time, history=history)
@@ -229,7 +229,7 @@ def begin_parts(
     """
     root = url.rstrip("/")
     find_replaceable(root, options, replace)
-    find_store(root).demand_conditions(root, options)
+    find_store(root).check_conditions(root, options)
     return PartsFolder(root, options, name_snapshot()[0], relative_paths)
 
 

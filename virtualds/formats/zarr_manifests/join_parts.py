@@ -337,7 +337,7 @@ def count_layers(part: ManifestPart) -> int:
 # ---------------------------------------------------------------------- nothing is lost
 
 
-def demand_same_parts(
+def check_same_parts(
     before: Mapping[str, list[ManifestPart]], after: Mapping[str, list[ManifestPart]], url: str
 ) -> None:
     """Refuse to commit a set whose references are not, chunk by chunk, those that it had.

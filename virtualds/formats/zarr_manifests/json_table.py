@@ -152,7 +152,7 @@ class JsonTable(Table):
             if name.endswith("/"):
                 if self.prefix:
                     raise FormatError("an array of fragments has no keys that could begin so")
-                rows.prefixes.append((name.removeprefix("./"), _demand_text(entry["path"])))
+                rows.prefixes.append((name.removeprefix("./"), _check_text(entry["path"])))
             elif name.startswith(self.prefix):
                 key = name[len(self.prefix) :]
                 place = DOTTED_KEYS.parse_key(key, len(self.grid))
@@ -240,23 +240,23 @@ class _Entries:
         """Add the entry of a chunk."""
         if not isinstance(entry, Mapping):
             raise TypeError("it is not an object")
-        pipeline, checksum = _demand_natural(entry.get("pipeline", 0)), 0
+        pipeline, checksum = _check_natural(entry.get("pipeline", 0)), 0
         if pipeline >= self._pipelines:
             raise ValueError(f"there are {self._pipelines} pipelines")
         if "data" in entry or "path" in entry:
             checksum = _parse_checksum(entry.get("checksum"))
-        offset = _demand_natural(entry.get("offset", 0))
+        offset = _check_natural(entry.get("offset", 0))
         if "data" in entry:
             self._inline.append(base64.b64decode(entry["data"], validate=True))
             place = (INLINE, len(self._inline) - 1, len(self._inline[-1]))
         elif "path" not in entry:
             place = (MISSING, 0, 0)
         elif entry.get("length") is None:
-            _demand_text(entry["path"])
+            _check_text(entry["path"])
             self.measured[number] = entry
             return
         else:
-            place = (self._number_file(entry["path"]), offset, _demand_natural(entry["length"]))
+            place = (self._number_file(entry["path"]), offset, _check_natural(entry["length"]))
         self._rows.append((number, *place, pipeline, checksum))
 
     def get_file(self, path: str) -> SourceFile:
@@ -280,7 +280,7 @@ class _Entries:
         return length
 
     def _number_file(self, path: Any) -> int:
-        if _demand_text(path) not in self._numbers:
+        if _check_text(path) not in self._numbers:
             self._files.append(self.get_file(path))
             self._numbers[path] = len(self._files) - 1
         return self._numbers[path]
@@ -298,13 +298,13 @@ class _Entries:
         return self
 
 
-def _demand_natural(value: Any) -> int:
+def _check_natural(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is not a number of bytes, or of a pipeline")
     return value
 
 
-def _demand_text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     """Return a path; raise an error if it is none."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is not a path")

@@ -75,8 +75,8 @@ def _read_part(
 ) -> ManifestPart:
     is_table = "table" in part
     check_extras(part, PART if is_table else ENTRIES)
-    fragment = _demand_naturals([part.get("fragment", 0)])[0]
-    shape, origin = _demand_naturals(part["shape"]), _demand_naturals(part["origin"])
+    fragment = _check_naturals([part.get("fragment", 0)])[0]
+    shape, origin = _check_naturals(part["shape"]), _check_naturals(part["origin"])
     if fragment >= len(grids):
         raise FormatError(
             f"{folder}: chunks of fragment {fragment} of {len(grids)}; the set is damaged, "
@@ -93,21 +93,21 @@ def _read_part(
     said = part["table"]
     check_extras(said, TABLE)
     renumbered = part.get("pipelines")
-    numbers = None if renumbered is None else _demand_naturals(renumbered)
+    numbers = None if renumbered is None else _check_naturals(renumbered)
     if (numbers and max(numbers) >= numbered) or (said.get("pipelines") and not numbered):
         raise FormatError(f"{folder}: pipelines {renumbered!r:.80} of {numbered}")
     is_placed = "begins" in said
     table = ParquetTable(
         files,
         to_set_path(folder, said["path"]),
-        _demand_naturals([said["chunks" if is_placed else "rows"]])[0],
+        _check_naturals([said["chunks" if is_placed else "rows"]])[0],
         read_source_table(folder, said["sources"], files.ranges),
         bool(said.get("pipelines", False)),
         max(numbered, 1) if numbers is None else len(numbers),
         read_counts(said.get("counts")),
-        _demand_naturals(said["begins"]) if is_placed else None,
+        _check_naturals(said["begins"]) if is_placed else None,
     )
-    strides, first = _demand_integers(part["strides"]), _demand_naturals([part["first"]])[0]
+    strides, first = _check_integers(part["strides"]), _check_naturals([part["first"]])[0]
     ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
     low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
     if not is_placed and 0 not in shape and not 0 <= low <= high < table.rows:
@@ -168,17 +168,17 @@ def read_source_table(
     """Return the table of files that the metadata of an array name."""
     path, count = to_set_path(folder, said[0]), said[1]
     known = tuple((str(first), str(last)) for first, last in (ranges or {}).get(path, ()))
-    return SourceTable(path, _demand_naturals([count])[0], known)
+    return SourceTable(path, _check_naturals([count])[0], known)
 
 
-def _demand_integers(values: Any) -> tuple[int, ...]:
+def _check_integers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or any(type(n) is not int for n in values):
         raise FormatError(f"{values!r:.80} are not integers; the set is damaged")
     return tuple(values)
 
 
-def _demand_naturals(values: Any) -> tuple[int, ...]:
-    if any(n < 0 for n in _demand_integers(values)):
+def _check_naturals(values: Any) -> tuple[int, ...]:
+    if any(n < 0 for n in _check_integers(values)):
         raise FormatError(f"{values!r:.80} are below 0; the set is damaged")
     return tuple(values)
 

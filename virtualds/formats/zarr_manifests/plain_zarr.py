@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.bounds import demand_table
+from virtualds.bounds import check_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError
@@ -161,7 +161,7 @@ class _Store:
         )
         if not places:
             return ChunkManifest.missing(grid)
-        demand_table(grid, len(places), f"array {folder!r}")
+        check_table(grid, len(places), f"array {folder!r}")
         file = np.full(grid, MISSING, np.int32)
         length = np.zeros(grid, np.int64)
         for number, (place, chunk) in enumerate(zip(places, files, strict=True)):

@@ -196,7 +196,7 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
     """Remove old snapshots, and files that no other snapshot needs; say which."""
     root = url.rstrip("/")
     if not expiry.dry_run:
-        find_store(root).demand_conditions(root, options)
+        find_store(root).check_conditions(root, options)
     document, version = open_newest(root, options)
     now = datetime.now(UTC)
     with _noticing_others(root, options, version):

@@ -17,7 +17,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import Parser
-from virtualds.bounds import demand_axes
+from virtualds.bounds import check_axes
 from virtualds.chunks.fragment import LONGEST_AXIS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, warn_user
 from virtualds.parsers.dmrpp.document import (
@@ -135,7 +135,7 @@ class _SidecarReader:
                 continue
             try:
                 dims, shape = self._read_dims(child, path, here)
-                self._demand_agreement(name, variables, sizes, dict(zip(dims, shape, strict=True)))
+                self._check_agreement(name, variables, sizes, dict(zip(dims, shape, strict=True)))
             except VirtualdsError as error:
                 self._note(problems, name, path, error)
                 continue
@@ -194,7 +194,7 @@ class _SidecarReader:
                 names.append(name.rpartition("/")[2])
         if len(set(names)) != len(names) and len(names) != len({*zip(names, shape, strict=True)}):
             raise UnsupportedError(f"it has the dimensions {names}, one of them twice; {REMEDY}")
-        demand_axes(len(shape), "it")
+        check_axes(len(shape), "it")
         if max(shape, default=0) >= LONGEST_AXIS:
             raise FormatError(
                 f"an axis of {max(shape)} elements is longer than any; the sidecar is damaged, "
@@ -222,7 +222,7 @@ class _SidecarReader:
         here[name] = size
         return name
 
-    def _demand_agreement(
+    def _check_agreement(
         self,
         name: str,
         variables: dict[str, ManifestVariable],

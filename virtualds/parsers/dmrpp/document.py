@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data
-from virtualds.bounds import decode_stream, demand_table, demand_values
+from virtualds.bounds import check_table, check_values, decode_stream
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
@@ -188,7 +188,7 @@ class _Table:
         """
         if any("LinkedBlockIndex" in row.attrib for row in rows):
             raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
-        demand_table(grid, len(rows), "the sidecar")
+        check_table(grid, len(rows), "the sidecar")
         place = _read_places(rows, sizes, grid)
         if np.unique(place).size != place.size:
             raise FormatError(
@@ -654,7 +654,7 @@ def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     """Return values that the file does not hold, and that Hyrax computed: deflated in base 64."""
     data = _decode_text(stored, "missingdata")
     if prod(stored.shape) > 1:
-        demand_values(stored.nbytes, "its values")
+        check_values(stored.nbytes, "its values")
         data = _inflate(data, stored.nbytes)
     return _hold(stored, data)
 
@@ -678,7 +678,7 @@ def _read_texts(stored: Storage) -> tuple[npt.NDArray[Any], dict[str, Any]]:
     most = prod(stored.shape)
     values = [] if found is None else list(found)
     sizes = [parse_number(value.get("s", "0"), "s") for value in values]
-    demand_values(8 * most + sum(sizes), "its strings")
+    check_values(8 * most + sum(sizes), "its strings")
     for value, size in zip(values, sizes, strict=True):
         text = value.text or ""
         if "s" in value.attrib:

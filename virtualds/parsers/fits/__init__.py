@@ -29,7 +29,7 @@ from virtualds.arrays.parser import (
     ReadNative,
     region_of,
 )
-from virtualds.bounds import demand_axes
+from virtualds.bounds import check_axes
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
@@ -43,7 +43,7 @@ from virtualds.parsers.fits.header import (
     NO_NAME,
     AxisNames,
     HeaderDataUnit,
-    demand_certain_cards,
+    check_certain_cards,
     make_damage,
     read_units,
 )
@@ -137,7 +137,7 @@ def find_tiles(
     UnsupportedError
         Nothing here decodes them.
     """
-    demand_certain_cards(part)
+    check_certain_cards(part)
     numbers = range(len(shape), 0, -1)
     axes = tuple(_cut_axis(part, number, n) for number, n in zip(numbers, shape, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
@@ -303,7 +303,7 @@ class _Reader:
             self.groups[name] = read_table(part, file, self.source, origin, self._skipped)
             return
         try:
-            _demand_image(part)
+            _check_image(part)
             if part.shape:
                 self.variables[name] = self._read_image(name, part, file)
             elif part.number:
@@ -320,9 +320,9 @@ class _Reader:
         return path_or_url(self.source.url)
 
     def _read_image(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
-        self._demand_whole(name, part)
+        self._check_whole(name, part)
         image = show_image(part) if part.is_compressed else part
-        demand_axes(len(image.shape), "it")
+        check_axes(len(image.shape), "it")
         meant = _find_unsigned_dtype(image.cards)
         stored = np.dtype(DTYPES[image.bitpix])
         dtype = stored if meant is None else np.dtype(meant)
@@ -339,7 +339,7 @@ class _Reader:
         attributes = _find_packing(image.cards, dtype, meant) | _select_attributes(image.cards)
         return ManifestVariable(self._axes.name(name, image.shape), array, attributes, encoding)
 
-    def _demand_whole(self, name: str, part: HeaderDataUnit) -> None:
+    def _check_whole(self, name: str, part: HeaderDataUnit) -> None:
         end = part.offset + part.nbytes
         if self.source.size is not None and end > self.source.size:
             raise FormatError(
@@ -364,7 +364,7 @@ class _Reader:
         )
 
 
-def _demand_image(part: HeaderDataUnit) -> None:
+def _check_image(part: HeaderDataUnit) -> None:
     if part.is_compressed:
         return
     if part.kind == "IMAGE" and part.cards.get("GROUPS") is not True:

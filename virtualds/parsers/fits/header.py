@@ -122,7 +122,7 @@ def make_damage(part: HeaderDataUnit, what: str) -> FormatError:
     return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
 
 
-def demand_certain_cards(part: HeaderDataUnit, wanted: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
+def check_certain_cards(part: HeaderDataUnit, wanted: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
     """Refuse a part, or a table, if a card that says how to read it has no certain value.
 
     Raises
@@ -146,17 +146,17 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     while (header := _read_header(file, place, source, first=not number)) is not None:
         cards, doubts = _parse_cards(header.cards)
         part = HeaderDataUnit(number, cards, place, place + header.nbytes, doubts)
-        demand_certain_cards(part, TELLING_KEYWORDS)
+        check_certain_cards(part, TELLING_KEYWORDS)
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         if source.size is not None and place >= source.size:
             # nothing follows, and a file cannot be asked for any place
             return
         number += 1
-    _demand_last(file, place, source)
+    _check_last(file, place, source)
 
 
-def _demand_last(file: BinaryIO, place: int, source: SourceFile) -> None:
+def _check_last(file: BinaryIO, place: int, source: SourceFile) -> None:
     """Refuse a file with a header after bytes that belong to no part.
 
     Bytes after the last part never begin like a header (section 3.5).

@@ -38,7 +38,7 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits.header import (
     AxisNames,
     HeaderDataUnit,
-    demand_certain_cards,
+    check_certain_cards,
     make_damage,
 )
 from virtualds.source_file import SourceFile
@@ -210,7 +210,7 @@ def find_columns(
     FormatError
         The header does not say where columns lie, or the file is truncated.
     """
-    demand_certain_cards(part)
+    check_certain_cards(part)
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
     count = part.cards.get("TFIELDS")
     if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MOST_COLUMNS:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
-from virtualds.bounds import demand_table
+from virtualds.bounds import check_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -269,7 +269,7 @@ class MessageGroup:
     ) -> ManifestArray:
         """Return the fields of one parameter as an array, one chunk each."""
         found = parameter.fields
-        demand_table(lengths, len(found), f"parameter {parameter.name!r}")
+        check_table(lengths, len(found), f"parameter {parameter.name!r}")
         rows = _place_fields(parameter, axes, lengths)
         grid = (*lengths, *(1 for _ in self.shape))
         numbers = sorted({m.number for m in found})

@@ -214,7 +214,7 @@ def read(
 
 def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> FoundFields:
     """Return the wanted fields of the file of an index."""
-    suffix = _demand_suffix(source.url)
+    suffix = _check_suffix(source.url)
     if unknown := sorted((wanted or {}).keys() - LISTED_KEYS - OWN_KEYS.keys()):
         raise UnsupportedError(
             f"{source.url}: filter_by_keys: an index does not tell {unknown[0]!r}; open the file "
@@ -235,7 +235,7 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
     return FoundFields(file, template.place(lines, file, source.url), eccodes, {}).select(wanted)
 
 
-def _demand_suffix(url: str) -> str:
+def _check_suffix(url: str) -> str:
     for suffix in FILES:
         if url.endswith(suffix):
             return suffix
@@ -359,11 +359,11 @@ def _read_template(source: SourceFile, index: str) -> Template:
         )
     fields = dict(zip(_number_lines(lines), (by_place[at] for at in places), strict=True))
     for line in lines:
-        _demand_agreement(by_place[line.offset, line.number], line, index)
+        _check_agreement(by_place[line.offset, line.number], line, index)
     return Template(source.url, fields)
 
 
-def _demand_agreement(field: GribField, line: IndexLine, url: str) -> None:
+def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
     """Refuse a template whose index means something else than is understood here."""
     read = replace(field, keys=_change_keys(field, line, url))
     told = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import demand_values
+from virtualds.bounds import check_values
 from virtualds.codecs.grib import ECCODES_MISSING
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.grib.sections import find_fields
@@ -402,7 +402,7 @@ class GribField:
     keys: dict[str, Any]
     number: int = 0
 
-    def demand_time(self) -> None:
+    def check_time(self) -> None:
         """Refuse a field whose time or step is none.
 
         Raises
@@ -433,7 +433,7 @@ class GribField:
         Observations have none.
         """
         if "endStep" not in self.keys:
-            self._demand_known_unit()
+            self._check_known_unit()
             return None
         unit = int(self.keys.get("stepUnits", 1))
         if unit not in SECONDS:
@@ -449,7 +449,7 @@ class GribField:
             )
         return hours
 
-    def _demand_known_unit(self) -> None:
+    def _check_known_unit(self) -> None:
         """Refuse a unit of time that there is not: for it, ecCodes knows no step."""
         unit = int(self.keys.get(UNIT, MISSING_UNIT))
         if unit not in SECONDS and unit != MISSING_UNIT:
@@ -466,7 +466,7 @@ def scan_messages(
     for offset, length, number, header in find_fields(file, size, damaged.__setitem__):
         try:
             field = GribField(offset, length, header, _read_keys(header, offset, eccodes), number)
-            field.demand_time()
+            field.check_time()
         except VirtualdsError as error:
             damaged[f"message at byte {offset}"] = error
         else:
@@ -552,8 +552,8 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
         The rows of a reduced grid do not make the grid.
     """
     count = int(message.keys.get("numberOfDataPoints") or 0)
-    demand_values(16 * count, "latitude and longitude")
-    _demand_rows(message, count, eccodes)
+    check_values(16 * count, "latitude and longitude")
+    _check_rows(message, count, eccodes)
     alike = find_alike(message.header) if count <= ALIKE_POINTS else None
     found = {}
     if alike is not None:
@@ -562,7 +562,7 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
     return {name: values for name, values in found.items() if len(values) == count}
 
 
-def _demand_rows(message: GribField, count: int, eccodes: Any) -> None:
+def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
     """Refuse a reduced grid whose rows do not make the grid.
 
     For them ecCodes writes more coordinates than it has memory for, or shows latitudes that are

@@ -140,11 +140,11 @@ def _read_message(file: BinaryIO, place: int, size: int) -> tuple[int, list[byte
     if edition == 1:
         return length, [_read_first_edition(file, place, length)]
     headers = _read_second_edition(file, place, start, length)
-    _demand_end(file, place, length)
+    _check_end(file, place, length)
     return length, headers
 
 
-def _demand_end(file: BinaryIO, place: int, length: int) -> None:
+def _check_end(file: BinaryIO, place: int, length: int) -> None:
     """Refuse a message that breaks off before the next one begins.
 
     Its end is looked at only where neither a message nor the end of the file follows: the end of a

@@ -125,7 +125,7 @@ class _Reader:
             with suppress(VirtualdsError):
                 dims = self._name_dimensions(name, dataset, self._find_shape(dataset))
                 self.left_out[name] = describe_left_out(
-                    dims, _demand_dtype(dataset), show_as_cf(dataset.attributes)
+                    dims, _check_dtype(dataset), show_as_cf(dataset.attributes)
                 )
             return
         shape: tuple[int, ...] = ()
@@ -148,14 +148,14 @@ class _Reader:
         if not lengths or lengths[0] is not None:
             return tuple(n for n in lengths if n is not None)
         rest = tuple(n for n in lengths[1:] if n is not None)
-        row = prod(rest) * _demand_dtype(dataset).itemsize
+        row = prod(rest) * _check_dtype(dataset).itemsize
         records = measure(self._elements, dataset.ref) // row if row else 0
         return (records, *rest)
 
     def _build(self, dataset: Dataset, shape: tuple[int, ...]) -> Any:
         if dataset.values is not None:
             return dataset.values
-        dtype = _demand_dtype(dataset)
+        dtype = _check_dtype(dataset)
         return build_array(self._elements, Wanted(dataset.ref, shape, dtype, _find_fill(dataset)))
 
     def _name_dimensions(
@@ -182,7 +182,7 @@ class _Reader:
         return ManifestVariable(dims, data, show_as_cf(dataset.attributes), encoding)
 
 
-def _demand_dtype(dataset: Dataset) -> np.dtype[Any]:
+def _check_dtype(dataset: Dataset) -> np.dtype[Any]:
     """Return the type of the stored numbers.
 
     Raises
@@ -200,7 +200,7 @@ def _find_fill(dataset: Dataset) -> bytes | None:
 
     It takes the first bytes of a ``_FillValue``, of whatever type, as they lie in memory.
     """
-    dtype = _demand_dtype(dataset)
+    dtype = _check_dtype(dataset)
     chosen = dataset.attributes.get("_FillValue")
     if chosen is None:
         fill = FILLS.get(dtype.str[1:], FILLS.get(dtype.kind))

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import demand_chunk
+from virtualds.bounds import check_chunk
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
@@ -75,7 +75,7 @@ class Pieces:
             The file is gone, has changed, or is damaged.
         """
         taken = _select(np.broadcast_to(np.zeros((), self.dtype), self.shape), key)
-        demand_chunk(self.nbytes, taken.nbytes, self.source.url)
+        check_chunk(self.nbytes, taken.nbytes, self.source.url)
         try:
             data: Any = b"".join(find_store(self.source.url).get_ranges(self.source, self.pieces))
             for codec in reversed(self.pipeline.codecs):

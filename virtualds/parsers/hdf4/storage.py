@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.bounds import demand_table
+from virtualds.bounds import check_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
@@ -329,7 +329,7 @@ def _build_chunks(elements: Elements, wanted: Wanted) -> ManifestArray:
     rows = read_records(elements, header.table, record)
     if not rows.size:
         return wanted.build(axes, ChunkManifest.missing(grid), ())
-    demand_table(grid, rows.size, "its chunks")
+    check_table(grid, rows.size, "its chunks")
     file, offset, length = (np.zeros(grid, np.int64) for _ in range(3))
     file[...] = MISSING
     codecs: tuple[Codec, ...] | None = None
@@ -339,7 +339,7 @@ def _build_chunks(elements: Elements, wanted: Wanted) -> ManifestArray:
         # chunks behind the end are left where a file was made smaller
         if stored is None or any(n >= most for n, most in zip(place, grid, strict=True)):
             continue
-        _demand_one_way(stored, elements.source, size, codecs)
+        _check_one_way(stored, elements.source, size, codecs)
         codecs = stored.codecs
         file[place] = 0
         [(offset[place], length[place])] = stored.pieces
@@ -349,7 +349,7 @@ def _build_chunks(elements: Elements, wanted: Wanted) -> ManifestArray:
     return wanted.build(axes, manifest, codecs or ())
 
 
-def _demand_one_way(
+def _check_one_way(
     stored: Stored, source: SourceFile, size: int, codecs: tuple[Codec, ...] | None
 ) -> None:
     """Refuse chunks that are not encoded as others are, or whose bytes no range of a file holds."""

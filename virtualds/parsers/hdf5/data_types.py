@@ -198,7 +198,7 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
     first = dtypes[0]
     if names == COMPLEX_NAMES and first == dtypes[1] and first.kind == "f" and first.itemsize > 2:
         return _find_pair(first)
-    _demand_apart(offsets, dtypes)
+    _check_apart(offsets, dtypes)
     return np.dtype(
         {
             "names": [name.decode() for name in names],
@@ -209,7 +209,7 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
     )
 
 
-def _demand_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
+def _check_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
     """Refuse members that are wider in numpy than in HDF5, so that h5py mixes them up."""
     stop = 0
     for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):

@@ -29,13 +29,13 @@ from virtualds.arrays.group import (
     describe_left_out,
     find_places,
 )
-from virtualds.bounds import demand_selection, is_small_enough_to_load
+from virtualds.bounds import check_selection, is_small_enough_to_load
 from virtualds.chunks.fragment import LONGEST_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.data_types import CHARSETS, TEXT_DTYPE, StoredType
-from virtualds.parsers.hdf5.library import ask_chosen_fill, demand_filters, open_dataset
+from virtualds.parsers.hdf5.library import ask_chosen_fill, check_filters, open_dataset
 from virtualds.parsers.hdf5.netcdf_rules import (
     MOST_GROUPS,
     RESERVED,
@@ -250,7 +250,7 @@ class HDF5Array:
             The box around the selection has more elements than may be loaded.
         """
         box, within = zip(*map(_find_bounds, key, self.shape), strict=True) if key else ((), ())
-        demand_selection(prod(k.stop - k.start for k in box) * self.dtype.itemsize)
+        check_selection(prod(k.stop - k.start for k in box) * self.dtype.itemsize)
         try:
             for file in (self.source, *self.needs):
                 _check_source(file)
@@ -271,7 +271,7 @@ class HDF5Array:
             return read_texts(found, box)
         file = files.open(self.source)
         dataset = file[self.path]
-        demand_filters(dataset)
+        check_filters(dataset)
         if dataset.dtype.hasobject:
             path = self.path.encode("utf-8", "surrogateescape")
             if (known := open_dataset(files, self.source, file, path)) is not None:
@@ -374,7 +374,7 @@ def load_or_defer(
         HDF5 cannot undo a filter here.
     """
     if not (is_text := holds_texts(dataset)):
-        demand_filters(dataset)
+        check_filters(dataset)
     path = dataset.path.decode("utf-8", "surrogateescape")
     dtype = stored.dtype.newbyteorder("=")
     if prod(shape) * dtype.itemsize > get_options().small_variable:

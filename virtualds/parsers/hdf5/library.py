@@ -63,7 +63,7 @@ def can_undo(numbers: Iterable[int]) -> bool:
     return all(map(_is_there, numbers))
 
 
-def demand_filters(dataset: Any) -> None:
+def check_filters(dataset: Any) -> None:
     """Refuse a dataset that h5py has opened, if it cannot undo a filter in this process.
 
     Raises

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.bounds import demand_table
+from virtualds.bounds import check_table
 from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
@@ -37,7 +37,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     Indexes,
     IndexForm,
     check_chunks,
-    demand_order,
+    check_order,
 )
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.library import can_undo
@@ -199,7 +199,7 @@ def _list_by_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
     address = table[-2] - dataset.file.base
     owner = np.zeros(table.shape[1], np.int64)
     found = ChunkRows(owner, table[:-3], table[-3], address, table[-1])
-    return demand_order(indexes, check_chunks(indexes, found))
+    return check_order(indexes, check_chunks(indexes, found))
 
 
 # ---------------------------------------------------------------------- deferred chunks
@@ -348,7 +348,7 @@ class IndexedChunks(Table):
         with held.lock:
             if held.whole is None:
                 found = self._read(None)
-                demand_table(self.grid, found.owner.size, f"dataset {self.name!r}")
+                check_table(self.grid, found.owner.size, f"dataset {self.name!r}")
                 held.whole = self._spread(found, np.arange(prod(self.grid)))
             return held.whole
 
@@ -588,7 +588,7 @@ def _build_chunked(
         return _build_array(dataset.name, axes, manifest, (pipeline,))
     if not index.owner.size:
         return _build_array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
-    demand_table(grid, index.owner.size, f"dataset {dataset.name!r}")
+    check_table(grid, index.owner.size, f"dataset {dataset.name!r}")
     mask = np.where(_find_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, index.mask)
     pipelines, number = _split_by_mask(pipeline, mask)
     flat = index.count_before(chunks, grid)

@@ -23,7 +23,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
-from virtualds.bounds import Buffer, demand_table
+from virtualds.bounds import Buffer, check_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -75,10 +75,10 @@ def build_page_array(
     FormatError
         The file contradicts itself.
     """
-    _demand_array(keyframe)
+    _check_array(keyframe)
     cut = _cut_axes(keyframe)
     grid = tuple(axis.nchunks for axis in cut)
-    demand_table((*leading, *grid), _count_described(pages, keyframe), "TIFF series")
+    check_table((*leading, *grid), _count_described(pages, keyframe), "TIFF series")
     offsets, lengths = _find_byte_ranges(pages, leading, keyframe, prod(grid))
     if _is_padded(keyframe, offsets, lengths):
         cut = _cut_axes(keyframe, padded=True)
@@ -119,7 +119,7 @@ def _find_plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
     return found
 
 
-def _demand_array(page: Any) -> None:
+def _check_array(page: Any) -> None:
     """Refuse a page that chunks cannot express or no codec decodes."""
     bits, compression = page.bitspersample, int(page.compression)
     is_jpeg, is_image = compression in Jpeg.tiff_compressions, _is_image(page)
@@ -442,7 +442,7 @@ def read(
             )
         images = list(_list_images(tiff))
         for _, levels, number in images:
-            _demand_all_tags(file, tiff.tiff, levels[number].keyframe)
+            _check_all_tags(file, tiff.tiff, levels[number].keyframe)
         groups = {
             path: _build_group(source, levels, number, skipped) for path, levels, number in images
         }
@@ -476,7 +476,7 @@ def _arrange_side_by_side(found: ManifestGroup) -> ManifestGroup:
     )
 
 
-def _demand_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
+def _check_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
     """Refuse a page with tags that tifffile could not read and skipped.
 
     Without the tag of its type, an image would be read as one of another type.
@@ -493,7 +493,7 @@ def _demand_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
         raise ValueError(f"tags {lacking} of the directory at byte {page.offset} cannot be read")
 
 
-def _demand_alike_pages(series: Any) -> None:
+def _check_alike_pages(series: Any) -> None:
     """Refuse an image of pages that are not stored alike: tifffile asks the first one for all."""
     first = series.keyframe
     expected = _read_storage_tags(first)
@@ -561,7 +561,7 @@ def _build_group(
         coordinates[REFERENCE_SYSTEM] = reference
     if IMAGE not in skip:
         try:
-            _demand_packing(attributes)
+            _check_packing(attributes)
             array = _build_array(source, series)
         except VirtualdsError as error:
             error.locate(f"variable {IMAGE!r}", source.url)
@@ -586,7 +586,7 @@ def _name_axes(series: Any) -> str:
 def _build_array(source: SourceFile, series: Any) -> ManifestArray:
     """Return the values of an image."""
     page = series.keyframe
-    _demand_alike_pages(series)
+    _check_alike_pages(series)
     lead = len(series.shape) - (2 + (page.samplesperpixel > 1))
     leading = tuple(int(n) for n in series.shape[:lead]) if lead >= 0 else ()
     array = build_page_array(source, list(series.pages), leading, page)
@@ -741,7 +741,7 @@ def _parse_number(text: str) -> float | str:
     return float(number[0].replace(",", ".")) if number else text
 
 
-def _demand_packing(attributes: Mapping[str, Any]) -> None:
+def _check_packing(attributes: Mapping[str, Any]) -> None:
     """Refuse an image whose scales or offsets are no numbers."""
     for name in ("scales", "offsets"):
         known = attributes.get(name)

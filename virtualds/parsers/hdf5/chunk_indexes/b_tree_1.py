@@ -19,15 +19,15 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
     check_chunks,
-    demand_order,
+    check_order,
     is_before,
     join_chunks,
     meet,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
     Bytes,
+    check_once,
     demand,
-    demand_once,
     is_defined,
     read_uints,
     take_parts,
@@ -113,7 +113,7 @@ def read_trees(indexes: Indexes) -> ChunkRows:
     # trees of fewer levels than others come in any place
     if (found.owner[1:] < found.owner[:-1]).any():
         found = found.at(np.argsort(found.owner, kind="stable"))
-    return demand_order(indexes, check_chunks(indexes, found))
+    return check_order(indexes, check_chunks(indexes, found))
 
 
 def _chain(
@@ -134,7 +134,7 @@ def _take_nodes(
         nodes = nodes.cut(np.argsort(nodes.owner, kind="stable"))
     file = indexes.file[nodes.owner]
     two = "a node of a B-tree has two parents"
-    demand_once(indexes.rows, file, nodes.owner, nodes.address, node.size, two)
+    check_once(indexes.rows, file, nodes.owner, nodes.address, node.size, two)
     for part, data in take_parts(indexes.rows, file, nodes.address, node.size):
         yield nodes.cut(part), data
 

@@ -17,7 +17,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
     check_chunks,
-    demand_order,
+    check_order,
     group_alike,
     is_element_size,
     join_chunks,
@@ -30,9 +30,9 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     Bools,
     Bytes,
     UnknownRowsError,
+    check_once,
     compute_checksums,
     demand,
-    demand_once,
     is_defined,
     read_uints,
     take_parts,
@@ -165,7 +165,7 @@ def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
     number, raw = (np.concatenate(column) for column in zip(*parts, strict=True))
     owner = np.zeros(len(number), np.int64)
     found = _parse_records(indexes, owner, raw[np.argsort(number)])
-    return demand_order(indexes, check_chunks(indexes, found))
+    return check_order(indexes, check_chunks(indexes, found))
 
 
 def _make_form(indexes: Indexes, heads: Bytes) -> _TreeForm:
@@ -202,7 +202,7 @@ def _take_nodes(
     """Yield checked nodes of a level in parts."""
     file = indexes.file[nodes.owner]
     two = "a node of a B-tree has two parents"
-    demand_once(indexes.rows, file, nodes.owner, nodes.address, form.size, two)
+    check_once(indexes.rows, file, nodes.owner, nodes.address, form.size, two)
     counts = "a node of a B-tree has another number of records than it says"
     fits = nodes.records <= form.most[level]
     demand(fits & (nodes.total >= nodes.records), file, counts)
@@ -278,7 +278,7 @@ def _join_records(
     columns = [_parse_records(indexes, owner[part], raw[part]) for part in slices]
     del raw, owner
     found = join_chunks(columns, len(indexes.form.chunks))
-    return demand_order(indexes, check_chunks(indexes, found))
+    return check_order(indexes, check_chunks(indexes, found))
 
 
 def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:

@@ -18,7 +18,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     Indexes,
     Run,
     check_blocks,
-    demand_versions,
+    check_versions,
     find_numbers,
     find_places,
     group_alike,
@@ -31,8 +31,8 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
     Bools,
     Bytes,
+    check_once,
     demand,
-    demand_once,
     have_checksums,
     is_defined,
     read_uints,
@@ -132,7 +132,7 @@ def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
     """
     size = 12 + 6 * indexes.rows.length_size + indexes.rows.offset_size
     heads = take_heads(indexes, size, b"EAHD", "extensible array")
-    demand_versions(indexes, heads, "an extensible array")
+    check_versions(indexes, heads, "an extensible array")
     return group_alike(indexes, heads, slice(6, 12), _read_alike)
 
 
@@ -274,7 +274,7 @@ def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iter
     )
     file = indexes.file[owner]
     twice = "an extensible array has a data block twice"
-    demand_once(indexes.rows, file, owner, address, size, twice)
+    check_once(indexes.rows, file, owner, address, size, twice)
     for part, data in take_parts(indexes.rows, file, address, size):
         check_blocks(indexes, owner[part], data, b"EADB")
         if not has_pages:

@@ -18,7 +18,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     Indexes,
     Run,
     check_blocks,
-    demand_versions,
+    check_versions,
     find_numbers,
     find_places,
     group_alike,
@@ -66,7 +66,7 @@ def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
     """
     rows = indexes.rows
     heads = take_heads(indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array")
-    demand_versions(indexes, heads, "a fixed array")
+    check_versions(indexes, heads, "a fixed array")
     return group_alike(indexes, heads, slice(6, 8 + rows.length_size), _read_alike)
 
 

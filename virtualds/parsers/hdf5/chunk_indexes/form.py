@@ -249,7 +249,7 @@ def find_ascending(owner: Ints, place: Ints) -> Bools:
     return found
 
 
-def demand_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
+def check_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
     """Return chunks if each comes after the one before: a tree needs the order to find them.
 
     Raises
@@ -418,7 +418,7 @@ class Run(NamedTuple):
     used: Ints | None = None
 
 
-def demand_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
+def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
     """Demand headers of version 0, whose client says whether chunks have filters."""
     version, client = heads[:, 4], heads[:, 5]
     known = (version == 0) & (client < 2)

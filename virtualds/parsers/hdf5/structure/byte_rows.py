@@ -128,7 +128,7 @@ def take_parts(
         yield part, rows.take_rows(file[part], address[part], length)
 
 
-def demand_once(
+def check_once(
     rows: ByteRows, file: Ints, owner: Ints, address: Ints, length: int, what: str
 ) -> None:
     """Demand that blocks of one length have one parent, and fit together into their file.

@@ -33,7 +33,7 @@ from virtualds.parsers.hdf5.structure.messages import (
     TypeClass,
     UnknownFormError,
     blame_file,
-    demand_end,
+    check_end,
     read_bytes,
     read_uint,
     read_uints,
@@ -202,7 +202,7 @@ def parse_type_message(data: bytes) -> HDF5Type:
     # old writers reserved more for members of compounds than they took, and HDF5 reads past it
     behind = data[found.length :]
     if not behind or any(behind):
-        demand_end(data, found.length)
+        check_end(data, found.length)
     return found
 
 
@@ -301,10 +301,10 @@ def _parse_array(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Typ
     dims = read_uints(data, place + start, 4, rank)
     start += 4 * rank * (2 if old else 1)
     found = _hold(head, _parse(data, place + start, depth), start)
-    return _demand_sound_array(found._replace(dims=dims))
+    return _check_sound_array(found._replace(dims=dims))
 
 
-def _demand_sound_array(kind: HDF5Type) -> HDF5Type:
+def _check_sound_array(kind: HDF5Type) -> HDF5Type:
     """Return an array type whose axes and size agree."""
     size = kind.base.size * prod(kind.dims)
     if not 0 < len(kind.dims) <= MOST_AXES or not 0 < size == kind.size:
@@ -327,7 +327,7 @@ def _parse_compound(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5
             part = _repeat(data, axes, part)
         names.append(name)
         parts.append((start, part))
-    _demand_apart(names, parts)
+    _check_apart(names, parts)
     return head._replace(length=at - place, names=tuple(names), parts=tuple(parts))
 
 
@@ -341,10 +341,10 @@ def _repeat(data: bytes, place: int, part: HDF5Type) -> HDF5Type:
     dims = read_uints(data, place + 12, 4, rank)
     size = part.size * prod(dims)
     array = HDF5Type(TypeClass.ARRAY, size, part.length, parts=((0, part),), dims=dims)
-    return _demand_sound_array(array)
+    return _check_sound_array(array)
 
 
-def _demand_apart(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
+def _check_apart(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
     """Refuse members that share a name or bytes, and a compound without members."""
     if not 0 < len(names) == len(set(names)):
         raise MessageError("a compound type has no members, or two of one name")

@@ -596,13 +596,13 @@ class FileBytes:
             found = os.pread(self._handle or 0, length, place)
         else:
             if self._wanted is not None:
-                self._demand_held(self._blocks, place, length)
+                self._check_held(self._blocks, place, length)
             found = self._blocks.read(place, length)
         if len(found) < length:
             self.refuse(f"it ends within the bytes {place} to {place + length}")
         return found
 
-    def _demand_held(self, blocks: Blocks, place: int, length: int) -> None:
+    def _check_held(self, blocks: Blocks, place: int, length: int) -> None:
         if (missing := blocks.find_missing([(place, length)])) and self._wanted is not None:
             self._wanted.update(missing)
             raise MissingError

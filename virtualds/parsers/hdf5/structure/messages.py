@@ -67,7 +67,7 @@ def read_address(data: bytes, place: int, size: int) -> int | None:
     return None if address == (1 << 8 * size) - 1 else address
 
 
-def demand_end(data: bytes, stop: int) -> None:
+def check_end(data: bytes, stop: int) -> None:
     """Refuse a message with more bytes than its form explains.
 
     Raises
@@ -184,7 +184,7 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     begin = 8 if version == 1 else 4
     count = rank * (2 if flags & HAS_LIMITS else 1)
     lengths = read_uints(data, begin, length_size, count)
-    demand_end(data, begin + count * length_size)
+    check_end(data, begin + count * length_size)
     shape, most = lengths[:rank], lengths[-rank:]
     if any(n > limit for n, limit in zip(shape, most, strict=True)):
         raise MessageError(f"a dataspace has the shape {shape}, and at most {most}")
@@ -277,7 +277,7 @@ def parse_fill_value(data: bytes) -> FillValue:
         raise UnknownFormError(f"a fill value of version {version}")
     if sized:
         return _parse_value(data, begin)
-    demand_end(data, begin)
+    check_end(data, begin)
     return DEFAULT_FILL if defined else NO_FILL
 
 
@@ -298,10 +298,10 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
     """Read a length and a value of so many bytes."""
     size = read_uint(data, begin, 4)
     if size >= NEGATIVE:
-        demand_end(data, begin + 4)
+        check_end(data, begin + 4)
         return NO_FILL
     raw = read_bytes(data, begin + 4, size)
-    demand_end(data, begin + 4 + size)
+    check_end(data, begin + 4 + size)
     return FillValue(FillState.CHOSEN, raw) if size else DEFAULT_FILL
 
 
@@ -358,7 +358,7 @@ def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
     for _ in range(count):
         one, place = _parse_filter(data, place, version)
         found.append(one)
-    demand_end(data, place)
+    check_end(data, place)
     return tuple(found)
 
 
@@ -487,7 +487,7 @@ def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Lay
     if parse is None:
         raise UnknownFormError(f"a data layout of version {version} and class {of_class}")
     found, stop = parse(data, offset_size, length_size)
-    demand_end(data, stop)
+    check_end(data, stop)
     return found
 
 
@@ -497,10 +497,10 @@ def _parse_old_compact(data: bytes, offset_size: int, length_size: int) -> tuple
 
 
 def _read_old_rank(data: bytes, extra: int) -> int:
-    return _demand_rank(read_uint(data, 1, 1), extra)
+    return _check_rank(read_uint(data, 1, 1), extra)
 
 
-def _demand_rank(rank: int, extra: int) -> int:
+def _check_rank(rank: int, extra: int) -> int:
     # the bytes of an element follow the lengths of chunks
     if not extra <= rank <= MOST_AXES + 1:
         raise MessageError(f"a layout has {rank} lengths")
@@ -556,7 +556,7 @@ def _parse_contiguous(data: bytes, offset_size: int, length_size: int) -> tuple[
 
 def _parse_chunked_3(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
     """Read version 3: class, dimensionality, address, dimensions."""
-    return _read_tree(data, 3, offset_size, _demand_rank(read_uint(data, 2, 1), 2))
+    return _read_tree(data, 3, offset_size, _check_rank(read_uint(data, 2, 1), 2))
 
 
 def _parse_chunked_4(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
@@ -566,7 +566,7 @@ def _parse_chunked_4(data: bytes, offset_size: int, length_size: int) -> tuple[L
         raise UnknownFormError(f"a data layout with flags {flags:#x}")
     if not 0 < width <= 8:
         raise MessageError(f"a layout has lengths of {width} bytes")
-    dims = _read_dims(data, 5, width, _demand_rank(rank, 2))
+    dims = _read_dims(data, 5, width, _check_rank(rank, 2))
     place = 5 + width * rank
     number = read_uint(data, place, 1)
     if number not in PARAMETERS:
