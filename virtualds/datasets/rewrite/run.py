@@ -384,7 +384,9 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
         if not parts and nbytes > LARGEST_BLOCK:
             parts = _cut_box(box, cells, nbytes, LARGEST_BLOCK)
         boxes += reversed(parts)
-        if not parts:
+        if not parts and inside.all():
+            found.append(box)
+        elif not parts:
             # the least box of whole cells that holds the wanted ones
             cropped = []
             for along, chunk, cell in zip(box, chunks, np.nonzero(inside), strict=True):
