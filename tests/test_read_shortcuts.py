@@ -38,7 +38,7 @@ def rows_of_64_kib(count: int, codecs: Any) -> ManifestArray:
 def test_batches_are_as_large_as_pays_and_give_every_core_some(
     count: int, codecs: Any, batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "cores", lambda: 2)
+    monkeypatch.setattr(tasks, "count_cores", lambda: 2)
     assert len(list(plan(rows_of_64_kib(count, codecs), ALL).batches)) == batches
 
 
@@ -109,7 +109,7 @@ def test_of_near_files_no_more_is_in_memory_than_a_batch(
         read(self, file, ranges, into)
 
     monkeypatch.setattr(LocalStore, "read_into", noted)
-    monkeypatch.setattr(tasks, "cores", lambda: 1)
+    monkeypatch.setattr(tasks, "count_cores", lambda: 1)
     values = np.arange(2.0**20).reshape(1024, 1024)
     array = virtual(values, tmp_path, chunks=(64, 1024), reverse_layout=True)
     exactly(array.read(), values)

@@ -20,6 +20,13 @@ SETTLE = 60.0
 """Seconds without a change after which a file counts as written, by default."""
 
 
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def count_memory() -> int:
     """Return the bytes of memory that this process may use: of the machine, or of a container."""
     return min([_count_installed(), *list_memory_limits()])

@@ -15,16 +15,8 @@ from products import looped
 
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
-from virtualds.checks.diagnose.findings import EraStretch
-from virtualds.checks.diagnose.remedies import (
-    NOTHING,
-    CoordinateSpan,
-    EraFile,
-    Usual,
-    find_mend,
-    place_eras,
-    write_remedy,
-)
+from virtualds.checks.diagnose.findings import CoordinateSpan, EraFile, EraStretch, place_eras
+from virtualds.checks.diagnose.remedies import NOTHING, Usual, find_mend, write_remedy
 from virtualds.checks.diagnose.trials import KEEPING
 from virtualds.checks.verify.report import KINDS, NOT_COMPARED, Problem, list_runs
 

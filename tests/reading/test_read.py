@@ -867,7 +867,7 @@ def test_the_first_error_ends_the_work_and_is_raised_once() -> None:
 
     with pytest.raises(ReadError) as caught:
         pool.run_all(iter(range(10_000)), work)
-    assert len(done) <= 10 + 2 * pool.cores() + 1
+    assert len(done) <= 10 + 2 * pool.count_cores() + 1
     assert caught.value.__context__ is None
 
 

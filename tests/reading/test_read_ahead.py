@@ -216,7 +216,7 @@ def test_an_error_does_not_wait_for_a_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, error: type[BaseException], where: str
 ) -> None:
     """One thread waits for an answer, as the owner of the queue, while the other one fails."""
-    monkeypatch.setattr(threads, "cores", lambda: 2)
+    monkeypatch.setattr(threads, "count_cores", lambda: 2)
     answer, met = threading.Event(), threading.Barrier(2)
     too_late = threading.Timer(300, answer.set)
     too_late.start()

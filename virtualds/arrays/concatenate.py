@@ -254,13 +254,15 @@ def set_fill(array: ManifestArray, fill: Any) -> ManifestArray:
     return replace(array, fill_value=fill)
 
 
+def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
+    """Return the pipeline of what no fragment covers, which reads as the fill value."""
+    fill = np.asarray(array.fill_value, array.dtype).tobytes()
+    return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
+
+
 def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
     """Turn the gaps of an array into missing chunks, which have their own fill value."""
-    pipeline = CodecPipeline(
-        array.dtype,
-        fill=np.asarray(array.fill_value, array.dtype).tobytes(),
-        layout=tuple(range(array.ndim)),
-    )
+    pipeline = build_fill_pipeline(array)
     table = array.pipelines
     if pipeline not in table:
         table = (*table, pipeline)

@@ -17,6 +17,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.libraries import Bytes
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
+from virtualds.options import count_cores
 from virtualds.reading.tasks import (
     Batch,
     ChunkSelection,
@@ -27,7 +28,6 @@ from virtualds.reading.tasks import (
     plan_distinct_tasks,
     store_of,
 )
-from virtualds.reading.threads import cores
 from virtualds.stores.store import Range, RequestLimits, Store
 
 # ---------------------------------------------------------------------- tiles
@@ -184,7 +184,7 @@ def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes
     store = store_of(part.fragment, int(file))
     if store is not None and store.reach.at_once:
         return store.reach.run
-    return min(LARGEST_TILE, max(SMALLEST_TILE, nbytes // (4 * cores())))
+    return min(LARGEST_TILE, max(SMALLEST_TILE, nbytes // (4 * count_cores())))
 
 
 def _cut_boxes(

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import ReadError
+from virtualds.options import count_cores
 from virtualds.reading.fetch import join_ranges
-from virtualds.reading.threads import HostSlot, Prefetcher, cores, run_all
+from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile, find_mismatch
 from virtualds.stores import find_store
 from virtualds.stores.store import StoreError
@@ -88,7 +89,7 @@ class StoredChunks:
     def _split_batches(self, ids: Ints) -> Iterator[Batch]:
         """Yield batches of chunks of one file that fit in memory, with what lies between them."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
-        most = BATCH_BYTES // cores()
+        most = BATCH_BYTES // count_cores()
         batch: list[int] = []
         file = nbytes = 0
         rows = (column.tolist() for column in (ordered, self.file[ordered], self._measure(ordered)))

@@ -20,7 +20,7 @@ from virtualds.chunks.columns import COLUMNS, Column, Ints, Projection, SlabRun
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.reading.threads import cores
+from virtualds.options import count_cores
 from virtualds.stores import find_store
 from virtualds.stores.store import Range, RequestLimits, Store
 
@@ -280,7 +280,7 @@ def merge_tasks(tasks: Iterable[NumberedTask]) -> list[NumberedTask]:
 def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator[Batch]:
     """Gather chunks that lie in one file: near ones up to a number and a size, far ones by run."""
     largest = BATCH_BYTES if any(p.codecs for p in part.pipelines) else PLAIN_BATCH_BYTES
-    most = min(largest, max(SMALLEST_BATCH, part.nbytes // (4 * cores())))
+    most = min(largest, max(SMALLEST_BATCH, part.nbytes // (4 * count_cores())))
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
         store = store_of(part.fragment, file)
         rows = (task for _, task in group)

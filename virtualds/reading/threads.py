@@ -18,6 +18,7 @@ from itertools import chain, islice
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from virtualds.options import count_cores
 from virtualds.stores import find_store
 from virtualds.urls import host_of
 
@@ -28,26 +29,19 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class _Crew:
     """The threads of a process that decode."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy = 0
-        self._pool = ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="virtualds")
+        self._pool = ThreadPoolExecutor(max(1, count_cores() - 1), thread_name_prefix="virtualds")
 
     @contextmanager
     def run_helpers(self, work: Callable[[], None]) -> Iterator[None]:
         """Do ``work`` in other threads during the block; wait for those that have begun."""
         with self._lock:
-            count = max(0, cores() - 1 - self._busy)
+            count = max(0, count_cores() - 1 - self._busy)
             self._busy += 1 + count
         # what is read while a file is scanned is also read of the blocks that are held of it
         started = [self._pool.submit(copy_context().run, work) for _ in range(count)]
@@ -100,7 +94,7 @@ def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
     """Do ``work`` on every item, on all cores; the first error ends it and is raised."""
     try:
         head = list(islice(items, 2))
-        if len(head) < 2 or cores() == 1:
+        if len(head) < 2 or count_cores() == 1:
             for item in chain(head, items):
                 work(item)
             return

@@ -9,19 +9,19 @@ from itertools import pairwise
 import numpy as np
 
 from virtualds.checks.diagnose.facts import MOST_VALUES, FactRuns, FileSurvey, UnreadableFile
-from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
-from virtualds.checks.diagnose.remedies import (
+from virtualds.checks.diagnose.findings import (
+    VERDICTS,
     CoordinateSpan,
+    Difference,
+    Era,
     EraFile,
-    Usual,
+    EraStretch,
     find_disordered,
-    find_mend,
     find_overlapping,
     find_time_gaps,
-    is_fault,
     place_eras,
-    write_remedy,
 )
+from virtualds.checks.diagnose.remedies import Usual, find_mend, is_fault, write_remedy
 from virtualds.checks.diagnose.trials import (
     FORMAT_CHECKS,
     GAP,

@@ -22,7 +22,7 @@ import xarray as xr
 
 from virtualds.arrays.alike_files import ABSENT
 from virtualds.arrays.array import ManifestArray
-from virtualds.checks.diagnose.remedies import CoordinateSpan, PlacedFile, find_span, find_spans
+from virtualds.checks.diagnose.findings import CoordinateSpan, PlacedFile, find_span, find_spans
 from virtualds.checks.diagnose.trials import describe_error
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import FILLS, SCALING

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from itertools import groupby, pairwise
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.datasets.axis_cells import count_values
+from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.structure import compute_steps, find_gaps_among, text_of
 from virtualds.errors import name_some, public
 
 Verdict = Literal["combines", "costs", "blocks"]
@@ -231,3 +239,192 @@ def fold_differences(rows: Iterable[Difference]) -> list[Entry]:
         mending = (key,) if is_alone else (key.verdict, key.remedy, key.code)
         entries.setdefault(mending, []).append(EntryLine(tuple(found)))
     return [Entry(tuple(lines)) for lines in entries.values()]
+
+
+# ---------------------------------------------------------------------- along a coordinate
+
+Floats = npt.NDArray[np.float64]
+TOUCHING = 1e-9
+"""Parts of the line that are no gap, but rounding."""
+
+
+class CoordinateSpan(NamedTuple):
+    """The lowest and the highest value of a coordinate in one file.
+
+    For times, ``steps`` holds the shortest and the longest step within the file, in seconds.
+    """
+
+    start: Any
+    stop: Any
+    steps: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{text_of(self.start)} to {text_of(self.stop)}"
+
+
+PlacedFile = tuple[int, CoordinateSpan]
+"""The number of a file, and its span."""
+
+
+def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
+    """Return the spans of the loaded dimension coordinates."""
+    return {
+        str(name): span
+        for name, variable in dataset.variables.items()
+        if variable.dims == (name,)
+        and not (get_virtual_array(variable) is not None or is_unread(variable))
+        and (span := find_span(variable.values)) is not None
+    }
+
+
+def find_span(values: Any) -> CoordinateSpan | None:
+    """Return the span of a coordinate, None if it has no element."""
+    if not values.size:
+        return None
+    first, last = values[0], values[-1]
+    start, stop = (first, last) if first <= last else (last, first)
+    return CoordinateSpan(start, stop, _find_steps(values))
+
+
+def _find_steps(values: Any) -> tuple[float, ...]:
+    """Return the shortest and the longest step, if the values are monotonic times."""
+    if values.size < 2 or not (values.dtype.kind == "M" or hasattr(values[0], "calendar")):
+        return ()
+    steps = compute_steps(values if values[0] <= values[-1] else values[::-1])
+    return (float(steps.min()), float(steps.max()))
+
+
+def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of files with missing times between them; one file twice for a gap inside it."""
+    try:
+        ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+        steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
+        steps += [
+            (float(compute_steps(np.array([one.stop, other.start]))[0]), (first, second))
+            for (first, one), (second, other) in pairwise(ordered)
+        ]
+    except TypeError:
+        return  # dates of two calendars have no distance
+    yield from (steps[n][1] for n in find_gaps_among([step for step, _ in steps]))
+
+
+def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of files where the second begins before the first has ended."""
+    try:
+        ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+        furthest = ordered[:1]
+        for number, span in ordered[1:]:
+            if span.start <= furthest[-1][1].stop:
+                yield furthest[-1][0], number
+            if span.stop > furthest[-1][1].stop:
+                furthest.append((number, span))
+    except TypeError:
+        return  # dates of two calendars cannot be ordered, which another difference reports
+
+
+def find_disordered(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of files where the second lies before the first, in either direction."""
+    starts = [span.start for _, span in placed]
+    try:
+        rising = [bool(a <= b) for a, b in pairwise(starts)]
+    except TypeError:
+        return
+    if all(rising) or not any(rising):
+        return
+    mostly = sum(rising) * 2 >= len(rising)
+    pairs = zip(pairwise(number for number, _ in placed), rising, strict=True)
+    yield from (pair for pair, is_rising in pairs if is_rising != mostly)
+
+
+# ---------------------------------------------------------------------- eras
+
+
+class EraFile(NamedTuple):
+    """A file of an era, and its span along the joined coordinate if that is known."""
+
+    name: str
+    era: int
+    is_readable: bool = True
+    span: CoordinateSpan | None = None
+
+
+class _Place(NamedTuple):
+    """Where a file begins and ends on the line, and the words for both ends."""
+
+    era: int
+    low: float
+    high: float
+    start: str
+    stop: str
+
+
+def place_eras(files: Sequence[EraFile], is_time: bool) -> tuple[EraStretch, ...]:
+    """Return the stretches of a line on which files of one era follow each other.
+
+    The line is the joined coordinate if all files that can be opened have a span along it, else the
+    given order of the files. Its length is 1.
+    """
+    places = _place_along(files, is_time)
+    if places is None:
+        places = [_Place(f.era, n, n + 1, f.name, f.name) for n, f in enumerate(files)]
+    origin = min((place.low for place in places), default=0.0)
+    length = max((place.high for place in places), default=1.0) - origin or 1.0
+    scaled = (p._replace(low=(p.low - origin) / length, high=(p.high - origin) / length)
+              for p in places)  # fmt: skip
+    return tuple(_join_places(scaled))
+
+
+def _join_places(places: Iterable[_Place]) -> Iterator[EraStretch]:
+    """Yield the stretches of each era, the files of which touch or overlap."""
+    for era, members in groupby(sorted(places), key=lambda place: place.era):
+        runs: list[list[_Place]] = []
+        end = -1.0
+        for place in members:
+            if place.low > end + TOUCHING:
+                runs.append([])
+            runs[-1].append(place)
+            end = max(end, place.high)
+        for run in runs:
+            last = max(run, key=lambda place: place.high)
+            high = min(max(last.high, run[0].low), 1.0)
+            yield EraStretch(era, len(run), run[0].start, last.stop, run[0].low, high)
+
+
+def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_Place] | None:
+    """Return the places of files along the joined coordinate, None if they have none.
+
+    A file that cannot be opened lies between the files beside it in the given order.
+    """
+    spans = [file.span for file in files if file.is_readable]
+    known = [span for span in spans if span is not None]
+    if not known or len(known) < len(spans):
+        return None
+    counted = count_values(np.array([end for s in known for end in (s.start, s.stop)]))
+    if counted is None or not np.isfinite(counted.numbers).all():
+        return None
+    low, high = _find_ends(counted.numbers[::2], counted.numbers[1::2], known, is_time)
+    # where a file begins that cannot be opened, and where the next one does
+    before, after = [low[0], *high.tolist()], [*low.tolist(), high[-1]]
+    places, number = [], 0
+    for name, era, is_readable, _ in files:
+        if is_readable:
+            words = text_of(known[number].start), text_of(known[number].stop)
+            places.append(_Place(era, float(low[number]), float(high[number]), *words))
+            number += 1
+        else:
+            start = before[number]
+            places.append(_Place(era, start, max(start, after[number]), name, name))
+    return places
+
+
+def _find_ends(
+    starts: Floats, stops: Floats, spans: Sequence[CoordinateSpan], is_time: bool
+) -> tuple[Floats, Floats]:
+    """Return where files begin, and where they end: where the next one begins, or a gap does."""
+    begins = np.append(np.unique(starts), np.nan)
+    following = begins[np.searchsorted(begins[:-1], stops, side="right")]
+    gaps = find_time_gaps(list(enumerate(spans))) if is_time else ()
+    following[[first for first, second in gaps if first != second]] = np.nan
+    steps = (following - stops)[np.isfinite(following)]
+    usual = float(np.median(steps)) if steps.size else float((stops - starts).max()) / 8 or 1.0
+    return starts, np.where(np.isnan(following), stops + usual, following)

@@ -54,9 +54,9 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.datasets.rewrite.run import Original, find_original, read_rows
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.options import get_options
+from virtualds.options import count_cores, get_options
 from virtualds.progress import Advance
-from virtualds.reading.threads import cores, in_turn
+from virtualds.reading.threads import in_turn
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 
@@ -408,7 +408,7 @@ def _batch_reads(members: Iterator[Read]) -> Iterator[list[Read]]:
 def _read_pairs(chunks: Sequence[SampledChunk]) -> Iterator[Read]:
     far = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
     pairs = ((chunk, cut_chunk(chunk)) for chunk in chunks)
-    at_once = min(16, get_options().max_requests) if far else cores()
+    at_once = min(16, get_options().max_requests) if far else count_cores()
     for (chunk, part), numbers in map_in_order(pairs, _read_numbers, at_once):
         yield chunk, part, numbers
 

@@ -16,6 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, fills_with
+from virtualds.arrays.concatenate import build_fill_pipeline
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import Buffer, check_table
 from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints
@@ -38,7 +39,6 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.formats.zarr.data_types import pack_members, to_packed
-from virtualds.formats.zarr.v2_arrays import build_fill_pipeline
 from virtualds.pictures.html import cell, element, table
 from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile

@@ -28,6 +28,10 @@ from virtualds.chunks.columns import Ints
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_values import parse_json
 
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute of a Zarr v2 array with its dimensions, as xarray reads it."""
+NOT_NAMES = frozenset({"", ".", ".."})
+"""What no member of a group may be called."""
 MARKER = "zarr.json"
 """The file that makes a folder a Zarr v3 store, and a set of the format zarr-v3."""
 ZMETADATA, ZGROUP, ZARRAY = ".zmetadata", ".zgroup", ".zarray"

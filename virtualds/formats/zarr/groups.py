@@ -30,7 +30,7 @@ from virtualds.formats.zarr.data_types import (
     fill_from_attribute,
     fill_from_zarr_v2,
 )
-from virtualds.formats.zarr.document import CONSOLIDATED
+from virtualds.formats.zarr.document import CONSOLIDATED, DIMENSIONS, NOT_NAMES
 from virtualds.formats.zarr.shards import expand_shards
 from virtualds.formats.zarr.strings import (
     VaryingArray,
@@ -54,10 +54,6 @@ from virtualds.formats.zarr.v3_arrays import (
 )
 from virtualds.json_values import from_json
 
-DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute of a Zarr v2 array with its dimensions, as xarray reads it."""
-NOT_NAMES = frozenset({"", ".", ".."})
-"""What no member of a group may be called."""
 Node = Mapping[str, Any]
 """The metadata of a group or array: that of ``zarr.json``, or what `merge_zarr_v2` makes."""
 FindParts = Callable[[str, Node], Manifests]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import tile_fragments
+from virtualds.arrays.concatenate import build_fill_pipeline, tile_fragments
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.fragment import ChunkAxis, Fragment
@@ -178,12 +178,6 @@ def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> 
     if not found and find_common_grid(array) is None:
         found.append(describe_grids(array, dims))
     return list(dict.fromkeys(found))
-
-
-def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
-    """Return the pipeline of an array without fragments, which reads as its fill value."""
-    fill = np.asarray(array.fill_value, array.dtype).tobytes()
-    return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
 
 
 def memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray, default_fill
+from virtualds.arrays.concatenate import build_fill_pipeline
 from virtualds.chunks.alignment import find_mesh_lengths, find_origin, find_regular_chunks
 from virtualds.chunks.columns import Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment, RegularAxis
@@ -42,7 +43,6 @@ from virtualds.formats.zarr.data_types import (
     to_text_objects,
 )
 from virtualds.formats.zarr.document import PLAIN_KEYS
-from virtualds.formats.zarr.v2_arrays import build_fill_pipeline
 from virtualds.json_values import from_json, is_shape, to_json
 
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"

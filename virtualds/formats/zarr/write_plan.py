@@ -34,13 +34,14 @@ from virtualds.formats.zarr.data_types import (
     to_text_objects,
 )
 from virtualds.formats.zarr.document import (
+    DIMENSIONS,
+    NOT_NAMES,
     Document,
     describe_group,
     is_node_path,
     join_node_path,
     list_value_chunks,
 )
-from virtualds.formats.zarr.groups import DIMENSIONS, NOT_NAMES
 from virtualds.formats.zarr.strings import TEXT
 from virtualds.formats.zarr.v2_arrays import (
     CHARACTER,
