@@ -24,8 +24,7 @@ from transforms import assert_identical
 from unknown_form import UNKNOWN, write_known, write_unknown
 
 import virtualds
-from virtualds.accessors.dataset import VirtualDatasetAccessor
-from virtualds.accessors.tree import VirtualDataTreeAccessor
+from virtualds.accessors.virtual import VirtualDatasetAccessor, VirtualDataTreeAccessor
 from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.write import OF_ALL

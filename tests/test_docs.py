@@ -22,8 +22,11 @@ import xarray as xr
 from peers import peer
 
 import virtualds
-from virtualds.accessors.dataset import VirtualAccessor, VirtualDatasetAccessor
-from virtualds.accessors.tree import VirtualDataTreeAccessor
+from virtualds.accessors.virtual import (
+    VirtualAccessor,
+    VirtualDatasetAccessor,
+    VirtualDataTreeAccessor,
+)
 from virtualds.codecs.zlib import Zlib
 from virtualds.combine.report import LeftOut
 from virtualds_cli.program import main as program

@@ -15,9 +15,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from virtualds.accessors import dataset as _dataset
 from virtualds.accessors import loading as _loading
-from virtualds.accessors import tree as _tree
+from virtualds.accessors import virtual as _dataset
+from virtualds.accessors import virtual as _tree
 from virtualds.importing import importing as _importing
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from virtualds.source_file import SourceFile as SourceFile
     from virtualds.stores.scan_cache import open_source as open_source
     from virtualds.syncing import sync as sync
-    from virtualds.syncing.report import SyncReport as SyncReport
+    from virtualds.syncing.update import SyncReport as SyncReport
 
 _HOMES = {
     "AccessError": "errors",
@@ -113,7 +113,7 @@ _HOMES = {
     "ReadError": "errors",
     "Removal": "formats",
     "SourceFile": "source_file",
-    "SyncReport": "syncing.report",
+    "SyncReport": "syncing.update",
     "UnsupportedError": "errors",
     "Verification": "checks.verify.report",
     "VirtualBackendEntrypoint": "backend",

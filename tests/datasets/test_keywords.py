@@ -15,7 +15,7 @@ import xarray as xr
 from products import looped
 
 import virtualds
-import virtualds.accessors.dataset
+import virtualds.accessors.virtual
 from virtualds.options import get_options
 
 NONE = "/no/such/file.nc"
@@ -407,6 +407,6 @@ def test_a_sample_is_a_number_of_files(tmp_path: Path) -> None:
 
 
 def test_a_method_that_is_called_without_its_object_says_which_argument_it_lacks() -> None:
-    method: Any = virtualds.accessors.dataset.VirtualDatasetAccessor.verify
+    method: Any = virtualds.accessors.virtual.VirtualDatasetAccessor.verify
     with pytest.raises(TypeError, match=r"^verify\(\) has no argument 'bad'"):
         method(bad=1)

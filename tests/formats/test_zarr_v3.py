@@ -41,7 +41,7 @@ from virtualds.formats.zarr_manifests import (
     parquet_table,
     set_files,
 )
-from virtualds.formats.zarr_manifests import read as zarr_v3
+from virtualds.formats.zarr_manifests import snapshots as zarr_v3
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
 

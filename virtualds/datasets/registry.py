@@ -137,8 +137,8 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "zarr-v3",
         (".zarr",),
-        Late("virtualds.formats.zarr_manifests.read:detect"),
-        Late("virtualds.formats.zarr_manifests.read:read"),
+        Late("virtualds.formats.zarr_manifests.snapshots:detect"),
+        Late("virtualds.formats.zarr_manifests.snapshots:read"),
         Late("virtualds.formats.zarr_manifests:write"),
         read_version=Late("virtualds.formats.zarr_manifests:read_version"),
         compact=Late("virtualds.formats.zarr_manifests:compact"),

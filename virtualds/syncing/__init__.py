@@ -24,8 +24,7 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt
 from virtualds.syncing.files import Changes, FileOpener, SetFiles, Urls, list_files
-from virtualds.syncing.report import SyncReport
-from virtualds.syncing.update import Update, check_dimension
+from virtualds.syncing.update import SyncReport, Update, check_dimension
 from virtualds.urls import scheme_of
 
 ON_REMOVED = ("error", "keep", "drop")

@@ -39,7 +39,7 @@ from virtualds.datasets.rewrite.plan import (
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, list_details, locating
 from virtualds.formats import Format, ReadOptions, zarr_manifests
-from virtualds.formats.zarr_manifests import read
+from virtualds.formats.zarr_manifests import snapshots
 from virtualds.options import MIB
 from virtualds.progress import ProgressOption, count_progress
 from virtualds.reading.stored_chunks import replace_chunks
@@ -339,7 +339,7 @@ def find_original(file: SourceFile) -> Original | None:
         return None
     place = SourceFile(f"{folder}/{NAME}", options=file.options)
     try:
-        group = read.read(place, ReadOptions(allow=AccessPolicy.of(None)))
+        group = snapshots.read(place, ReadOptions(allow=AccessPolicy.of(None)))
     except FileNotFoundError:
         return None
     array, noted = group.variables[VARIABLE].data, group.attributes

@@ -34,12 +34,6 @@ from virtualds.formats.zarr_manifests.parquet_table import (
     ParquetTable,
     read_counts,
 )
-from virtualds.formats.zarr_manifests.read import (
-    FoundSet,
-    find_replaceable,
-    find_set,
-    read_document,
-)
 from virtualds.formats.zarr_manifests.set_files import (
     SetFiles,
     join_parts_folder,
@@ -47,9 +41,13 @@ from virtualds.formats.zarr_manifests.set_files import (
     to_written_path,
 )
 from virtualds.formats.zarr_manifests.snapshots import (
+    FoundSet,
     extend_history,
+    find_replaceable,
+    find_set,
     open_newest,
     read_all_nodes,
+    read_document,
     swap,
     write_nodes,
 )

@@ -34,7 +34,6 @@ from virtualds.formats.zarr_manifests.join_parts import (
     join_all_parts,
     join_small_parts,
 )
-from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.manifest_files import (
     TableWriter,
     encode_entries,
@@ -43,6 +42,7 @@ from virtualds.formats.zarr_manifests.manifest_files import (
 from virtualds.formats.zarr_manifests.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
+    JsonTable,
     build_json_manifest,
 )
 from virtualds.formats.zarr_manifests.parquet_table import (
