@@ -1,6 +1,6 @@
 # Needs only make, python3 (3.11 or newer), and access to a package index.
 PYTHON ?= python3
-DEMO_ENV ?= .venv
+DEMO_ENV ?= .venv-demo
 TEST_ENV ?= .venv-test
 DOCS_ENV ?= .venv-docs
 DOCS_OUT ?= docs/_build/html

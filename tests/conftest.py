@@ -68,10 +68,11 @@ def write_year(path: Path, year: int) -> None:
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Whoever listens to the log stops at the end of the test, as code of the pages does not."""
-    logger = logging.getLogger("virtualds")
-    level = logger.level
+    logger, root = logging.getLogger("virtualds"), logging.getLogger()
+    level, handlers = logger.level, root.handlers[:]
     yield
     logger.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

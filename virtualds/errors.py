@@ -339,7 +339,7 @@ def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> Unsupp
     return UnsupportedError(list_details(said, problems))
 
 
-def exists_already(url: str, remedy: str = "remove anything else") -> FileExistsError:
+def exists_already(url: str, remedy: str = "remove it, if it is no set") -> FileExistsError:
     """Return the error for a new set whose url exists already; it says what to do."""
     said = (
         f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w'; "

@@ -126,7 +126,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         Name(),
     ),
     "drop_variables": _several("Variables to leave out.", Name()),
-    "group": _option(type=Name("group"), help="Group to open in every file."),
+    "group": _option(type=Name("group"), help="Group to open, of the set or of every file."),
     "storage_options": _access(
         "Options for fsspec to read the input: a JSON object, or one option as key=value."
     ),

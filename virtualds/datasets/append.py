@@ -595,8 +595,8 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
         key = differing[0]
         raise CombineError(
             f"the set cannot store the new values of {name!r} exactly (it has {key} "
-            f"{before.get(key)!r}, and they would need {after.get(key)!r}); convert them, or write "
-            f"the set anew (mode='w')"
+            f"{before.get(key)!r}, and they would need {after.get(key)!r}); write the set anew, "
+            f"with all its files (mode='w')"
         )
 
 

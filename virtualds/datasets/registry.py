@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from functools import cache, partial
 from importlib.metadata import entry_points
@@ -22,8 +23,10 @@ ICECHUNK_FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
 WITH_ICECHUNK = partial(
     Late,
     needs=(
-        "icechunk: it needs icechunk 2.0.5 or newer, and Python 3.12",
-        "pip install --upgrade icechunk",
+        "icechunk: it needs Python 3.12 or newer, and icechunk 2.0.5 or newer",
+        "pip install --upgrade icechunk"
+        if sys.version_info >= (3, 12)
+        else "pip install icechunk in an environment of such a Python",
     ),
 )
 PLAIN_ZARR = Parser(

@@ -506,7 +506,10 @@ def _take_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
 
 
-RESTORE = "restore the file, scan it again, or if it has moved, call virtualds.rename_paths"
+RESTORE = (
+    "restore the file, take its new state into the set (virtualds.sync), or if it has moved, call "
+    "virtualds.rename_paths"
+)
 """What to do about bytes that are not as they were, where the store knows nothing better."""
 
 

@@ -314,7 +314,7 @@ def explain_write_errors(url: Any) -> Iterator[None]:
             f"{url}: no permission to write ({reason}); ask for write access, or write elsewhere"
         ) from error
     except StoreError as error:
-        raise ReadError(f"{url}: the store refuses the write ({error})") from error
+        raise ReadError(f"{url}: cannot be written ({error})") from error
     except OSError as error:
         if error.errno is None:
             raise

@@ -130,7 +130,8 @@ class Diagnosis:
         for verdict in VERDICTS:
             found = fold_differences(self.of(verdict))
             if found:
-                lines += ["", f"{verdict}: {TITLES[verdict]} ({len(found)})"]
+                count = sum(len(entry.lines) for entry in found)
+                lines += ["", f"{verdict}: {TITLES[verdict]} ({count})"]
             lines += [line for entry in found[:MOST_ROWS] for line in self._format_entry(entry)]
             lines += [f"  {more}" for more in format_more(len(found))]
         return without_secrets("\n".join(lines))

@@ -411,7 +411,7 @@ class Verification:
             "files": f"{self.files:,}, {self.files - self.bad_files:,} unchanged since the scan",
             "fingerprint": f"{self.fingerprinted:,} compared by time or etag{weaker}",
             "chunks": f"{self.references:,} in files, {self.missing:,} missing, {self.inline:,} "
-            f"inline; {self.loaded:,} variables in memory",
+            f"inline; {format_count(self.loaded, 'variable')} in memory",
         }
         if self.against == "native":
             equal = ", ".join(f"{n:,} equal those of {name}" for name, n in self.compared.items())

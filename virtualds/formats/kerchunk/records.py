@@ -216,8 +216,8 @@ class Records:
         token = (table.schema.metadata or {}).get(TOKEN, b"").decode("utf-8", "replace")
         if self.token is not None and token not in (self.token, *self.earlier):
             raise ReadError(
-                f"{url}: it belongs to another writing of the set, which was replaced after it was "
-                f"opened; open it again"
+                f"{url}: it belongs to another version of the set, which was replaced after you "
+                f"opened it; open it again"
             )
         return self._parse_table(table, url, self.size)
 
