@@ -9,13 +9,14 @@ DIST ?= dist
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo test test-all fuzz lint types docs docs-versions notebooks packages dist clean
+.PHONY: help demo mutants test test-all fuzz lint types docs docs-versions notebooks packages dist clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
 	@echo "make test   run the quick tests: about 10 minutes on two cores"
 	@echo "make test-all   run every test: about 22 minutes"
 	@echo "make lint   check style and format      make types  check types"
+	@echo "make mutants   break the code in small ways, and count which breaks the tests find (a night)"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
 	@echo "make docs-versions   build the pages of every tag, each in a folder of its own"
@@ -37,6 +38,11 @@ test-all: $(TEST_ENV)/installed
 FUZZ_STATE ?= fuzz-state
 fuzz: $(TEST_ENV)/installed
 	cd tests && ../$(TEST_ENV)/bin/python -m fuzz --state ../$(FUZZ_STATE) $(FUZZ)
+
+# Packages whose code is broken, and options: make mutants MUTANTS='codecs --mutants 10'
+MUTANTS ?=
+mutants: $(TEST_ENV)/installed
+	cd tests && ../$(TEST_ENV)/bin/python -m mutation --state ../mutation-state $(MUTANTS)
 
 lint: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/ruff check .
