@@ -68,11 +68,12 @@ def write_year(path: Path, year: int) -> None:
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     """Whoever listens to the log stops at the end of the test, as code of the pages does not."""
-    logger, root = logging.getLogger("virtualds"), logging.getLogger()
-    level, handlers = logger.level, root.handlers[:]
+    loggers = (logging.getLogger("virtualds"), logging.getLogger())
+    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
     yield
-    logger.setLevel(level)
-    root.handlers[:] = handlers
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")
