@@ -13,8 +13,8 @@ SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
-	@echo "make test   run the quick tests: about 10 minutes on two cores"
-	@echo "make test-all   run every test: about 22 minutes"
+	@echo "make test   run the quick tests: about 15 minutes on two cores"
+	@echo "make test-all   run every test: about 30 minutes"
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make mutants   break the code in small ways, and count which breaks the tests find (a night)"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
