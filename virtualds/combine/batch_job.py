@@ -32,7 +32,7 @@ from virtualds.combine.alike_files import (
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch, open_stored
 from virtualds.combine.file_cache import FileCache
-from virtualds.combine.file_coordinates import FileCoordinates, Source
+from virtualds.combine.file_coordinates import FileCoordinates, Opened, Source
 from virtualds.combine.report import LeftOut
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.decoding import MisfitError
@@ -172,9 +172,6 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------- files
-
-Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
-
 
 PrepareStep = Callable[[Any, Opened], Opened]
 """Takes a file and its dataset or tree, and returns the dataset or tree to combine."""

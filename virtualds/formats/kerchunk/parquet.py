@@ -186,26 +186,28 @@ class ParquetSet:
             if (path := key.removesuffix("/.zarray")) != key
         }
 
-    def find_written(self, there: Mapping[str, Any]) -> dict[str, Any]:
+    def find_written(self, there: Mapping[str, list[tuple[int, int]]]) -> dict[str, Any]:
         """Return, of records that are there, those of arrays that lack some."""
         found = {}
         for path, array in self.read_arrays().items():
-            runs, last = there.get(path, []), -(-array.manifest.size // self.records.size)
-            if [[int(a), int(b)] for a, b in runs] != [[0, last]] * bool(last):
+            count = -(-array.manifest.size // self.records.size)
+            everything = [(0, count)] if count else []
+            if (runs := there.get(path, [])) != everything:
                 found[path] = runs
         return found
 
     @cached_property
-    def encoded_files(self) -> bytes:
-        """The noted fingerprints of files, as the members of an object in JSON."""
-        return encode_members(self.notes.get("files", {}))
+    def encoded_files(self) -> bytes | None:
+        """The noted fingerprints of files, as the members of an object in JSON, if there are any.
+
+        Other tools note none.
+        """
+        noted = self.notes.get("files")
+        return None if noted is None else encode_members(noted)
 
     def to_fence(self, writer: str, displaced: int) -> bytes:
         """Return the ``.zmetadata`` as the fence of a writer, with its name among our notes."""
         notes = {**self.notes, "writer": writer, DISPLACED: displaced}
-        if "files" not in notes:
-            # a set of another tool: of its marker nothing changes but who writes
-            return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
         return encode_marker(self.document, notes, self.encoded_files)
 
     def check_record_of(self, rows: ChunkManifest, data: bytes) -> None:
@@ -532,12 +534,17 @@ def encode_members(mapping: Mapping[str, Any]) -> bytes:
     return json.dumps(mapping, allow_nan=False)[1:-1].encode()
 
 
-def encode_marker(document: Mapping[str, Any], notes: Mapping[str, Any], files: bytes) -> bytes:
+def encode_marker(
+    document: Mapping[str, Any], notes: Mapping[str, Any], files: bytes | None
+) -> bytes:
     """Return the file that makes a folder a set; members that note files are encoded already.
 
-    Of a large set they are almost all of it, and an append writes two such files.
+    Of a large set they are almost all of it, and an append writes two such files. None notes none.
     """
     place = uuid4().hex
-    text = json.dumps({**document, NOTES: {**notes, "files": place}}, allow_nan=False)
+    noted = {} if files is None else {"files": place}
+    text = json.dumps({**document, NOTES: {**notes, **noted}}, allow_nan=False)
+    if files is None:
+        return text.encode()
     before, _, after = text.partition(f'"{place}"')
     return b"".join([before.encode(), b"{", files, b"}", after.encode()])

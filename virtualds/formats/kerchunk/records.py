@@ -75,7 +75,9 @@ def join_record_path(path: str, number: int) -> str:
     return f"{path}/refs.{number}.parq"
 
 
-def list_stretches_of_records(url: str, options: StorageOptions | None) -> dict[str, Any]:
+def list_stretches_of_records(
+    url: str, options: StorageOptions | None
+) -> dict[str, list[tuple[int, int]]]:
     """Return, by array, the stretches of records that a folder has."""
     found: dict[str, list[int]] = {}
     for listed in find_store(url).list_files(url, options):
