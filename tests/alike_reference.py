@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtualds.arrays.alike_files import Heeds, ListedFiles
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import Parser
+from virtualds.arrays.parser import Heeds, ListedFiles, Parser
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 

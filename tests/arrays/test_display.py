@@ -24,9 +24,11 @@ from virtualds.arrays.display import (
     MOST_KINDS,
     UNREAD,
     bin_chunks,
+    count_files,
     draw_chunks,
+    find_used_files,
+    survey,
 )
-from virtualds.arrays.survey import count_files, find_used_files, survey
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, make_regular_axes
 from virtualds.chunks.table import Table

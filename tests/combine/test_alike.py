@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import virtualds
-from virtualds.arrays.alike_files import ListedFiles
 from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import ListedFiles
 from virtualds.combine import concat_stored, file_batch
 from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import BatchJob

@@ -19,8 +19,8 @@ from products import looped
 from trees import TREES, Forest
 
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, bounds
-from virtualds.arrays.alike_files import is_same_value
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import is_same_value
 from virtualds.combine.file_batch import FileBatch, open_stored
 from virtualds.combine.file_cache import (
     CACHED,

@@ -18,13 +18,8 @@ from large_sets import archive, counted
 import virtualds
 from virtualds import ChunkManifest, FormatError
 from virtualds.chunks.columns import MISSING
-from virtualds.formats.zarr_manifests import (
-    join_parts,
-    manifest_files,
-    parquet_table,
-)
-from virtualds.formats.zarr_manifests.manifest_files import write_source_rows
-from virtualds.formats.zarr_manifests.parquet_table import SourceTable
+from virtualds.formats.zarr_manifests import join_parts, parquet_table
+from virtualds.formats.zarr_manifests.parquet_table import SourceTable, write_source_rows
 from virtualds.formats.zarr_manifests.set_files import SetFiles
 
 FILES = 12
@@ -190,7 +185,7 @@ MANY = 2 * RECORD + RECORD // 2
 @pytest.fixture
 def short_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that tables of a few files fill."""
-    for module in (parquet_table, manifest_files, join_parts):
+    for module in (parquet_table, parquet_table, join_parts):
         monkeypatch.setattr(module, "RECORD_SIZE", RECORD)
 
 

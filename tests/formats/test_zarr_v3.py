@@ -36,11 +36,7 @@ import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.formats import ReadOptions, zarr_manifests
-from virtualds.formats.zarr_manifests import (
-    manifest_files,
-    parquet_table,
-    set_files,
-)
+from virtualds.formats.zarr_manifests import parquet_table, set_files
 from virtualds.formats.zarr_manifests import snapshots as zarr_v3
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
@@ -91,7 +87,7 @@ def grid_of_chunks(folder: Path, rows: int = 20, columns: int = 5) -> tuple[xr.D
 @pytest.fixture
 def small_records(monkeypatch: pytest.MonkeyPatch) -> int:
     """Records of ten rows instead of 100,000, in what is written and in what is read."""
-    for module in (parquet_table, manifest_files):
+    for module in (parquet_table, parquet_table):
         monkeypatch.setattr(module, "RECORD_SIZE", 10)
     monkeypatch.setattr(independent_reader, "RECORD", 10)
     return 10

@@ -19,8 +19,7 @@ from peers import peer
 import virtualds
 from virtualds import UnsupportedError
 from virtualds.errors import VirtualdsError
-from virtualds.formats.icechunk.library import exclude_other_writers
-from virtualds.formats.icechunk.locations import ObjectLocation
+from virtualds.formats.icechunk.library import ObjectLocation, exclude_other_writers
 from virtualds.source_file import StorageOptions
 
 peer("icechunk")

@@ -15,13 +15,15 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import Coverage, find_coverage
 from virtualds.arrays.display import (
+    Survey,
     bin_chunks,
+    count_files,
     describe_arrays,
     format_stored,
     list_chunk_lengths,
     list_files,
+    survey,
 )
-from virtualds.arrays.survey import Survey, count_files, survey
 from virtualds.combine.report import describe_build
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.axis_cells import Span as Stretch

@@ -638,3 +638,25 @@ def _build_file_table(
             numbers == 0, MISSING, numbers - 1
         )
     return [SourceFile(normalise_url(str(n))) for n in names], numbers
+
+
+def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
+    """Return the stored array and its packing attributes, if all chunks share one packing.
+
+    Otherwise return the array unchanged, and None.
+    """
+    packings = {p.packing for p in array.pipelines}
+    dtypes = {p.dtype for p in array.pipelines}
+    if len(packings) != 1 or len(dtypes) != 1:
+        return array, None
+    packing, dtype = packings.pop(), dtypes.pop()
+    if (packing.dtype if packing else dtype.newbyteorder("=")) != array.dtype:
+        return array, None
+    pipelines: dict[CodecPipeline, None] = {replace(p, packing=None): None for p in array.pipelines}
+    fill = default_fill(dtype)
+    if array.has_gaps:
+        if not array.gaps_read_as_missing:
+            return array, None
+        fill = array.pipelines[0].fill_value
+    plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
+    return plain, dict(packing.attributes) if packing else None

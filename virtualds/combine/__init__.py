@@ -14,12 +14,9 @@ import xarray as xr
 
 from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import (
-    MOST,
     BatchJob,
     BuildOptions,
     BuildTarget,
-    NumberedFile,
-    Outcome,
     Parallel,
     abandon_on_error,
     keep_dataset,
@@ -46,7 +43,14 @@ from virtualds.combine.report import (
     OutcomeCounter,
     describe_left_out,
 )
-from virtualds.combine.workers import Workers, choose_workers, find_client
+from virtualds.combine.workers import (
+    MOST,
+    NumberedFile,
+    Outcome,
+    Workers,
+    choose_workers,
+    find_client,
+)
 from virtualds.combine.xarray_combine import (
     CHOICES,
     OF_XARRAY,

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.alike_files import AlikeFiles, ListedFiles, ReadAlike, concatenate_alike
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.parser import Parser
+from virtualds.arrays.parser import AlikeFiles, ListedFiles, Parser, ReadAlike, concatenate_alike
 from virtualds.chunks.columns import Ints
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.combine.file_batch import FileBatch, are_same, iterate_rows

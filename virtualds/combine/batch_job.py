@@ -14,15 +14,16 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import TOGETHER, ReadWay
+from virtualds.arrays.group import TOGETHER
 from virtualds.combine.alike_files import (
     AlikeOpener,
     JoinableFiles,
@@ -34,6 +35,16 @@ from virtualds.combine.file_batch import FileBatch, as_batch, open_stored
 from virtualds.combine.file_cache import FileCache
 from virtualds.combine.file_coordinates import FileCoordinates, Opened, Source
 from virtualds.combine.report import LeftOut
+from virtualds.combine.workers import (
+    GROWTH,
+    MOST,
+    PIECES_AHEAD,
+    NumberedFile,
+    Outcome,
+    Outcomes,
+    join_outcomes,
+    list_unopened,
+)
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.decoding import MisfitError
 from virtualds.datasets.from_dataset import group_from_dataset
@@ -47,6 +58,7 @@ from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.log import INFO, tell, tells
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
 from virtualds.progress import ProgressOption
+from virtualds.reading.threads import in_turn
 from virtualds.source_file import StorageOptions
 from virtualds.stores.requests import choose_wait, list_causes, may_pass, pause, tell_failure
 from virtualds.stores.store import explain_write_errors
@@ -177,10 +189,6 @@ PrepareStep = Callable[[Any, Opened], Opened]
 """Takes a file and its dataset or tree, and returns the dataset or tree to combine."""
 
 
-NumberedFile = tuple[int, Any]
-"""The number of a file in the order of the files, and the file."""
-
-
 OPEN_ERRORS = (
     *(VirtualdsError, OSError, ValueError, TypeError, LookupError),
     *(AttributeError, RuntimeError, ArithmeticError),
@@ -195,65 +203,12 @@ PASSING_NUMBERS = frozenset(
 """Errors of a cluster's filesystem that is busy, or whose server restarts."""
 
 
-MOST = 256
-"""Most files that are opened together."""
-
-
-@dataclass(frozen=True)
-class Outcome(Generic[Opened]):
-    """The result of opening a file, or several at once: what was opened, or an error.
-
-    Only files that were joined have several numbers. ``is_fault`` says whether the file could not
-    be opened: it is false if preparing it failed. ``cached`` is how many files came from the cache,
-    ``references`` how many chunks their virtual arrays have. By the number of the file, ``ways``
-    say how it was read, if its parser says it, and ``damaged`` which parts were left out of it.
-    """
-
-    numbers: tuple[int, ...]
-    found: Opened | None = None
-    error: Exception | None = None
-    is_fault: bool = False
-    cached: int = 0
-    references: int = 0
-    ways: Mapping[int, ReadWay] = field(default_factory=dict)
-    damaged: Mapping[int, tuple[LeftOut, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if (self.found is None) == (self.error is None):
-            raise ValueError(f"Outcome {self.numbers}: give either what was opened or an error")
-
-    @property
-    def number(self) -> int:
-        """The lowest number of a file."""
-        return min(self.numbers)
-
-
 def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> Outcome[Any]:
     """Return the outcome of files that were opened."""
     found = opened if opened.decoded is None else opened.decoded
     cached, way = len(opened) if is_cached else 0, opened.group.way
     ways = dict.fromkeys(opened.numbers, way) if way is not None else {}
     return Outcome(opened.numbers, found, cached=cached, references=opened.nchunks, ways=ways)
-
-
-def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
-    """Return the outcome of files that were opened one by one, and joined to ``found``."""
-    return Outcome(
-        tuple(number for outcome in outcomes for number in outcome.numbers),
-        found,
-        cached=sum(outcome.cached for outcome in outcomes),
-        references=sum(outcome.references for outcome in outcomes),
-        ways={n: way for outcome in outcomes for n, way in outcome.ways.items()},
-        damaged={n: parts for outcome in outcomes for n, parts in outcome.damaged.items()},
-    )
-
-
-def list_unopened(
-    items: Sequence[NumberedFile], found: Sequence[Outcome[Any]]
-) -> list[NumberedFile]:
-    """Return the files that have no outcome yet."""
-    done = {number for outcome in found for number in outcome.numbers}
-    return [item for item in items if item[0] not in done]
 
 
 def is_passing(error: BaseException) -> bool:
@@ -468,6 +423,35 @@ class BatchJob:
     def first(self) -> int:
         """Files that are opened first: few if one may fail when it is prepared."""
         return FIRST if self.steps else MOST
+
+    def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
+        """Open files in this thread, or in several, and prepare them in this one.
+
+        Functions of the user may not be safe in threads.
+        """
+        pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
+        start, size = 0, min(max(self.first, number), MOST)
+        try:
+            while start < len(items):
+                batch = items[start : start + size]
+                start, size = start + size, min(size * GROWTH, MOST)
+                found, opened = self.open_together(batch)
+                yield from found
+                rest = list_unopened(batch, found)
+                alone = [item for item in rest if item[0] not in opened]
+                outcomes: Iterator[Outcome[Any]] = map(self.open_file, alone)
+                if number > 1:
+                    ordered = in_turn(pool, self.open_file, alone, ahead=PIECES_AHEAD * number)
+                    outcomes = (future.result() for _, future in ordered)
+                each = (
+                    self.prepare(item, opened.pop(item[0]) if item[0] in opened else next(outcomes))
+                    for item in rest
+                )
+                yield from self.gather(each, rest)
+        finally:
+            # ending early does not wait for servers
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.finish()
 
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file, and cache it; an `OSError` is raised if the cache cannot be written."""

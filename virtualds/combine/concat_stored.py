@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.concatenate import concatenate, reorder
+from virtualds.arrays.group import list_sizes
 from virtualds.chunks.columns import Ints
 from virtualds.combine.alike_files import (
     JoinableFiles,

@@ -18,14 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.alike_files import (
-    OfEachFile,
-    is_same_value,
-    list_sizes,
-    select_own,
-)
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
+from virtualds.arrays.parser import OfEachFile, is_same_value, select_own
 from virtualds.chunks.tables import RecordCache
 from virtualds.datasets.decoding import (
     DecodingPlan,

@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.alike_files import ABSENT, Absent
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import ABSENT, Absent
 from virtualds.bounds import decode_stream
 from virtualds.chunks.columns import COLUMNS, PackedColumn, SmallColumn, compact, pack, unpack
 from virtualds.chunks.manifest import ChunkManifest

@@ -17,31 +17,109 @@ import sys
 import threading
 import time
 import tokenize
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
     Executor,
     Future,
     ProcessPoolExecutor,
-    ThreadPoolExecutor,
     wait,
 )
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, Protocol
 
-from virtualds.combine.batch_job import MOST, BatchJob, NumberedFile, Outcome, list_unopened
+from virtualds.arrays.group import ReadWay
+from virtualds.combine.file_coordinates import Opened
 from virtualds.combine.ordering import Files
+from virtualds.combine.report import LeftOut
 from virtualds.options import get_options
-from virtualds.reading.threads import in_turn
+
+NumberedFile = tuple[int, Any]
+"""The number of a file in the order of the files, and the file."""
+
+
+MOST = 256
+"""Most files that are opened together."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Opened]):
+    """The result of opening a file, or several at once: what was opened, or an error.
+
+    Only files that were joined have several numbers. ``is_fault`` says whether the file could not
+    be opened: it is false if preparing it failed. ``cached`` is how many files came from the cache,
+    ``references`` how many chunks their virtual arrays have. By the number of the file, ``ways``
+    say how it was read, if its parser says it, and ``damaged`` which parts were left out of it.
+    """
+
+    numbers: tuple[int, ...]
+    found: Opened | None = None
+    error: Exception | None = None
+    is_fault: bool = False
+    cached: int = 0
+    references: int = 0
+    ways: Mapping[int, ReadWay] = field(default_factory=dict)
+    damaged: Mapping[int, tuple[LeftOut, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.found is None) == (self.error is None):
+            raise ValueError(f"Outcome {self.numbers}: give either what was opened or an error")
+
+    @property
+    def number(self) -> int:
+        """The lowest number of a file."""
+        return min(self.numbers)
+
+
+def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
+    """Return the outcome of files that were opened one by one, and joined to ``found``."""
+    return Outcome(
+        tuple(number for outcome in outcomes for number in outcome.numbers),
+        found,
+        cached=sum(outcome.cached for outcome in outcomes),
+        references=sum(outcome.references for outcome in outcomes),
+        ways={n: way for outcome in outcomes for n, way in outcome.ways.items()},
+        damaged={n: parts for outcome in outcomes for n, parts in outcome.damaged.items()},
+    )
+
+
+def list_unopened(
+    items: Sequence[NumberedFile], found: Sequence[Outcome[Any]]
+) -> list[NumberedFile]:
+    """Return the files that have no outcome yet."""
+    done = {number for outcome in found for number in outcome.numbers}
+    return [item for item in items if item[0] not in done]
+
 
 Outcomes = Generator[Outcome[Any], None, None]
-Workers = Callable[[BatchJob, Sequence[NumberedFile]], Outcomes]
+
+
+class Job(Protocol):
+    """Work on files that this process or workers do: see `virtualds.combine.batch_job.BatchJob`."""
+
+    @property
+    def smallest(self) -> int:
+        """Fewest files of a piece."""
+
+    @property
+    def largest(self) -> int:
+        """The most files of a piece."""
+
+    def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
+        """Open some files, in any process."""
+
+    def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
+        """Open files in this process, in a number of threads."""
+
+
+Workers = Callable[[Job, Sequence[NumberedFile]], Outcomes]
 """Take a job and numbered files, and yield the outcomes."""
 Work = Callable[[Sequence[NumberedFile]], Any]
 """Takes files, and returns their outcomes."""
@@ -66,7 +144,9 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
         most = parallel or (get_options().max_requests if files.are_remote else 1)
         number = min(most, len(files.flat))
         in_threads = number == 1 or files.are_remote
-        return partial(open_here if in_threads else open_in_processes, number)
+        if in_threads:
+            return lambda job, items: job.open_here(number, items)
+        return partial(open_in_processes, number)
     if isinstance(parallel, Executor):
         return partial(open_in_executor, parallel, UNKNOWN_WORKERS)
     if (client := find_client(parallel)) is not None:
@@ -77,37 +157,7 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
     )
 
 
-def open_here(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
-    """Open files in this thread, or in several, and prepare them in this one.
-
-    Functions of the user may not be safe in threads.
-    """
-    pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
-    start, size = 0, min(max(job.first, number), MOST)
-    try:
-        while start < len(items):
-            batch = items[start : start + size]
-            start, size = start + size, min(size * GROWTH, MOST)
-            found, opened = job.open_together(batch)
-            yield from found
-            rest = list_unopened(batch, found)
-            alone = [item for item in rest if item[0] not in opened]
-            outcomes: Iterator[Outcome[Any]] = map(job.open_file, alone)
-            if number > 1:
-                ordered = in_turn(pool, job.open_file, alone, ahead=PIECES_AHEAD * number)
-                outcomes = (future.result() for _, future in ordered)
-            each = (
-                job.prepare(item, opened.pop(item[0]) if item[0] in opened else next(outcomes))
-                for item in rest
-            )
-            yield from job.gather(each, rest)
-    finally:
-        # ending early does not wait for servers
-        pool.shutdown(wait=False, cancel_futures=True)
-        job.finish()
-
-
-def open_in_processes(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
+def open_in_processes(number: int, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time.
 
     This process works too, and begins before the others have started.
@@ -121,7 +171,7 @@ def open_in_processes(number: int, job: BatchJob, items: Sequence[NumberedFile])
 def open_in_executor(
     pool: Executor,
     workers: int,
-    job: BatchJob,
+    job: Job,
     items: Sequence[NumberedFile],
     work: Work | None = None,
     ahead: int = PIECES_AHEAD * UNKNOWN_WORKERS,
@@ -212,14 +262,14 @@ class _Together:
     Dask takes lists apart, and would send what outcomes share with each of them.
     """
 
-    def __init__(self, job: BatchJob, items: Sequence[NumberedFile]) -> None:
+    def __init__(self, job: Job, items: Sequence[NumberedFile]) -> None:
         self.outcomes = job(items)
 
     def __iter__(self) -> Iterator[Outcome[Any]]:
         return iter(self.outcomes)
 
 
-def open_on_cluster(client: Any, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
+def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files on the workers of a dask cluster."""
     threads = sum(client.nthreads().values()) or 1
     # a cluster may grow; the files may have changed since an equal task opened them
@@ -298,7 +348,7 @@ def _import_all() -> None:
     _IMPORTED.set()
 
 
-def _run_until_ended(job: BatchJob, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
+def _run_until_ended(job: Job, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
     """Work in a process, and finish the piece if the parent ends."""
     _IDLE.clear()
     try:

@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.arrays.concatenate import clear_boxes, count_references, find_boxes, reorder
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.bounds import check_joinable
 from virtualds.chunks.columns import INLINE, find_runs
 from virtualds.chunks.manifest import iterate_references

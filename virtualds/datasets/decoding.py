@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.alike_files import OfEachFile
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import OfEachFile
 from virtualds.chunks.alignment import to_preferred_chunks
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
 from virtualds.codecs.cf_time import TimePacking
@@ -532,3 +532,7 @@ def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes |
         return pickle.dumps((variables, gone, coordinates, decodes, options), 5)
     except (pickle.PicklingError, TypeError, AttributeError):
         return None
+
+
+IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
+"""Packing attributes that may change no value."""

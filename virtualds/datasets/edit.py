@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append import remove_sources

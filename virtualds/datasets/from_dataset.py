@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import COPIED_BYTES, ManifestArray, default_fill
+from virtualds.arrays.array import COPIED_BYTES, ManifestArray, unpack
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.decoding import (
     CHARACTER_AXIS,
+    IDENTITIES,
     NO_NAME,
     TIME_ATTRIBUTES,
     set_characters_apart,
 )
 from virtualds.datasets.lazy import get_virtual_array, is_unread, restore_references
-from virtualds.datasets.to_dataset import IDENTITIES
 from virtualds.errors import CopyWarning, UnsupportedError, format_bytes, locating, warn_user
 from virtualds.options import get_options
 from virtualds.stores.access_rules import check_nameable
@@ -118,28 +117,6 @@ def warn_of_values(name: str, nbytes: int, why: str) -> None:
             f"and write that; if you mean to copy, call ds.load() before",
             CopyWarning,
         )
-
-
-def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
-    """Return the stored array and its packing attributes, if all chunks share one packing.
-
-    Otherwise return the array unchanged, and None.
-    """
-    packings = {p.packing for p in array.pipelines}
-    dtypes = {p.dtype for p in array.pipelines}
-    if len(packings) != 1 or len(dtypes) != 1:
-        return array, None
-    packing, dtype = packings.pop(), dtypes.pop()
-    if (packing.dtype if packing else dtype.newbyteorder("=")) != array.dtype:
-        return array, None
-    pipelines: dict[CodecPipeline, None] = {replace(p, packing=None): None for p in array.pipelines}
-    fill = default_fill(dtype)
-    if array.has_gaps:
-        if not array.gaps_read_as_missing:
-            return array, None
-        fill = array.pipelines[0].fill_value
-    plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
-    return plain, dict(packing.attributes) if packing else None
 
 
 # ---------------------------------------------------------------------- tree -> group

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.concatenate import (
+from virtualds.arrays.group import (
+    ManifestGroup,
     build_flat_array,
     build_flat_variable,
     keep_bytes_apart,
     number_axes,
 )
-from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.decoding import DecodingPlan

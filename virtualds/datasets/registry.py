@@ -113,6 +113,29 @@ def is_recognised(parser: Parser, head: bytes) -> bool:
 SUBCHUNK, INLINE_THRESHOLD = CHANGES = "subchunk", "inline_threshold"
 """Choices of every format whose chunks `virtualds.datasets.write` cuts and holds."""
 
+ZARR_V3 = Format(
+    "zarr-v3",
+    (".zarr",),
+    Late("virtualds.formats.zarr_manifests.snapshots:detect"),
+    Late("virtualds.formats.zarr_manifests.snapshots:read"),
+    Late("virtualds.formats.zarr_manifests:write"),
+    read_version=Late("virtualds.formats.zarr_manifests:read_version"),
+    compact=Late("virtualds.formats.zarr_manifests:compact"),
+    markers=(SET_MARKER,),
+    first_written=(SET_FOLDER,),
+    choices=("manifest", "relative_paths", *CHANGES),
+    history=Late("virtualds.formats.zarr_manifests.snapshots:history"),
+    expire=Late("virtualds.formats.zarr_manifests.snapshots:expire"),
+    parts=Parts(
+        Late("virtualds.formats.zarr_manifests:begin_parts"),
+        Late("virtualds.formats.zarr_manifests:write_parts"),
+        Late("virtualds.formats.zarr_manifests:commit_parts"),
+        Late("virtualds.formats.zarr_manifests:abandon_parts"),
+        Late("virtualds.formats.zarr_manifests:is_table_inside"),
+    ),
+)
+"""The format that keeps whatever arrays can hold, also for the notes of the package itself."""
+
 FORMATS: tuple[Format, ...] = (
     Format(
         "kerchunk-json",
@@ -137,27 +160,7 @@ FORMATS: tuple[Format, ...] = (
         choices=("record_size", "relative_paths", *CHANGES),
         obstacles=Late("virtualds.formats.zarr.write_plan:list_obstacles_of_kerchunk"),
     ),
-    Format(
-        "zarr-v3",
-        (".zarr",),
-        Late("virtualds.formats.zarr_manifests.snapshots:detect"),
-        Late("virtualds.formats.zarr_manifests.snapshots:read"),
-        Late("virtualds.formats.zarr_manifests:write"),
-        read_version=Late("virtualds.formats.zarr_manifests:read_version"),
-        compact=Late("virtualds.formats.zarr_manifests:compact"),
-        markers=(SET_MARKER,),
-        first_written=(SET_FOLDER,),
-        choices=("manifest", "relative_paths", *CHANGES),
-        history=Late("virtualds.formats.zarr_manifests.snapshots:history"),
-        expire=Late("virtualds.formats.zarr_manifests.snapshots:expire"),
-        parts=Parts(
-            Late("virtualds.formats.zarr_manifests:begin_parts"),
-            Late("virtualds.formats.zarr_manifests:write_parts"),
-            Late("virtualds.formats.zarr_manifests:commit_parts"),
-            Late("virtualds.formats.zarr_manifests:abandon_parts"),
-            Late("virtualds.formats.zarr_manifests:is_table_inside"),
-        ),
-    ),
+    ZARR_V3,
     Format(
         "icechunk",
         (".icechunk",),

@@ -65,8 +65,6 @@ DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coord
 
 CHANGEABLE = (np.ndarray, list, dict, set)
 """Types of attributes that can be changed in place."""
-IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
-"""Packing attributes that may change no value."""
 
 
 # ---------------------------------------------------------------------- group -> dataset

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
-from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.arrays.subchunks import can_be_cut, cut_chunks
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest

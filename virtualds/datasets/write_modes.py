@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.concatenate import count_references, crop_box, put_region
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, list_sizes
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import (
+from virtualds.arrays.group import (
+    ManifestGroup,
     build_flat_array,
     build_flat_variable,
     keep_bytes_apart,
     number_axes,
 )
-from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import build_flat_array, build_flat_variable, number_axes
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, build_flat_array, build_flat_variable, number_axes
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.json_values import parse_json

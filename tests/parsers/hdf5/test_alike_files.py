@@ -14,9 +14,9 @@ import pytest
 from memory import peak
 
 import virtualds
-from virtualds.arrays.alike_files import AlikeFiles
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import AlikeFiles
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.parsers.hdf5.alike_files.columns import read_alike

@@ -32,8 +32,7 @@ from virtualds.accessors.plots.canvas import (
 )
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import IN_THE_SET, SEVERAL, ChunkPlane, Coverage, find_coverage
-from virtualds.arrays.display import list_chunk_lengths, list_encodings
-from virtualds.arrays.survey import Survey, survey
+from virtualds.arrays.display import Survey, list_chunk_lengths, list_encodings, survey
 from virtualds.chunks.columns import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.axis_cells import AxisCells, Span

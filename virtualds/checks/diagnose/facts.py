@@ -20,24 +20,17 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.alike_files import ABSENT
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.parser import ABSENT
 from virtualds.checks.diagnose.findings import CoordinateSpan, PlacedFile, find_span, find_spans
 from virtualds.checks.diagnose.trials import describe_error
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import FILLS, SCALING
 from virtualds.combine.alike_files import HEEDED_ATTRIBUTES
-from virtualds.combine.batch_job import (
-    MOST,
-    OPEN_ERRORS,
-    BatchJob,
-    Outcome,
-    PrepareStep,
-    make_outcome,
-)
+from virtualds.combine.batch_job import OPEN_ERRORS, BatchJob, PrepareStep, make_outcome
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.report import LeftOut, OutcomeCounter
-from virtualds.combine.workers import Workers
+from virtualds.combine.workers import MOST, Outcome, Workers
 from virtualds.datasets.decoding import MisfitError, build_index, decode_together
 from virtualds.datasets.structure import (
     CALENDAR,

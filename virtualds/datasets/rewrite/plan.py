@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray, fills_with
+from virtualds.arrays.array import ManifestArray, fills_with, unpack
 from virtualds.arrays.concatenate import build_fill_pipeline
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import Buffer, check_table
@@ -29,7 +29,6 @@ from virtualds.codecs.codec import Codec
 from virtualds.codecs.hdf5 import Shuffle
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.codecs.zlib import Zlib
-from virtualds.datasets.from_dataset import unpack
 from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,

@@ -28,6 +28,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, INLINE, Ints, compact, digest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location
+from virtualds.datasets.registry import ZARR_V3
 from virtualds.datasets.rewrite.plan import (
     MainEncoding,
     Mask,
@@ -38,8 +39,7 @@ from virtualds.datasets.rewrite.plan import (
 )
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, list_details, locating
-from virtualds.formats import Format, ReadOptions, zarr_manifests
-from virtualds.formats.zarr_manifests import snapshots
+from virtualds.formats import Format, ReadOptions
 from virtualds.options import MIB
 from virtualds.progress import ProgressOption, count_progress
 from virtualds.reading.stored_chunks import replace_chunks
@@ -329,7 +329,7 @@ def keep_original(plan: VariablePlan, folder: str, options: StorageOptions | Non
     group = ManifestGroup({VARIABLE: plan.variable}, noted)
     # a store without conditional writes has no place for a set; verify says so then
     with suppress(UnsupportedError):
-        zarr_manifests.write(group, f"{folder}/{NAME}", options, replace=True)
+        ZARR_V3.write(group, f"{folder}/{NAME}", options, replace=True)
 
 
 def find_original(file: SourceFile) -> Original | None:
@@ -339,7 +339,7 @@ def find_original(file: SourceFile) -> Original | None:
         return None
     place = SourceFile(f"{folder}/{NAME}", options=file.options)
     try:
-        group = snapshots.read(place, ReadOptions(allow=AccessPolicy.of(None)))
+        group = ZARR_V3.read(place, ReadOptions(allow=AccessPolicy.of(None)))
     except FileNotFoundError:
         return None
     array, noted = group.variables[VARIABLE].data, group.attributes

@@ -31,8 +31,8 @@ from virtualds.formats.icechunk.library import (
     name_object,
     open_repository,
     store_of,
+    unquote_url,
 )
-from virtualds.formats.icechunk.locations import unquote_url
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.zarr.document import NOTES, find_places, number_in_grid
 from virtualds.formats.zarr.groups import GroupReader, find_whole

@@ -13,8 +13,14 @@ import numpy as np
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, Ints
 from virtualds.chunks.manifest import ChunkManifest, gather_references
-from virtualds.formats.icechunk.library import Needs, OpenStore, Split, Target
-from virtualds.formats.icechunk.locations import find_containers, quote_url
+from virtualds.formats.icechunk.library import (
+    Needs,
+    OpenStore,
+    Split,
+    Target,
+    find_containers,
+    quote_url,
+)
 from virtualds.formats.icechunk.references import KnownChunks, make_reader
 from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.referenced_files import fetch_chunk, list_fingerprints

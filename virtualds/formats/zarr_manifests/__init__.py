@@ -26,12 +26,12 @@ from virtualds.formats.zarr_manifests.join_parts import (
     count_layers,
     join_all_parts,
 )
-from virtualds.formats.zarr_manifests.manifest_files import TableWriter
 from virtualds.formats.zarr_manifests.manifests import list_parts, read_source_table
 from virtualds.formats.zarr_manifests.parquet_table import (
     RECORD_SIZE,
     Counts,
     ParquetTable,
+    TableWriter,
     read_counts,
 )
 from virtualds.formats.zarr_manifests.set_files import (

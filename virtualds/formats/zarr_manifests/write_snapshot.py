@@ -34,11 +34,6 @@ from virtualds.formats.zarr_manifests.join_parts import (
     join_all_parts,
     join_small_parts,
 )
-from virtualds.formats.zarr_manifests.manifest_files import (
-    TableWriter,
-    encode_entries,
-    write_source_rows,
-)
 from virtualds.formats.zarr_manifests.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
@@ -49,7 +44,10 @@ from virtualds.formats.zarr_manifests.parquet_table import (
     RECORD_SIZE,
     ParquetTable,
     SourceTable,
+    TableWriter,
     describe_counts,
+    encode_entries,
+    write_source_rows,
 )
 from virtualds.formats.zarr_manifests.set_files import (
     join_parts_folder,

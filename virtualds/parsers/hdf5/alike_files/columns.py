@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.alike_files import Heeds, select_own
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import TOGETHER, ManifestGroup
+from virtualds.arrays.parser import Heeds, select_own
 from virtualds.bounds import CHUNKS_PER_REFERENCE
 from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
 from virtualds.chunks.fragment import ChunkAxis, Fragment
@@ -514,7 +514,7 @@ MOST_KEPT = 16
 
 @dataclass(frozen=True, eq=False)
 class AlikeHDF5Files:
-    """HDF5 files of one structure (`virtualds.arrays.alike_files.AlikeFiles`).
+    """HDF5 files of one structure (`virtualds.arrays.parser.AlikeFiles`).
 
     Parameters
     ----------

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.alike_files import Heeds
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import Heeds
 from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
