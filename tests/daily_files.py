@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.datasets import write
 from virtualds.datasets.registry import FORMATS
+from virtualds.writing import write
 
 SUFFIXES = {
     form.name: form.suffixes[0]

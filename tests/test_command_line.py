@@ -27,8 +27,8 @@ import virtualds
 from virtualds.accessors.virtual import VirtualDatasetAccessor, VirtualDataTreeAccessor
 from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
-from virtualds.datasets.write import OF_ALL
 from virtualds.syncing import OF_OPENING
+from virtualds.writing.write import OF_ALL
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS
 from virtualds_cli.commands.check import DIAGNOSING

@@ -17,8 +17,8 @@ from conftest import write_year
 import virtualds
 from virtualds import ManifestArray, Progress
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.write import prepare_write
 from virtualds.progress import count_array, count_progress, count_writing
+from virtualds.writing.write import prepare_write
 
 Job = Callable[[Path, Any], object]
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
         FromName as FromName,
     )
     from virtualds.combine.report import BuildReport as BuildReport
-    from virtualds.datasets.materialize import convert as convert
-    from virtualds.datasets.edit import (
+    from virtualds.writing.materialize import convert as convert
+    from virtualds.writing.edit import (
         clean_up as clean_up,
         compact as compact,
         drop_sources as drop_sources,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         open_virtual_datatree as open_virtual_datatree,
     )
     from virtualds.datasets.open import open_flat as open_flat
-    from virtualds.datasets.write_modes import template as template
+    from virtualds.writing.write_modes import template as template
     from virtualds.datasets.zarr_store import zarr_store as zarr_store
     from virtualds.errors import (
         AccessError as AccessError,
@@ -118,24 +118,24 @@ _HOMES = {
     "Verification": "checks.verify.report",
     "VirtualBackendEntrypoint": "backend",
     "VirtualdsError": "errors",
-    "clean_up": "datasets.edit",
-    "compact": "datasets.edit",
-    "convert": "datasets.materialize",
+    "clean_up": "writing.edit",
+    "compact": "writing.edit",
+    "convert": "writing.materialize",
     "diagnose": "checks.diagnose",
-    "drop_sources": "datasets.edit",
-    "edit": "datasets.edit",
-    "expire_snapshots": "datasets.edit",
+    "drop_sources": "writing.edit",
+    "edit": "writing.edit",
+    "expire_snapshots": "writing.edit",
     "open_flat": "datasets.open",
     "open_source": "stores.scan_cache",
     "open_virtual_dataset": "datasets.open",
     "open_virtual_datatree": "datasets.open",
     "open_virtual_mfdataset": "combine",
     "open_virtual_mfdatatree": "combine",
-    "rename_paths": "datasets.edit",
+    "rename_paths": "writing.edit",
     "set_options": "options",
-    "snapshots": "datasets.edit",
+    "snapshots": "writing.edit",
     "sync": "syncing",
-    "template": "datasets.write_modes",
+    "template": "writing.write_modes",
     "zarr_store": "datasets.zarr_store",
 }
 """The module of each public name."""

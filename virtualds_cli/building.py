@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from virtualds.combine.report import BuildReport
-    from virtualds.datasets.write_modes import Added
+    from virtualds.writing.write_modes import Added
 
 DASK = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a dask scheduler; its workers open the files."

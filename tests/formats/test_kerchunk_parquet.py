@@ -37,12 +37,12 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.write import prepare_write
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.formats.kerchunk import parquet as kerchunk_parquet
 from virtualds.formats.kerchunk import records as kerchunk_records
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
+from virtualds.writing.write import prepare_write
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 

@@ -41,7 +41,6 @@ from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.datasets.write_modes import fill_region
 from virtualds.formats import Format, change_set
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions
@@ -49,6 +48,7 @@ from virtualds.stores import fence, find_store
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
+from virtualds.writing.write_modes import fill_region
 
 # Icechunk changes its repositories itself
 BY_NAME = {form.name: form for form in FORMATS if form.library is None}

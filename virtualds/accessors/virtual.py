@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from virtualds.arrays.group import ManifestGroup
     from virtualds.checks.verify.report import Verification
     from virtualds.combine.report import BuildReport
-    from virtualds.datasets.write import Destination
-    from virtualds.datasets.write_modes import Region
     from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
+    from virtualds.writing.write import Destination
+    from virtualds.writing.write_modes import Region
 
 
 DatasetOrTree = TypeVar("DatasetOrTree", xr.Dataset, xr.DataTree)
@@ -214,7 +214,7 @@ class VirtualAccessor(FamiliarNames, Generic[DatasetOrTree]):
         """Write to the place that the arguments of ``to_manifest`` name; return a dict for none."""
         with importing:
             from virtualds.datasets.location import Location
-            from virtualds.datasets.write import Destination, WriteOptions, make_dict
+            from virtualds.writing.write import Destination, WriteOptions, make_dict
 
         url, access = given["url"], given["storage_options"]
         call: Any = type(self).to_manifest  # type: ignore[attr-defined]
@@ -239,7 +239,7 @@ class VirtualAccessor(FamiliarNames, Generic[DatasetOrTree]):
         [0]
         """
         with importing:
-            from virtualds.datasets.write import estimate_cost
+            from virtualds.writing.write import estimate_cost
 
         return estimate_cost(self._to_group(), format, **choices)
 
@@ -304,8 +304,8 @@ class VirtualAccessor(FamiliarNames, Generic[DatasetOrTree]):
         """
         with importing:
             from virtualds.datasets.location import Location
-            from virtualds.datasets.materialize import materialize
             from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
+            from virtualds.writing.materialize import materialize
 
         location = Location.of_url(url, storage_options)
         group = self._to_group()
@@ -632,7 +632,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         """
         given = dict(locals())
         with importing:
-            from virtualds.datasets.write_modes import write_dataset
+            from virtualds.writing.write_modes import write_dataset
 
         return self._write(given, self._to_group, partial(write_dataset, self._opened))
 
@@ -739,7 +739,7 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
         """
         given = dict(locals())
         with importing:
-            from virtualds.datasets.write_modes import write_tree
+            from virtualds.writing.write_modes import write_tree
 
         inherited = write_inherited_coords
         write = partial(write_tree, self._opened, inherited)

@@ -52,7 +52,6 @@ from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.log import INFO, tell, tells
@@ -63,6 +62,7 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores.requests import choose_wait, list_causes, may_pass, pause, tell_failure
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import normalise_url
+from virtualds.writing.write import Destination, WriteOptions
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

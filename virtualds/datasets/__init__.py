@@ -1,1 +1,1 @@
-"""Groups as xarray datasets and back: open, write, append, convert, materialize."""
+"""Groups as xarray datasets and back: which parser or format reads a url, opened and decoded."""

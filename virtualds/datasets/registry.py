@@ -111,7 +111,7 @@ def is_recognised(parser: Parser, head: bytes) -> bool:
 
 
 SUBCHUNK, INLINE_THRESHOLD = CHANGES = "subchunk", "inline_threshold"
-"""Choices of every format whose chunks `virtualds.datasets.write` cuts and holds."""
+"""Choices of every format whose chunks `virtualds.writing.write` cuts and holds."""
 
 ZARR_V3 = Format(
     "zarr-v3",

@@ -16,7 +16,6 @@ from virtualds.datasets.keywords import check_choice, check_types, list_argument
 from virtualds.datasets.location import Location, name_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import UnsupportedError, lay_out, without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.options import SETTLE
@@ -26,6 +25,7 @@ from virtualds.stores.requests import explain_interrupt
 from virtualds.syncing.files import Changes, FileOpener, SetFiles, Urls, list_files
 from virtualds.syncing.update import SyncReport, Update, check_dimension
 from virtualds.urls import scheme_of
+from virtualds.writing.write import Destination, WriteOptions
 
 ON_REMOVED = ("error", "keep", "drop")
 OF_OPENING = frozenset(list_arguments(open_virtual_mfdataset)) - {

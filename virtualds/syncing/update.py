@@ -19,7 +19,6 @@ from virtualds.arrays.sources import move_files
 from virtualds.chunks.columns import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
 from virtualds.combine.report import SHOWN_FILES, LeftOut, describe_left_out, show_url
-from virtualds.datasets.append import Appending, append_along, remove_sources, replace_sources
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import (
     cut_along,
@@ -32,7 +31,6 @@ from virtualds.datasets.source_positions import (
     urls_of,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.datasets.write import Destination
 from virtualds.errors import CombineError, format_count, public, without_secrets
 from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.options import SETTLE
@@ -40,6 +38,8 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.files import Changes, FileOpener, Mask, SetFiles, Urls
 from virtualds.urls import scheme_of
+from virtualds.writing.append import Appending, append_along, remove_sources, replace_sources
+from virtualds.writing.write import Destination
 
 MEANINGS = {
     "added": "added",

@@ -74,7 +74,7 @@ def scan(
     The suffix of the target chooses the format: .json, .parquet, .zarr or .icechunk. The target is
     checked before any file is opened, and is written completely or not at all.
     """
-    from virtualds.datasets.write import prepare_write
+    from virtualds.writing.write import prepare_write
 
     begun = time.perf_counter()
     writing = select_given(options, WRITING)
@@ -148,8 +148,8 @@ def append(
 
     The files of SET are not scanned again. If SET does not exist, it is created.
     """
-    from virtualds.datasets.write import prepare_write
-    from virtualds.datasets.write_modes import write_dataset
+    from virtualds.writing.write import prepare_write
+    from virtualds.writing.write_modes import write_dataset
 
     begun = time.perf_counter()
     writing = select_given(options, APPENDING) | {"mode": mode, "append_dim": dim}
@@ -300,7 +300,7 @@ def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     encoded anew; an interrupted command, started again, goes on where it stopped.
     """
     import virtualds
-    from virtualds.datasets.write import prepare_write
+    from virtualds.writing.write import prepare_write
 
     begun = time.perf_counter()
     chosen = select_given(options, ("on_error", *CONVERTING))
@@ -324,7 +324,7 @@ def show_cost(
     source: str, target: str, form: str, chosen: Mapping[str, Any], of_format: Iterable[str]
 ) -> None:
     """Print what would be rewritten, with the options of a format that are given."""
-    from virtualds.datasets.materialize import estimate_conversion
+    from virtualds.writing.materialize import estimate_conversion
 
     found = estimate_conversion(
         source, form, **select_given(chosen, ("on_error", *SOURCE, *of_format))

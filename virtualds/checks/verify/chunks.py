@@ -9,7 +9,7 @@ Drawing chunks to verify: spread over all variables, and the same for the same s
 Compares rewritten chunks with the chunks that they were made of.
 
 A format that cannot hold a variable has files of rewritten chunks beside the set, and beside those
-files the references of the variable as it was (`virtualds.datasets.rewrite.run`).
+files the references of the variable as it was (`virtualds.writing.rewrite`).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.registry import PARSER_ERRORS
-from virtualds.datasets.rewrite.run import Original, find_original, read_rows
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import count_cores, get_options
 from virtualds.progress import Advance
 from virtualds.reading.threads import in_turn
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
+from virtualds.writing.rewrite import Original, find_original, read_rows
 
 Array = npt.NDArray[Any]
 

@@ -26,12 +26,10 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.datasets.decoding import settle_left_out
-from virtualds.datasets.edit import load_own_values
 from virtualds.datasets.keywords import check_choice, check_types, select_fields
 from virtualds.datasets.location import Location, name_both_options, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.write import Destination, WriteOptions, estimate_cost
 from virtualds.errors import cannot_hold
 from virtualds.formats import GRACE, Format, replaces_by, zarr_manifests
 from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate, parse_chunk_keys
@@ -44,6 +42,8 @@ from virtualds.source_file import SourceFile, StorageOptions, checksum_of
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import ChangedError, explain_open_errors, explain_write_errors
+from virtualds.writing.edit import load_own_values
+from virtualds.writing.write import Destination, WriteOptions, estimate_cost
 
 LAYOUTS = ("content", "chunks")
 """How copies lie in their store."""

@@ -23,15 +23,6 @@ from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.datasets.append import (
-    Appending,
-    append_along,
-    join_coordinates,
-    list_misfits,
-    load_alike,
-    replace_sources,
-    to_stored,
-)
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, group_from_tree
 from virtualds.datasets.keywords import format_suggestion, make_strict, select_fields
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
@@ -42,7 +33,18 @@ from virtualds.datasets.structure import (
     list_systems,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.datasets.write import (
+from virtualds.errors import CombineError, UnsupportedError, list_details, locating
+from virtualds.formats.undecodable import decode_group
+from virtualds.writing.append import (
+    Appending,
+    append_along,
+    join_coordinates,
+    list_misfits,
+    load_alike,
+    replace_sources,
+    to_stored,
+)
+from virtualds.writing.write import (
     CREATING,
     EMPTY,
     Destination,
@@ -58,8 +60,6 @@ from virtualds.datasets.write import (
     put_group,
     put_variables,
 )
-from virtualds.errors import CombineError, UnsupportedError, list_details, locating
-from virtualds.formats.undecodable import decode_group
 
 
 def write_variables(

@@ -21,11 +21,20 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.datasets.append import remove_sources
 from virtualds.datasets.decoding import settle_left_out
 from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
 from virtualds.datasets.location import Location, format_there
-from virtualds.datasets.write import (
+from virtualds.errors import CombineError, ReadError, UnsupportedError, without_secrets
+from virtualds.formats import GRACE, Expiry, Format, Removal
+from virtualds.formats.zarr.write_plan import suggest_instead
+from virtualds.source_file import SourceFile
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import Allow
+from virtualds.stores.local import list_left_over, remove_paths
+from virtualds.stores.store import explain_write_errors
+from virtualds.urls import local_path, normalise_url, scheme_of
+from virtualds.writing.append import remove_sources
+from virtualds.writing.write import (
     Destination,
     WriteOptions,
     find_group,
@@ -36,15 +45,6 @@ from virtualds.datasets.write import (
     put_group,
     retry_on_conflict,
 )
-from virtualds.errors import CombineError, ReadError, UnsupportedError, without_secrets
-from virtualds.formats import GRACE, Expiry, Format, Removal
-from virtualds.formats.zarr.write_plan import suggest_instead
-from virtualds.source_file import SourceFile
-from virtualds.stores import find_store
-from virtualds.stores.access_rules import Allow
-from virtualds.stores.local import list_left_over, remove_paths
-from virtualds.stores.store import explain_write_errors
-from virtualds.urls import local_path, normalise_url, scheme_of
 
 
 def load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:

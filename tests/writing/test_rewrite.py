@@ -22,7 +22,7 @@ from products import few_quick
 
 import virtualds
 from virtualds import CombineError, ManifestArray, UnsupportedError
-from virtualds.datasets.rewrite import run
+from virtualds.writing import rewrite
 
 SETS = {"kerchunk-json": "refs.json", "kerchunk-parquet": "refs.parquet"}
 
@@ -310,8 +310,8 @@ BIG = {"zlib": True, "complevel": 6, "shuffle": True}
 SLOW = """
 import sys, xarray as xr, virtualds
 from pathlib import Path
-from virtualds.datasets.rewrite import run
-run.BLOCK = 2**20
+from virtualds.writing import rewrite
+rewrite.BLOCK = 2**20
 folder = Path(sys.argv[1])
 parts = [virtualds.open_virtual_dataset(folder / f"{n}.nc") for n in range(2)]
 ds = xr.concat(parts, "time")
@@ -337,7 +337,7 @@ def write_large(folder: Path, days: int = 120) -> xr.Dataset:
 def test_an_interrupted_rewrite_ends_at_once_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "BLOCK", 2**20)
+    monkeypatch.setattr(rewrite, "BLOCK", 2**20)
     ds = write_large(tmp_path, days=40)
     total = int(ds.virtual.cost("kerchunk-json")["bytes"].sum())
     with subprocess.Popen(
@@ -402,10 +402,10 @@ def test_blocks_hold_whole_chunks_and_fit_in_memory(tmp_path: Path) -> None:
     array = ds.virtual.arrays["t"]
     wanted = np.zeros((204, 1, 1), bool)
     wanted[104:] = True
-    found = run.list_blocks(array, (1, 256, 256), wanted)
+    found = rewrite.list_blocks(array, (1, 256, 256), wanted)
     sizes = [(b[0].stop - b[0].start) * 2**18 for b in found]
     assert max(sizes) <= 8 * 2**20 and sum(sizes) == 100 * 2**18
-    assert min(sizes) > run.TINY
+    assert min(sizes) > rewrite.TINY
 
 
 # ---------------------------------------------------------------------- the command line

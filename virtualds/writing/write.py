@@ -32,8 +32,6 @@ from virtualds.datasets.keywords import (
 )
 from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.registry import CHANGES, FORMATS, SUBCHUNK
-from virtualds.datasets.rewrite.plan import build_cost_table, plan_rewriting
-from virtualds.datasets.rewrite.run import RewriteTarget, Rewriting, bind_obstacles
 from virtualds.errors import (
     CombineError,
     ConflictError,
@@ -59,6 +57,8 @@ from virtualds.progress import count_writing
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_own
 from virtualds.stores.store import explain_write_errors
+from virtualds.writing.rewrite import RewriteTarget, Rewriting, bind_obstacles
+from virtualds.writing.rewrite_plan import build_cost_table, plan_rewriting
 
 Result = TypeVar("Result")
 

@@ -29,14 +29,6 @@ from virtualds.chunks.columns import COLUMNS, INLINE, Ints, compact, digest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location
 from virtualds.datasets.registry import ZARR_V3
-from virtualds.datasets.rewrite.plan import (
-    MainEncoding,
-    Mask,
-    Obstacles,
-    VariablePlan,
-    grid_of,
-    plan_rewriting,
-)
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, list_details, locating
 from virtualds.formats import Format, ReadOptions
@@ -49,6 +41,14 @@ from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.requests import explain_interrupt
 from virtualds.urls import normalise_url, scheme_of
+from virtualds.writing.rewrite_plan import (
+    MainEncoding,
+    Mask,
+    Obstacles,
+    VariablePlan,
+    grid_of,
+    plan_rewriting,
+)
 
 # ---------------------------------------------------------------------- what a user asks for
 

@@ -1,1 +1,0 @@
-"""Rewriting chunks that a format of references cannot express; all other chunks stay references."""

@@ -1,0 +1,1 @@
+"""Sets are made, grown, edited and copied: groups and datasets become references on disk."""
