@@ -551,9 +551,10 @@ def test_a_group_costs_no_look_at_the_others(
         for number in range(5):
             file.createGroup(f"g{number}").createVariable("v", "f4", ("x",))[:] = 1
     looked: list[Any] = []
-    from virtualds.parsers.hdf5 import objects
+    from virtualds.parsers.hdf5 import group_reader, netcdf_rules, objects
 
-    monkeypatch.setattr(objects, "list_members", _counted(objects.list_members, looked))
+    for module in (group_reader, netcdf_rules):
+        monkeypatch.setattr(module, "list_members", _counted(objects.list_members, looked))
     virtualds.open_virtual_dataset(path, group="g3")
     assert len(looked) == 2
 

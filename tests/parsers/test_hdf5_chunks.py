@@ -448,7 +448,6 @@ def test_an_unknown_layout_is_declined_where_hdf5_would_be_wrong(
     def parse(*_: Any) -> Any:
         raise UnknownFormError("a data layout of version 6")
 
-    monkeypatch.setattr("virtualds.parsers.hdf5.library.parse_layout", parse)
     monkeypatch.setattr("virtualds.parsers.hdf5.objects.parse_layout", parse)
     for limits in ((5, None), (None, 6)):
         with create(tmp_path / "a.h5", (5, 6), limits, (2, 4), "latest") as file:

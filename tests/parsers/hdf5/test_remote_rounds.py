@@ -20,7 +20,6 @@ from counting_server import CountingHandler, counting_server
 
 import virtualds
 from virtualds.errors import FormatError
-from virtualds.parsers.hdf5 import objects
 from virtualds.parsers.hdf5.alike_files.known_structure import Blueprint
 from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.objects import HDF5Files
@@ -91,7 +90,7 @@ def count_levels(path: Path) -> int:
     """How many addresses lead to the last block of metadata, one after the other."""
     notes, source = Notes(), SourceFile(f"file://{path}", path.stat().st_size)
     with HDF5Files(source, notes) as files:
-        read_groups(files, objects, frozenset(), "", below=False)
+        read_groups(files, frozenset(), "", below=False)
     return len(Blueprint(notes, 8, 8)._levels)
 
 

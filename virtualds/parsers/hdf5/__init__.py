@@ -1,6 +1,7 @@
 """HDF5 and netCDF4 files.
 
-Our own reader of the structure reads them (`objects`); h5py reads what that declines (`library`).
+Their structure is read as bytes; where these have an unknown form, the HDF5 library is asked
+(`objects.HDF5Files`).
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ from virtualds.arrays.parser import (
 )
 from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
-from virtualds.parsers.hdf5 import library, objects
 from virtualds.parsers.hdf5.alike_files.columns import read_alike
 from virtualds.parsers.hdf5.group_reader import read_groups
-from virtualds.parsers.hdf5.netcdf_rules import Structure
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import SIGNATURE, DeclinedError
 from virtualds.source_file import SourceFile
@@ -76,15 +75,15 @@ def read(
         raise ValueError(f"group must be a string or None, got {group!r}")
     skipped = frozenset(skip)
 
-    def attempt(structure: Structure) -> ManifestGroup:
-        with HDF5Files(source, defers=defers) as files:
-            return read_groups(files, structure, skipped, group or "", below=below).group
+    def attempt(by_library: bool) -> ManifestGroup:
+        with HDF5Files(source, defers=defers, by_library=by_library) as files:
+            return read_groups(files, skipped, group or "", below=below).group
 
     with keep_scan(source):
         reason = "set_options(hdf5='library')"
         if get_options().hdf5 == "auto":
             try:
-                found = attempt(objects)
+                found = attempt(by_library=False)
             except VirtualdsError as error:
                 reason = _describe(error, source)
             else:
@@ -94,7 +93,7 @@ def read(
                 name, problem = next(iter(problems.items()))
                 reason = f"{name}: {_describe(problem, source)}"
         try:
-            return replace(attempt(library), way=ReadWay(LIBRARY, reason))
+            return replace(attempt(by_library=True), way=ReadWay(LIBRARY, reason))
         except DeclinedError as error:
             # nobody is left to read it
             raise UnsupportedError(f"{error}") from error

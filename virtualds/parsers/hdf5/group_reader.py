@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -35,7 +36,6 @@ from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.data_types import CHARSETS, TEXT_DTYPE, StoredType
-from virtualds.parsers.hdf5.library import ask_chosen_fill, check_filters, open_dataset
 from virtualds.parsers.hdf5.netcdf_rules import (
     MOST_GROUPS,
     RESERVED,
@@ -44,7 +44,6 @@ from virtualds.parsers.hdf5.netcdf_rules import (
     HDF5Group,
     NamedAxes,
     PathParts,
-    Structure,
     find_fill_beyond,
     list_attribute_names,
     path_of,
@@ -57,18 +56,23 @@ from virtualds.parsers.hdf5.objects import (
     GroupMembers,
     HDF5Files,
     HDF5Location,
+    ask_chosen_fill,
+    descend_to,
     describe_damage,
     explain_damage,
     find_dataset,
     follow_link,
     is_dataset,
     is_group,
+    list_members,
     make_dataset,
+    open_root,
 )
 from virtualds.parsers.hdf5.storage import (
     build_raw_array,
     build_stored_array,
     can_defer,
+    check_filters,
     fill_of,
     read_chunks,
 )
@@ -267,25 +271,20 @@ class HDF5Array:
         return values.squeeze(dropped)
 
     def _read(self, files: HDF5Files, box: Sequence[slice]) -> Values:
-        if self.dtype == TEXT_DTYPE and (found := self._find_texts(files)) is not None:
-            return read_texts(found, box)
-        file = files.open(self.source)
-        dataset = file[self.path]
+        path = self.path.encode("utf-8", "surrogateescape")
+        if self.dtype == TEXT_DTYPE:
+            with suppress(DeclinedError):
+                found = find_dataset(files, self.source, path)
+                if found is not None and holds_texts(found):
+                    return read_texts(found, box)
+        files.by_library = True
+        dataset = files.open(self.source)[self.path]
         check_filters(dataset)
         if dataset.dtype.hasobject:
-            path = self.path.encode("utf-8", "surrogateescape")
-            if (known := open_dataset(files, self.source, file, path)) is not None:
+            known = find_dataset(files, self.source, path)
+            if known is not None:
                 check_heap(known, files, box)
         return read_box(dataset, box, self.dtype)
-
-    def _find_texts(self, files: HDF5Files) -> Dataset | None:
-        """Return the dataset if its elements are strings that are read without HDF5."""
-        path = self.path.encode("utf-8", "surrogateescape")
-        try:
-            found = find_dataset(files, self.source, path)
-        except DeclinedError:
-            return None
-        return found if found is not None and holds_texts(found) else None
 
 
 def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int64]]:
@@ -409,9 +408,12 @@ def fetch_groups(
     below : bool
         Whether groups below are read, too.
     """
+    # HDF5 reads the same bytes, and cannot be asked for them ahead
+    files = copy(here.files)
+    files.by_library = False
     scales, all_of_it = _Visitor(None), _Visitor(skip, below)
-    works: list[Work] = [partial(scales.visit_links, replace(place)) for place in above]
-    here.file.read_ahead([*works, partial(all_of_it.visit_links, replace(here))])
+    works: list[Work] = [partial(scales.visit_links, replace(g, files=files)) for g in above]
+    here.file.read_ahead([*works, partial(all_of_it.visit_links, replace(here, files=files))])
 
 
 @dataclass(frozen=True)
@@ -510,9 +512,7 @@ class GroupsRead(NamedTuple):
         return self.groups[self.where].group
 
 
-def read_groups(
-    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str, *, below: bool
-) -> GroupsRead:
+def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: bool) -> GroupsRead:
     """Read the group at a path, and all groups below it if they are wanted.
 
     Raises
@@ -520,18 +520,18 @@ def read_groups(
     FormatError
         There are too many.
     """
-    root, here, where, scales = _find_group(files, structure, skip, path, below=below)
+    root, here, where, scales = _find_group(files, skip, path, below=below)
     if below:
-        every = read_groups_below(here, structure, where, scales, skip)
+        every = read_groups_below(here, where, scales, skip)
         listed = list(islice(every, MOST_GROUPS + 1))
     else:
-        listed = [HDF5Group(where, here, structure.list_members(here, skip), scales)]
+        listed = [HDF5Group(where, here, list_members(here, skip), scales)]
     if len(listed) > MOST_GROUPS:
         raise FormatError(
             f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, with those that links "
             f"repeat; open one with group="
         )
-    together = FileGroups(root, structure, listed if below and not where else None)
+    together = FileGroups(root, listed if below and not where else None)
     done: dict[PathParts, GroupRead] = {}
     for group in listed:
         children = {
@@ -545,18 +545,13 @@ def read_groups(
 
 
 def _find_group(
-    files: HDF5Files,
-    structure: Structure,
-    skip: frozenset[str],
-    path: str,
-    *,
-    below: bool,
+    files: HDF5Files, skip: frozenset[str], path: str, *, below: bool
 ) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
-    root = structure.open_root(files, files.source)
-    *above, here = structure.descend_to(root, path)
+    root = open_root(files, files.source)
+    *above, here = descend_to(root, path)
     fetch_groups(above, here, skip, below=below)
-    scales = (d for g in above for d in structure.list_members(g).scales)
+    scales = (d for g in above for d in list_members(g).scales)
     return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
 
 
@@ -699,7 +694,7 @@ class _GroupReader:
         encoding: dict[str, Any],
     ) -> Data:
         """Return the values of a dataset, as references where possible."""
-        if dataset.facts.space.shape is None:
+        if dataset.space.shape is None:
             raise UnsupportedError(
                 "it has a null dataspace, so there are no values; leave the variable out with "
                 "drop_variables or on_error='skip'"

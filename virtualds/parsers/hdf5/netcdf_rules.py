@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property, lru_cache
 from itertools import islice
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,9 @@ from virtualds.parsers.hdf5.data_types import encode_type, find_obstacle
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     GroupMembers,
-    HDF5Files,
     HDF5Location,
     describe_damage,
+    list_members,
 )
 from virtualds.parsers.hdf5.structure.element_types import (
     check_elements,
@@ -36,7 +36,6 @@ from virtualds.parsers.hdf5.structure.element_types import (
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, give_up, note_same, parse_uint
 from virtualds.parsers.hdf5.structure.messages import TypeClass
 from virtualds.parsers.hdf5.structure.object_header import IN_PLACE, Attribute, find_string_size
-from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- fill values
 
@@ -495,19 +494,6 @@ PathParts = tuple[str, ...]
 """The names of the groups from the root to one of them."""
 
 
-class Structure(Protocol):
-    """A way to find groups and datasets: a module with these functions."""
-
-    def open_root(self, files: HDF5Files, source: SourceFile) -> HDF5Location:
-        """Return the root group of a file."""
-
-    def list_members(self, place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
-        """Return the members of a group."""
-
-    def descend_to(self, root: HDF5Location, path: str) -> list[HDF5Location]:
-        """Return the groups from the root to the one at a path."""
-
-
 class HDF5Group(NamedTuple):
     """A group, what it holds, and the scales of the groups above it, the outermost first."""
 
@@ -524,7 +510,6 @@ class HDF5Group(NamedTuple):
 
 def read_groups_below(
     place: HDF5Location,
-    structure: Structure,
     where: PathParts = (),
     above: tuple[Dataset, ...] = (),
     skip: Collection[str] = (),
@@ -534,7 +519,7 @@ def read_groups_below(
 
     A group that cannot be read, or that a link leads back to, is ``broken`` in its parent.
     """
-    found = structure.list_members(place, skip)
+    found = list_members(place, skip)
     scales = (*above, *found.scales)
     around = {*around, place.address}
     for name, child in list(found.groups.items()):
@@ -542,7 +527,7 @@ def read_groups_below(
             with describe_damage(child.source):
                 if child.address in around:
                     raise _loop_error(place, name)
-                yield from read_groups_below(child, structure, (*where, name), scales, skip, around)
+                yield from read_groups_below(child, (*where, name), scales, skip, around)
         except VirtualdsError as error:
             found.broken[name] = error
             del found.groups[name]
@@ -562,23 +547,19 @@ class FileGroups:
     Parameters
     ----------
     root : HDF5Location
-    structure : Structure
     known : list of HDF5Group, optional
         All groups, where they have been read already.
     """
 
-    def __init__(
-        self, root: HDF5Location, structure: Structure, known: list[HDF5Group] | None = None
-    ) -> None:
-        self._root, self._structure = root, structure
-        self._known = known
+    def __init__(self, root: HDF5Location, known: list[HDF5Group] | None = None) -> None:
+        self._root, self._known = root, known
 
     @cached_property
     def _groups(self) -> list[HDF5Group]:
         """All groups, in the order in which netCDF numbers invented dimensions."""
         if self._known is not None:
             return self._known
-        return list(islice(read_groups_below(self._root, self._structure), MOST_GROUPS))
+        return list(islice(read_groups_below(self._root), MOST_GROUPS))
 
     @cached_property
     def axes(self) -> dict[PathParts, NamedAxes]:

@@ -1,7 +1,8 @@
 """Groups and datasets of HDF5 files: how they are found, and what their object headers say.
 
-HDF5 File Format Specification 3.0, IV.A. What this module does not know it declines; then h5py
-lists the members (`virtualds.parsers.hdf5.library`).
+HDF5 File Format Specification 3.0, IV.A. Forms that are not known here are declined. Then the
+file is read once more, and HDF5 says which links and what datasets there are
+(`HDF5Files.by_library`); all else is read as bytes in any case.
 """
 
 from __future__ import annotations
@@ -15,9 +16,15 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.data_types import StoredType, name_of_type, parse_stored_type
+from virtualds.parsers.hdf5.data_types import (
+    StoredType,
+    encode_type,
+    name_of_type,
+    parse_stored_type,
+)
 from virtualds.parsers.hdf5.structure.element_types import HDF5Type, check_elements, parse_type
 from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError, FileBytes, Notes, note_slot
 from virtualds.parsers.hdf5.structure.messages import (
@@ -26,13 +33,18 @@ from virtualds.parsers.hdf5.structure.messages import (
     FILTERS,
     MESSAGE_ERRORS,
     NO_FILL,
+    UNLIMITED,
     Dataspace,
+    FillState,
     FillValue,
     Filter,
     IndexKind,
     Layout,
     LayoutClass,
+    MessageError,
+    SpaceClass,
     TypeClass,
+    UnknownFormError,
     blame_file,
     parse_dataspace,
     parse_fill_value,
@@ -51,6 +63,7 @@ from virtualds.parsers.hdf5.structure.object_header import (
     LINK_INFO,
     OLD_FILL,
     SHARED,
+    SOFT,
     SYMBOL_TABLE,
     Attributes,
     Link,
@@ -131,13 +144,20 @@ class HDF5Files:
         Where is noted what the bytes of the file mean.
     defers : bool
         Whether large indexes of chunks are not read; chunks are looked up when they are read.
+    by_library : bool
+        Whether the HDF5 library says which links and what datasets there are.
     """
 
     def __init__(
-        self, source: SourceFile, notes: Notes | None = None, defers: bool = False
+        self,
+        source: SourceFile,
+        notes: Notes | None = None,
+        *,
+        defers: bool = False,
+        by_library: bool = False,
     ) -> None:
         self.source = source
-        self.defers = defers
+        self.defers, self.by_library = defers, by_library
         self._notes = notes
         self._stack = ExitStack()
         self._open: dict[SourceFile, Any] = {}
@@ -171,19 +191,17 @@ class HDF5Files:
         return self._bytes[source]
 
     @contextmanager
-    def lend(self, source: SourceFile) -> Iterator[Any]:
-        """Open a file for the block alone: the system may not allow all files open at once."""
-        if source in self._open:
-            yield self._open[source]
+    def lend(self, source: SourceFile) -> Iterator[None]:
+        """Close at the end of the block what it opens: the system may not allow all at once."""
+        if source in self._open or source in self._bytes:
+            yield
             return
-        with open_hdf5(source) as file:
-            self._open[source] = file
+        before = self._stack, {**self._open}, {**self._bytes}
+        with ExitStack() as self._stack:
             try:
-                yield file
+                yield
             finally:
-                del self._open[source]
-                if source in self._bytes:
-                    self._bytes.pop(source).close()
+                self._stack, self._open, self._bytes = before
 
 
 ListCandidates = Callable[[str, SourceFile], list[str]]
@@ -256,10 +274,6 @@ def find_referenced_file(
 
 
 # ---------------------------------------------------------------------- objects
-# Groups and datasets of HDF5 files: how they are found, and what their object headers say.
-#
-# HDF5 File Format Specification 3.0, IV.A. What this module does not know it declines; then h5py
-# lists the members (`virtualds.parsers.hdf5.library`).
 
 
 SCALE = b"DIMENSION_SCALE"
@@ -296,9 +310,14 @@ class HDF5Location:
         import h5py
 
         try:
-            return h5py.h5o.open(self.files.open(self.source).id, self.path)
+            with describe_damage(self.source):
+                return h5py.h5o.open(self.files.open(self.source).id, self.path)
         except KeyError as error:
-            self.file.refuse(f"HDF5 cannot open {self.path!r}: {error.args[0]}")
+            raise FormatError(
+                f"{self.source.url}: HDF5 cannot open {self.path.decode('utf-8', 'replace')!r} "
+                f"({error.args[0]}); the file is damaged, fetch it again, or leave it out with "
+                f"drop_variables"
+            ) from error
 
     @cached_property
     def attrs(self) -> Any:
@@ -334,7 +353,9 @@ class HDF5Location:
 
     @cached_property
     def links(self) -> list[Link]:
-        """The links of a group."""
+        """The links of a group, in the order of creation where the file kept it, else by name."""
+        if self.files.by_library:
+            return _list_links_by_library(self)
         return read_links(self.file, self.messages)
 
     @cached_property
@@ -386,10 +407,15 @@ class Dataset(HDF5Location):
         """Its properties, as h5py reads them."""
         return self.id.get_create_plist()
 
+    @cached_property
+    def space(self) -> Dataspace:
+        """Its dataspace; HDF5 computes that of some virtual datasets from their sources."""
+        return _ask_space(self) if self.is_virtual else self.facts.space
+
     @property
     def rank(self) -> int:
         """Number of its axes, without those that every element has."""
-        return len(self.facts.space.limits)
+        return len(self.space.limits)
 
     @cached_property
     def type(self) -> HDF5Type:
@@ -419,7 +445,7 @@ class Dataset(HDF5Location):
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """The lengths of its axes, and of those that every element has; () if it has no space."""
-        return (self.facts.space.shape or ()) + self._inner_axes
+        return (self.space.shape or ()) + self._inner_axes
 
     @cached_property
     def _inner_axes(self) -> tuple[int, ...]:
@@ -432,7 +458,7 @@ class Dataset(HDF5Location):
     @property
     def limits(self) -> tuple[int | None, ...]:
         """The greatest length of each axis, None where there is no limit."""
-        return self.facts.space.limits
+        return self.space.limits
 
     @cached_property
     def grows(self) -> tuple[bool, ...]:
@@ -550,16 +576,17 @@ def make_dataset(name: str, place: HDF5Location) -> Dataset:
     DeclinedError
         Its object header has an unknown form.
     """
+    facts = _ask_facts(place) if place.files.by_library else _parse_facts(place)
     found = Dataset(
         files=place.files,
         source=place.source,
         path=place.path,
         at=place.at,
         name=name,
-        facts=_parse_facts(place),
+        facts=facts,
     )
     # what is known of the place is known of the dataset
-    found.__dict__.update(file=place.file, messages=place.messages, kinds=place.kinds)
+    found.__dict__.update(place.__dict__)
     check_fill(found, found.type)
     return found
 
@@ -612,9 +639,6 @@ def _parse_fill(file: FileBytes, by_kind: dict[int, Message]) -> FillValue:
 def _parse_layout(place: HDF5Location, data: bytes) -> Layout:
     offset, length = place.file.offset_size, place.file.length_size
     layout = parse_layout(bytes(data), offset, length)
-    if layout.kind == LayoutClass.VIRTUAL:
-        # HDF5 computes the shape of some from their sources
-        place.file.decline("a virtual dataset")
     if place.file.notes is None:
         return layout
     owner = place.address[1]
@@ -654,17 +678,22 @@ def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     DeclinedError
         It has an unknown form.
     """
+    if files.by_library:
+        # HDF5 says itself why it cannot open a file
+        files.open(source)
     file = files.get_bytes(source)
+    superblock = file.superblock
+    if files.by_library:
+        return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
     if file.unknown:
         file.decline(file.unknown)
-    superblock = file.superblock
     if superblock.is_being_written:
         file.decline("a writer has it open, or died before it closed it")
     if file.is_defined(superblock.driver):
         file.decline("a file that is split over others")
     if superblock.end > file.end:
         file.refuse(f"it has {file.end} bytes of {superblock.end}")
-    return HDF5Location(files=files, source=source, path=b"/", at=file.superblock.root)
+    return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
 
 
 def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
@@ -682,20 +711,24 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
             continue
         try:
             found = follow_link(place, link)
-            _decline_unknown_messages(found)
+            _check_known(found)
             if is_group(found):
                 result.groups[name] = found
             elif is_dataset(found):
                 result.datasets[name] = make_dataset(name, found)
-        except DeclinedError:
-            raise
         except VirtualdsError as error:
+            if isinstance(error, DeclinedError) and not place.files.by_library:
+                raise
             result.broken[name] = error
     return result
 
 
-def _decline_unknown_messages(place: HDF5Location) -> None:
+def _check_known(place: HDF5Location) -> None:
     """Decline an object that HDF5 may refuse because of what it does not know either."""
+    if place.files.by_library:
+        # opening it shows
+        _ = place.id
+        return
     if unknown := place.kinds - KNOWN_MESSAGES:
         place.file.decline(f"a message of type {min(unknown):#x}")
     if LINK_COUNT in place.kinds:
@@ -737,7 +770,7 @@ def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> Dataset |
     found = _walk_path(open_root(files, source), path, MOST_LINKS)
     if found is None or not is_dataset(found):
         return None
-    _decline_unknown_messages(found)
+    _check_known(found)
     return make_dataset(path.decode("utf-8", "surrogateescape"), found)
 
 
@@ -759,7 +792,8 @@ def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5
         start = open_root(place.files, source)
     if target.startswith(b"/"):
         start = open_root(place.files, start.source)
-    found = _walk_path(start, target, left - 1)
+    # HDF5 knows links of other types, which lead nowhere here
+    found = _walk_path(start, target, left - 1) if target else None
     if found is None:
         raise make_no_target_error(place.source, link.name, target, source)
     return found
@@ -796,3 +830,124 @@ def make_no_target_error(
         f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
         f"with drop_variables"
     )
+
+
+# ---------------------------------------------------------------------- what HDF5 says
+
+
+def _list_links_by_library(place: HDF5Location) -> list[Link]:
+    import h5py
+
+    group = place.id
+    # HDF5 refuses an order that the file did not keep
+    tracked = group.get_create_plist().get_link_creation_order()
+    for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME)[not tracked :]:
+        found: list[Link] = []
+
+        def collect(name: bytes, info: Any, into: list[Link] = found) -> None:
+            # h5py reuses one object for the facts of all links
+            is_hard = info.type == HARD
+            target = b"" if is_hard else _ask_target(group, name, info.type)
+            into.append(Link(name, info.type, info.u if is_hard else 0, target))
+
+        try:
+            group.links.iterate(collect, idx_type=order, info=True)
+        except (RuntimeError, UnicodeDecodeError):
+            # error messages of HDF5 are not always text
+            continue
+        return found
+    path = place.path.decode("utf-8", "replace")
+    raise FormatError(
+        f"{place.source.url}: HDF5 cannot list the group {path!r}; the file is damaged, fetch it "
+        f"again"
+    )
+
+
+def _ask_target(group: Any, name: bytes, kind: int) -> bytes:
+    """Return the target of a soft or external link as `Link` has it, nothing if there is none."""
+    if kind not in (SOFT, EXTERNAL):
+        return b""
+    try:
+        found = group.links.get_val(name)
+    except (KeyError, *HDF5_ERRORS):
+        return b""
+    return b"\0".join((b"", *found, b"")) if kind == EXTERNAL else bytes(found)
+
+
+def _ask_facts(place: HDF5Location) -> DatasetFacts:
+    """Return what HDF5 says of a dataset."""
+    kind = _find_type(place)
+    # HDF5 follows a fill value into the heap as soon as it reads the properties
+    check_fill(place, parse_type(place.file, kind))
+    with describe_damage(place.source):
+        plist = place.id.get_create_plist()
+        filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
+        return DatasetFacts(
+            _ask_space(place),
+            kind,
+            _ask_fill(plist, kind),
+            tuple(Filter(number, flags, values) for number, flags, values, _ in filters),
+            _find_layout(place, plist),
+        )
+
+
+def _ask_space(place: HDF5Location) -> Dataspace:
+    shape = place.id.shape
+    of_class = SpaceClass.NULL if shape is None else SpaceClass(bool(shape))
+    limits = place.id.get_space().get_simple_extent_dims(True) if shape else ()
+    return Dataspace(of_class, shape, tuple(None if n == UNLIMITED else n for n in limits), 0)
+
+
+def _find_type(place: HDF5Location) -> bytes:
+    """Return the message of the type of a dataset, made by h5py if its form is unknown.
+
+    h5py gives types of varying length other sizes than they have in the file.
+    """
+    found = [m for m in place.messages if m.kind == DATATYPE]
+    if len(found) != 1:
+        place.file.refuse(f"a dataset has {len(found)} types")
+    try:
+        kind = bytes(read_unshared(place.file, found[0]))
+        parse_type(place.file, kind)
+    except DeclinedError:
+        return encode_type(place.id.get_type())
+    return kind
+
+
+def _ask_fill(plist: Any, kind: bytes) -> FillValue:
+    """Return the fill value, with bytes only where those of the file are values."""
+    state = FillState(plist.fill_value_defined())
+    if state != FillState.CHOSEN:
+        return FillValue(state)
+    try:
+        stored = parse_stored_type(kind)
+    except (UnsupportedError, MessageError, UnknownFormError):
+        return FillValue(state)
+    if stored.dtype.hasobject or not stored.in_chunks:
+        return FillValue(state)
+    return FillValue(state, ask_chosen_fill(plist, stored.dtype).tobytes())
+
+
+def ask_chosen_fill(plist: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the storage fill value that the writer chose, as an array of one element."""
+    # numpy's dates are opaque bytes to HDF5
+    known = np.dtype(f"V{dtype.itemsize}") if dtype.kind in "mM" else dtype
+    fill = np.zeros((1,), known)
+    plist.get_fill_value(fill)
+    return fill.view(dtype)
+
+
+def _find_layout(place: HDF5Location, plist: Any) -> Layout:
+    """Return where elements lie; without an index of chunks if its form is unknown."""
+    found = [m.data for m in place.messages if m.kind == LAYOUT]
+    if len(found) != 1:
+        place.file.refuse(f"a dataset has {len(found)} layouts")
+    try:
+        return parse_layout(bytes(found[0]), place.file.offset_size, place.file.length_size)
+    except MessageError as error:
+        blame_file(place.file, error)
+    except UnknownFormError:
+        of_class, offset = LayoutClass(plist.get_layout()), place.id.get_offset()
+        if of_class == LayoutClass.CHUNKED:
+            return Layout(of_class, dims=(*plist.get_chunk(), place.id.get_type().get_size()))
+        return Layout(of_class, None if offset is None else offset - place.file.base)

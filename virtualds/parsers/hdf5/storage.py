@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from importlib import import_module
 from math import prod
 from operator import add, mod
 from struct import Struct
@@ -25,7 +26,7 @@ from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.table import Table
-from virtualds.codecs import codec_from_hdf5
+from virtualds.codecs import codec_from_hdf5, make_no_filter_error
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
@@ -40,7 +41,6 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     check_order,
 )
 from virtualds.parsers.hdf5.data_types import StoredType
-from virtualds.parsers.hdf5.library import can_undo
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     ListCandidates,
@@ -450,6 +450,51 @@ def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:
     """
     codecs = tuple(c for i, c in enumerate(pipeline.codecs) if not mask >> i & 1)
     return replace(pipeline, codecs=codecs) if mask else pipeline
+
+
+# ---------------------------------------------------------------------- filters
+# Filters that HDF5 itself undoes, with those of the package hdf5plugin where it is installed.
+
+
+def can_undo(numbers: Iterable[int]) -> bool:
+    """Say whether h5py can undo all filters of such numbers."""
+    return all(map(_is_there, numbers))
+
+
+def check_filters(dataset: Any) -> None:
+    """Refuse a dataset that h5py has opened, if it cannot undo a filter in this process.
+
+    Raises
+    ------
+    UnsupportedError
+        It cannot; the file may have been scanned in a process that could.
+    """
+    plist = dataset.id.get_create_plist()
+    numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
+    if missing := [number for number in numbers if not _is_there(number)]:
+        raise make_no_filter_error(missing[0])
+
+
+def _is_there(number: int) -> bool:
+    return _is_known(number) or (_import_plugins() and _is_known(number))
+
+
+def _is_known(number: int) -> bool:
+    """Say whether HDF5 has a filter that decodes."""
+    import h5py
+
+    can_decode = h5py.h5z.FILTER_CONFIG_DECODE_ENABLED
+    return bool(h5py.h5z.filter_avail(number) and h5py.h5z.get_filter_info(number) & can_decode)
+
+
+@cache
+def _import_plugins() -> bool:
+    """Import hdf5plugin, which registers its filters with HDF5; say whether it is installed."""
+    try:
+        import_module("hdf5plugin")
+    except ImportError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------------- arrays

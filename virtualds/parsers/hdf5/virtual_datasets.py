@@ -18,11 +18,11 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.parsers.hdf5.data_types import StoredType
-from virtualds.parsers.hdf5.library import open_dataset
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     HDF5Files,
     ListCandidates,
+    find_dataset,
     find_referenced_file,
     list_absolute,
     list_beside,
@@ -146,8 +146,8 @@ def list_mapped_sources(dataset: Dataset, files: HDF5Files) -> Iterator[tuple[So
     # many boxes may come from one dataset, which is opened once
     distinct = {(m.file, m.path): m for m in _list_mappings(dataset, (list_beside,))}
     for mapping in distinct.values():
-        with files.lend(mapping.file) as file:
-            yield mapping.file, _find_source(mapping, file, files)
+        with files.lend(mapping.file):
+            yield mapping.file, _find_source(mapping, files)
 
 
 def _list_mappings(
@@ -180,13 +180,13 @@ def _build_parts(
         of_file.setdefault(mapping.file, []).append(number)
     parts: list[ManifestArray | None] = [None] * len(mappings)
     for source, numbers in of_file.items():
-        with files.lend(source) as file:
+        with files.lend(source):
             arrays: dict[bytes, ManifestArray | None] = {}
             for number in numbers:
                 mapping = mappings[number]
                 if mapping.path not in arrays:
                     arrays[mapping.path] = _build_source_array(
-                        _find_source(mapping, file, files), stored, files, above
+                        _find_source(mapping, files), stored, files, above
                     )
                 parts[number] = _build_part(mapping, arrays[mapping.path], stored)
     return parts
@@ -221,9 +221,9 @@ def _build_part(
     return _reshape(source, target.shape + stored.shape)
 
 
-def _find_source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
+def _find_source(mapping: Mapping, files: HDF5Files) -> Dataset:
     """Return the source dataset of a mapping, perhaps through links to other files."""
-    found = open_dataset(files, mapping.file, file, mapping.path)
+    found = find_dataset(files, mapping.file, mapping.path)
     if found is None:
         raise FormatError(
             f"{mapping.file.url}: there is no dataset {os.fsdecode(mapping.path)!r}, which a "

@@ -25,7 +25,6 @@ from virtualds.arrays.parser import Heeds
 from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
-from virtualds.parsers.hdf5 import objects
 from virtualds.parsers.hdf5.group_reader import NOT_A_COORDINATE, GroupsRead, read_groups
 from virtualds.parsers.hdf5.netcdf_rules import RESERVED, PathParts, decode_in_place, decode_texts
 from virtualds.parsers.hdf5.objects import LENGTH, Dataset, DatasetFacts, HDF5Files
@@ -424,7 +423,7 @@ def read_structure(source: SourceFile, part: Part) -> KnownStructure | None:
     notes = Notes()
     try:
         with HDF5Files(source, notes) as files:
-            read = read_groups(files, objects, part.skip, part.path, below=part.below)
+            read = read_groups(files, part.skip, part.path, below=part.below)
             if files.is_alone and notes.complete:
                 return _make_structure(read, notes, files.get_bytes(source))
     except (VirtualdsError, OSError):
