@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import h5py
 import numcodecs
@@ -23,7 +23,7 @@ import virtualds
 from virtualds import UnsupportedError, codecs
 from virtualds.bounds import Buffer
 from virtualds.codecs import Registry
-from virtualds.codecs.codec import Codec, check_length
+from virtualds.codecs.codec import Codec
 from virtualds.codecs.zlib import Zlib
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import FORMATS
@@ -48,13 +48,9 @@ class Toy(Codec):
 
     key: int
 
-    zarr_v2_id: ClassVar[str] = "toy"
-    hdf5_filter: ClassVar[int | None] = NUMBER
-    tiff_compressions: ClassVar[tuple[int, ...]] = (COMPRESSION,)
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["key"]))
+    zarr_v2_id = "toy"
+    hdf5_filter = NUMBER
+    tiff_compressions = (COMPRESSION,)
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -64,14 +60,10 @@ class Toy(Codec):
     def from_tiff(cls, page: Any) -> Self:
         return cls(page.imagewidth)
 
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "key": self.key}
-
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        check_length(self, len(data), nbytes)
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         return masked(data, self.key)
 
 
@@ -284,7 +276,7 @@ def test_without_the_line_no_codec_has_the_name(source: Path) -> None:
 
 def test_two_codecs_of_one_name_are_refused() -> None:
     class Twin(Zlib):
-        zarr_v2_id: ClassVar[str] = "twin"
+        zarr_v2_id = "twin"
 
     with pytest.raises(ValueError, match=r"hdf5 name 1: Twin has it, and so has Zlib"):
         Registry((Zlib, Twin)).list_names("hdf5")

@@ -38,11 +38,10 @@ FAMILIES = {
 STEPS = {"jpegls": 40}
 """Of so many damaged chunks one is decoded: CharLS may look for seconds for the end of a number."""
 FASTER = {
-    "deflate": [("deflate",), ("deflate", "isal"), ("deflate", "isal", "zlib_ng")],
-    "zstd": [("zstandard",)],
+    "deflate": [("deflate",)],
     "shuffle": [("zlib_into",)],
     "checksums": [("fastcrc",), ("fastcrc", "google_crc32c")],
-    "bitshuffle": [("imagecodecs",), ("zstandard",), ("imagecodecs", "zstandard")],
+    "bitshuffle": [("imagecodecs",)],
 }
 """What families are decoded without, too."""
 

@@ -58,8 +58,8 @@ class Registry:
         """Return the function that makes the codec of a name, None if there is none; see `Name`."""
         if (known := self._find(kind, name)) is not None:
             return known[1]
-        brought = (codec.brought(kind, name) for codec in self.codecs)
-        return next((make for make in brought if make is not None), None)
+        makers = (codec.find_plugin(kind, name) for codec in self.codecs)
+        return next((make for make in makers if make is not None), None)
 
     def is_array_serialiser(self, name: str) -> bool:
         """Say whether a Zarr v3 name is that of an array-to-bytes codec.

@@ -1,6 +1,4 @@
-"""Compressors that shuffle and split: HDF5's LZ4 and bitshuffle, and Blosc2.
-
-HDF5's LZ4 and bitshuffle: chunks in blocks that are compressed one by one.
+"""HDF5's LZ4 and bitshuffle, whose blocks are compressed one by one, and frames of Blosc2.
 
 - LZ4: HDF5 filter 32004; client data: block size. In Zarr ``imagecodecs_lz4h5``, as imagecodecs
   calls it.
@@ -8,19 +6,15 @@ HDF5's LZ4 and bitshuffle: chunks in blocks that are compressed one by one.
   (0 for the default), compressor (0 none, 2 LZ4, 3 zstd), level. Without a compressor it is
   ``imagecodecs_bitshuffle`` in Zarr v2, and ``numcodecs.imagecodecs_bitshuffle`` in Zarr v3, where
   the bare name means an array codec; with a compressor Zarr has only our name for it.
+- Blosc2: HDF5 filter 32026; client data: revision, version, type size, chunk size, level, shuffle,
+  compressor, and the chunk's shape where it is a b2nd array. A chunk is one contiguous frame, a
+  super-chunk or a b2nd array, which holds all that decoding needs (``README_CFRAME_FORMAT.rst`` and
+  ``README_B2ND_METALAYER.rst`` of c-blosc2). Zarr has only our name for frames.
 
-All numbers within a chunk are big-endian: its length (8 bytes), the length of its blocks (4), and
-before each block its compressed length (4). An LZ4 block as long as its decoded bytes is stored
-uncompressed ("HDF5 LZ4 filter" of The HDF Group's hdf5_plugins). Bitshuffle stores the last
+All numbers within a chunk of blocks are big-endian: its length (8 bytes), the length of its blocks
+(4), and before each block its compressed length (4). An LZ4 block as long as its decoded bytes is
+stored uncompressed ("HDF5 LZ4 filter" of The HDF Group's hdf5_plugins). Bitshuffle stores the last
 elements, fewer than eight, unshuffled at the end (``bshuf_h5filter.c`` of kiyo-masui/bitshuffle).
-
-Blosc2: each chunk is one contiguous frame, a super-chunk or a b2nd array.
-
-HDF5 filter 32026, registered with The HDF Group; client data: revision, version, type size, chunk
-size, level, shuffle, compressor, and the chunk's shape where it is a b2nd array. The frame holds
-all that decoding needs (``README_CFRAME_FORMAT.rst`` and ``README_B2ND_METALAYER.rst`` of
-c-blosc2). Zarr has no name for frames; here they are ``virtualds_blosc2_frame`` in Zarr v2 and
-``virtualds.blosc2_frame`` in Zarr v3.
 """
 
 from __future__ import annotations
@@ -28,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
 from virtualds.bounds import Buffer, check_room
-from virtualds.codecs.codec import KEY, Codec, CodecError, check_length
+from virtualds.codecs.codec import KEY, Codec, check_length
 from virtualds.codecs.libraries import (
     DECODE_ERRORS,
     LARGEST_FRAME,
@@ -72,16 +66,17 @@ DECOMPRESS: dict[str, Decompress] = {"lz4": lz4_block, "zstd": zstd}
 class Lz4Blocks(Codec):
     """Blocks of LZ4, in the container of its HDF5 filter."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_lz4h5"
-    zarr_v3_name: ClassVar[str | None] = "imagecodecs_lz4h5"
-    hdf5_filter: ClassVar[int | None] = 32004
+    zarr_v2_id = "imagecodecs_lz4h5"
+    zarr_v3_name = "imagecodecs_lz4h5"
+    hdf5_filter = 32004
+    damage = DECODE_ERRORS
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
-        size, block = _parse_header(self, view, nbytes)
+        size, block = _parse_header(view, nbytes)
         whole, rest = divmod(size, block)
         lengths = [block] * whole + [rest] * (rest > 0)
-        parts = list(_decompress_blocks(self, view, lengths, _decode_lz4_or_stored))
+        parts = list(_decompress_blocks(view, lengths, _decode_lz4_or_stored))
         # a single block needs no copy
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -101,8 +96,9 @@ class Bitshuffle(Codec):
     itemsize: int = 1
     block: int = field(default=0, metadata={KEY: "blocksize"})
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_bitshuffle"
-    hdf5_filter: ClassVar[int | None] = 32008
+    zarr_v2_id = "imagecodecs_bitshuffle"
+    hdf5_filter = 32008
+    damage = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         known = 0 < self.itemsize < LARGEST and 0 <= self.block < LARGEST
@@ -128,8 +124,7 @@ class Bitshuffle(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        check_length(self, len(data), nbytes)
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         # the last elements, fewer than eight, are not shuffled
         end = len(data) // (8 * self.itemsize) * 8 * self.itemsize
         view = memoryview(data)
@@ -152,8 +147,8 @@ class BitshuffleBlocks(Codec):
     itemsize: int
     compressor: str
 
-    zarr_v2_id: ClassVar[str] = "virtualds_bitshuffle"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_bitshuffle"
+    damage = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         if not 0 < self.itemsize < LARGEST or self.compressor not in DECOMPRESS:
@@ -162,38 +157,35 @@ class BitshuffleBlocks(Codec):
                 f"is not one of {sorted(DECOMPRESS)}; leave the variable out with drop_variables"
             )
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
-        size, block = _parse_header(self, view, nbytes)
+        size, block = _parse_header(view, nbytes)
         eight = 8 * self.itemsize
         if block % eight:
-            raise CodecError(f"bitshuffle: blocks of {block} bytes are not a multiple of {eight}")
+            raise ValueError(f"blocks of {block} bytes are not a multiple of {eight}")
         whole, rest = divmod(size // eight * eight, block)
         lengths = [block] * whole + [rest] * (rest > 0)
         tail = size % eight
         end = len(view) - tail
-        parts = list(_decompress_blocks(self, view[:end], lengths, DECOMPRESS[self.compressor]))
+        parts = list(_decompress_blocks(view[:end], lengths, DECOMPRESS[self.compressor]))
         # the blocks are joined, then unshuffled as one: two copies, but one call
         whole_blocks = _unshuffle_bits(b"".join(parts), self.itemsize, block // self.itemsize)
         return b"".join((whole_blocks, view[end:])) if tail else whole_blocks
 
 
-def _parse_header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[int, int]:
+def _parse_header(data: memoryview, nbytes: int | None) -> tuple[int, int]:
     """Return the length of a chunk, and of its blocks."""
     if len(data) < HEADER:
-        raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
+        raise ValueError(f"{len(data)} bytes hold no header of {HEADER}")
     size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
-    try:
-        check_room(size, nbytes, len(data))
-    except ValueError as error:
-        raise CodecError(f"{codec.zarr_v2_id}: {error}") from error
+    check_room(size, nbytes, len(data))
     if not block or size // block * LENGTH > len(data):
-        raise CodecError(f"{codec.zarr_v2_id}: {size} bytes in blocks of {block}")
+        raise ValueError(f"{size} bytes in blocks of {block}")
     return size, block
 
 
 def _decompress_blocks(
-    codec: Codec, data: memoryview, lengths: Sequence[int], decompress: Decompress
+    data: memoryview, lengths: Sequence[int], decompress: Decompress
 ) -> Iterator[Buffer]:
     """Yield the blocks of a chunk, decompressed to ``lengths``.
 
@@ -204,15 +196,13 @@ def _decompress_blocks(
         start = place + LENGTH
         place = start + int.from_bytes(data[place:start], "big")
         if place > len(data) or start > len(data):
-            raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes end within a block")
-        try:
-            block = decompress(data[start:place], length)
-        except DECODE_ERRORS as error:
-            raise CodecError(f"{codec.zarr_v2_id}: {error}") from error
-        check_length(codec, len(block), length)
+            raise ValueError(f"{len(data)} bytes end within a block")
+        block = decompress(data[start:place], length)
+        if len(block) != length:
+            raise ValueError(f"a block decodes to {len(block)} bytes, not {length}")
         yield block
     if place != len(data):
-        raise CodecError(f"{codec.zarr_v2_id}: {len(data) - place} bytes follow the last block")
+        raise ValueError(f"{len(data) - place} bytes follow the last block")
 
 
 def _decode_lz4_or_stored(data: memoryview, nbytes: int) -> Buffer:
@@ -236,10 +226,7 @@ def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
     size = block or max(TARGET // itemsize // 8 * 8, FEWEST)
     library = _import_imagecodecs()
     if library is not None:
-        try:
-            return bytes(library.bitshuffle_decode(data, itemsize=itemsize, blocksize=size))
-        except DECODE_ERRORS as error:
-            raise CodecError(f"bitshuffle: {error}") from error
+        return bytes(library.bitshuffle_decode(data, itemsize=itemsize, blocksize=size))
     if itemsize > 255:
         raise UnsupportedError(
             f"bitshuffle: elements of {itemsize} bytes need imagecodecs; pip install imagecodecs"
@@ -273,39 +260,29 @@ class Blosc2Frame(Codec):
 
     level: int = field(default=5, compare=False)
 
-    zarr_v2_id: ClassVar[str] = "virtualds_blosc2_frame"
-    only_virtualds: ClassVar[bool] = True
-    hdf5_filter: ClassVar[int | None] = 32026
+    zarr_v2_id = "virtualds_blosc2_frame"
+    hdf5_filter = 32026
+    damage = BLOSC2_ERRORS
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls(values[4] if len(values) > 4 else 5)
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         blosc2 = import_package("blosc2", "blosc2")
         frame = bytes(data)
-        try:
-            # without a copy: the chunk keeps the frame alive
-            chunk = blosc2.schunk_from_cframe(frame, copy=False)
-            if chunk.nchunks != 1:
-                raise CodecError(f"blosc2: {chunk.nchunks} chunks in the frame of one")
-            if "b2nd" in chunk.meta:
-                return self._decode_array(blosc2.ndarray_from_cframe(frame, copy=False), nbytes)
-            return self._decode_single(chunk, nbytes)
-        except BLOSC2_ERRORS as error:
-            raise CodecError(f"blosc2: {error}") from error
-
-    def _decode_array(self, array: Any, nbytes: int | None) -> Buffer:
-        """Decode a b2nd array, whose blocks are not in C order and may be padded."""
+        # without a copy: the chunk keeps the frame alive
+        chunk = blosc2.schunk_from_cframe(frame, copy=False)
+        if chunk.nchunks != 1:
+            raise ValueError(f"{chunk.nchunks} chunks in the frame of one")
+        if "b2nd" not in chunk.meta:
+            check_length(self, int(chunk.nbytes), nbytes)
+            single: bytes = chunk.decompress_chunk(0)
+            return single
+        # the blocks of an array are not in C order, and may be padded
+        array = blosc2.ndarray_from_cframe(frame, copy=False)
         if array.nbytes > array.schunk.nbytes:
-            raise CodecError(f"blosc2: {array.nbytes} bytes of {array.schunk.nbytes} in the frame")
+            raise ValueError(f"{array.nbytes} bytes of {array.schunk.nbytes} in the frame")
         check_length(self, int(array.nbytes), nbytes)
         out: bytes = array[...].tobytes()
-        check_length(self, len(out), nbytes)
-        return out
-
-    def _decode_single(self, chunk: Any, nbytes: int | None) -> Buffer:
-        check_length(self, int(chunk.nbytes), nbytes)
-        out: bytes = chunk.decompress_chunk(0)
-        check_length(self, len(out), nbytes)
         return out

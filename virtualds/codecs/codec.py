@@ -13,7 +13,7 @@ import numpy as np
 
 from virtualds.bounds import Buffer
 from virtualds.codecs.libraries import Bytes
-from virtualds.errors import UnsupportedError
+from virtualds.errors import UnsupportedError, VirtualdsError
 
 NO_FILTERS: dict[str, Any] = {
     "zlib": False,
@@ -39,13 +39,31 @@ NUMCODECS, OURS = "numcodecs.", "virtualds."
 KEY = "key"
 """The entry in the metadata of a field that has another name in the configuration."""
 
-FIELDS: dict[str, Callable[[Any], Any]] = {
+Json = str
+"""Any value of JSON, as text, so that a codec can be hashed."""
+
+
+def to_json(value: Any) -> Json:
+    """Return a value as text; equal values have equal texts."""
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value, sort_keys=True)
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "Any": lambda value: value,
+    "Json": to_json,
     "bool": bool,
     "int": int,
     "int | None": lambda value: None if value is None else int(value),
     "str": str,
+    "tuple[int, ...]": lambda value: tuple(map(int, value)),
 }
-"""Readers of entries of a configuration, by the types of fields."""
+"""What makes fields of entries of a configuration, by the types of fields."""
+
+WRITERS: dict[str, Callable[[Any], Any]] = {
+    "Json": json.loads,
+    **dict.fromkeys(("tuple[int, ...]", "tuple[int, int, int]"), list),
+}
+"""What makes entries of fields that JSON does not hold as they are."""
 
 Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
 """Formats that name codecs."""
@@ -83,14 +101,17 @@ class CodecError(Exception):
     """Bytes that do not decode; the reader adds the file and the chunk."""
 
 
+# ---------------------------------------------------------------------- the base class
+
+
 class Codec(ABC):
     """One step of a codec pipeline, with the parameters that decoding needs.
 
     Parameters that only matter when writing (a compression level) are kept, so that metadata can
     be written again, and are left out of comparisons.
 
-    The class variables are the codec's names. Its fields are the entries of its configuration in
-    Zarr v2; where they are not, and for the other names, a method takes the configuration.
+    A codec is a row: class variables for its names, fields for the entries of its configuration in
+    Zarr v2, and `_decode`. A codec whose configuration has another form overrides a conversion.
     """
 
     __slots__ = ()
@@ -100,8 +121,6 @@ class Codec(ABC):
     """Name in Zarr v3 besides the Zarr v2 id behind a prefix."""
     registered_name: ClassVar[str | None] = None
     """Name in the Zarr v3 registry, whose configuration `from_registry` takes."""
-    only_virtualds: ClassVar[bool] = False
-    """Whether only virtualds knows ``zarr_v2_id``."""
     hdf5_filter: ClassVar[int | None] = None
     """HDF5 filter identification value."""
     tiff_compressions: ClassVar[tuple[int, ...]] = ()
@@ -110,6 +129,8 @@ class Codec(ABC):
     """Whether Zarr v2 lists the codec among the filters even where it comes last."""
     serialises: ClassVar[bool] = False
     """Whether it is an array-to-bytes codec in Zarr v3."""
+    damage: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
+    """Errors that `_decode` raises for damaged bytes."""
 
     @classmethod
     def names(cls) -> Iterator[Name]:
@@ -125,7 +146,7 @@ class Codec(ABC):
         yield from (Name("tiff", number, cls.from_tiff) for number in cls.tiff_compressions)
 
     @classmethod
-    def brought(cls, kind: Kind, name: str | int) -> Make | None:
+    def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:
         """Return the function that makes the codec of a plugin's name, None if there is none."""
         return None
 
@@ -136,16 +157,15 @@ class Codec(ABC):
         The prefix is ``numcodecs.`` for ids of numcodecs, and ``virtualds.`` for ids that only
         virtualds knows, so that no other reader confuses them.
         """
-        if cls.only_virtualds:
-            return OURS + cls.zarr_v2_id.removeprefix(ONLY_VIRTUALDS)
-        return NUMCODECS + cls.zarr_v2_id
+        name = cls.zarr_v2_id.removeprefix(ONLY_VIRTUALDS)
+        return (NUMCODECS if name == cls.zarr_v2_id else OURS) + name
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         """Build the codec from its Zarr v2 configuration, whose entries are its fields."""
         return cls(
             **{
-                one.name: FIELDS[one.type](config[key])  # type: ignore[index]
+                one.name: READERS[one.type](config[key])  # type: ignore[index]
                 for key, one in _name_fields(cls).items()
                 if key in config or one.default is MISSING
             }
@@ -153,8 +173,12 @@ class Codec(ABC):
 
     def to_zarr_v2(self) -> dict[str, Any]:
         """Return the Zarr v2 configuration, ``id`` included."""
-        found = {key: getattr(self, one.name) for key, one in _name_fields(type(self)).items()}
-        return {"id": self.zarr_v2_id, **found}
+        entries = {"id": self.zarr_v2_id}
+        for key, one in _name_fields(type(self)).items():
+            value = getattr(self, one.name)
+            write = WRITERS.get(one.type)  # type: ignore[arg-type]
+            entries[key] = write(value) if write else value
+        return entries
 
     @classmethod
     def from_zarr_v3(
@@ -182,9 +206,15 @@ class Codec(ABC):
 
     def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
         """Return the Zarr v3 name and configuration for elements of ``itemsize`` bytes."""
-        config = self.to_zarr_v2()
-        del config["id"]
-        return {"name": self.zarr_v3_name or self.prefixed_name(), "configuration": config}
+        return {
+            "name": self.zarr_v3_name or self.prefixed_name(),
+            "configuration": self.configuration,
+        }
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """The configuration in Zarr v2 without ``id``."""
+        return {key: value for key, value in self.to_zarr_v2().items() if key != "id"}
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
         """Return the entry in a Zarr v3 codec chain, which has data type and byte order."""
@@ -209,6 +239,11 @@ class Codec(ABC):
         return self
 
     @property
+    def label(self) -> str:
+        """The name in messages."""
+        return self.zarr_v2_id
+
+    @property
     def encoding(self) -> dict[str, Any]:
         """The entries for it that xarray's netCDF backends put into ``Variable.encoding``."""
         return {}
@@ -217,7 +252,6 @@ class Codec(ABC):
         """Return the encoded length of ``nbytes``, or None where it depends on the data."""
         return None
 
-    @abstractmethod
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         """Return the decoded bytes, ``nbytes`` of them where the length is known.
 
@@ -225,6 +259,21 @@ class Codec(ABC):
         ------
         CodecError
             The bytes are damaged, or decode to another length.
+        """
+        try:
+            found = self._decode(data, nbytes)
+        except VirtualdsError:
+            raise
+        except self.damage as error:
+            raise CodecError(f"{self.label}: {error}") from error
+        check_length(self, len(found), nbytes)
+        return found
+
+    @abstractmethod
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        """Return the decoded bytes; the caller checks their length, and takes care of `damage`.
+
+        A length that the bytes themselves give is checked before memory is taken for it.
         """
 
     @property
@@ -265,11 +314,9 @@ class SelfDescribing(Codec):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        """Keep the configuration, which only encoders need."""
-        return cls(json.dumps(dict(config), sort_keys=True))
+        return cls(to_json(config))
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        """Return the configuration that was kept."""
         return dict(json.loads(self.config))
 
 
@@ -312,9 +359,8 @@ class Shaped(OfOneType):
 
     shape: tuple[int, ...]
     dtype: str
-    config: str = field(compare=False)
+    config: Json = field(compare=False, metadata={KEY: "configuration"})
 
-    only_virtualds: ClassVar[bool] = True
     serialises: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -337,12 +383,7 @@ class Shaped(OfOneType):
                 f"codec {cls.registered_name!r}: it needs chunks of one shape, on a regular grid; "
                 f"open the data with the library that wrote them"
             )
-        return cls(shape, dtype.newbyteorder("<").str, json.dumps(dict(config), sort_keys=True))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        """Return the configuration with shape and dtype."""
-        what = {"shape": list(self.shape), "dtype": self.dtype}
-        return {"id": self.zarr_v2_id, **what, "configuration": self.parameters}
+        return cls(shape, dtype.newbyteorder("<").str, to_json(config))
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
         """Return the entry with the registered name and configuration."""
@@ -357,7 +398,7 @@ class Shaped(OfOneType):
 def check_length(codec: Codec, found: int, expected: int | None) -> None:
     """Refuse a result of another length than expected."""
     if expected is not None and found != expected:
-        raise CodecError(f"{codec.zarr_v2_id}: decoded to {found} bytes, not {expected}")
+        raise CodecError(f"{codec.label}: decoded to {found} bytes, not {expected}")
 
 
 @dataclass(frozen=True)
@@ -374,12 +415,8 @@ class Unreadable(Codec):
 
     zarr_v2_id: ClassVar[str] = "unreadable"
 
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(str(config["reason"]))
-
     def to_zarr_v2(self) -> NoReturn:
         raise UnsupportedError(self.reason)
 
-    def decode(self, data: Buffer, nbytes: int | None) -> NoReturn:
+    def _decode(self, data: Buffer, nbytes: int | None) -> NoReturn:
         raise UnsupportedError(self.reason)

@@ -28,13 +28,14 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import product
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, OfOneType, check_length
+from virtualds.codecs.codec import Codec, OfOneType
+from virtualds.codecs.libraries import DECODE_ERRORS
 from virtualds.importing import import_package
 
 
@@ -50,8 +51,7 @@ class SignFlip(Codec):
 
     elementsize: int
 
-    zarr_v2_id: ClassVar[str] = "virtualds_sign_flip"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_sign_flip"
 
     def __post_init__(self) -> None:
         if self.elementsize < 1:
@@ -60,10 +60,9 @@ class SignFlip(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        check_length(self, len(data), nbytes)
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if len(data) % self.elementsize:
-            raise CodecError(f"sign_flip: {len(data)} bytes are not integers of {self.elementsize}")
+            raise ValueError(f"{len(data)} bytes are not integers of {self.elementsize}")
         out = np.array(np.frombuffer(data, np.uint8))
         out[:: self.elementsize] ^= 0x80
         return out.data
@@ -111,14 +110,13 @@ class FitsImage(OfOneType):
 
     dtype: str
 
-    zarr_v2_id: ClassVar[str] = "virtualds_fits_image"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_fits_image"
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iuf":
             raise ValueError(f"fits_image: {self.dtype} is no number")
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         fits = import_package("astropy.io.fits", "fits_image")
         # the decoders raise an error of their own, which no public module of astropy names
         decoders = import_package(DECODERS, "fits_image")
@@ -126,10 +124,8 @@ class FitsImage(OfOneType):
         try:
             values = _read_image(fits, file, np.dtype(self.dtype), nbytes)
         except (*DAMAGE, fits.VerifyError, decoders.CfitsioException) as error:
-            raise CodecError(f"fits_image: astropy: {error}") from error
-        out: memoryview = values.astype(self.dtype, copy=False).reshape(-1).view(np.uint8).data
-        check_length(self, len(out), nbytes)
-        return out
+            raise ValueError(f"astropy: {error}") from error
+        return _to_bytes(values, np.dtype(self.dtype))
 
 
 def _make_file(part: memoryview) -> BytesIO:
@@ -153,7 +149,7 @@ def _split_header(part: memoryview) -> Iterator[bytes]:
         if card == END:
             return
         yield card
-    raise CodecError("fits_image: a header has no end")
+    raise ValueError("a header has no end")
 
 
 def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | None) -> Any:
@@ -162,7 +158,7 @@ def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | No
         image = parts[1]
         shape, bits = image.shape, image.header["BITPIX"]
         if abs(bits) // 8 != dtype.itemsize or prod(shape) * dtype.itemsize != nbytes:
-            raise CodecError(f"fits_image: {shape} pixels of {bits} bits are not {nbytes} bytes")
+            raise ValueError(f"{shape} pixels of {bits} bits are not {nbytes} bytes")
         _check_streams(fits, file, image)
         return np.ascontiguousarray(image.data)
 
@@ -187,7 +183,7 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
                 continue
             for stream, pixels in zip(rows[name], tiles, strict=True):
                 if len(stream) and not check(np.asarray(stream).tobytes(), pixels):
-                    raise CodecError(f"fits_image: a stream is not one of {pixels} pixels")
+                    raise ValueError(f"a stream is not one of {pixels} pixels")
 
 
 def _check_rice(header: Mapping[str, Any]) -> None:
@@ -197,7 +193,7 @@ def _check_rice(header: Mapping[str, Any]) -> None:
     block, word = said.get("BLOCKSIZE", 32), said.get("BYTEPIX", 4)
     is_sound = type(block) is int and 0 < block <= LONGEST_BLOCK
     if not is_sound or type(word) is not int or word not in (1, 2, 4):
-        raise CodecError(f"fits_image: blocks of {block!r} pixels, and {word!r} bytes for each")
+        raise ValueError(f"blocks of {block!r} pixels, and {word!r} bytes for each")
 
 
 def _list_tiles(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -244,8 +240,8 @@ class RiceTile(OfOneType):
     block: int
     word: int
 
-    zarr_v2_id: ClassVar[str] = "virtualds_fits_rice"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_fits_rice"
+    damage = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iu" or self.word not in (1, 2, 4) or self.block < 1:
@@ -253,16 +249,13 @@ class RiceTile(OfOneType):
                 f"fits_rice: {self.dtype} in blocks of {self.block}, {self.word} bytes"
             )
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "rcomp")
         dtype = np.dtype(self.dtype)
-        count = _count_pixels(self, nbytes, dtype)
+        count = _count_pixels(nbytes, dtype)
         # single bytes are unsigned (section 10.4.1)
         word = np.dtype("u1" if self.word == 1 else f"i{self.word}")
-        try:
-            found = imagecodecs.rcomp_decode(bytes(data), (count,), word, nblock=self.block)
-        except (RuntimeError, ValueError, MemoryError, OverflowError) as error:
-            raise CodecError(f"fits_rice: {error}") from error
+        found = imagecodecs.rcomp_decode(bytes(data), (count,), word, nblock=self.block)
         return _to_bytes(found, dtype)
 
 
@@ -278,29 +271,28 @@ class PlioTile(OfOneType):
 
     dtype: str
 
-    zarr_v2_id: ClassVar[str] = "virtualds_fits_plio"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_fits_plio"
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iu":
             raise ValueError(f"fits_plio: {self.dtype} is no integer")
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
-        count = _count_pixels(self, nbytes, dtype)
+        count = _count_pixels(nbytes, dtype)
         if len(data) % 2:
-            raise CodecError(f"fits_plio: {len(data)} bytes are not words of 2")
+            raise ValueError(f"{len(data)} bytes are not words of 2")
         return _to_bytes(_draw_runs(np.frombuffer(data, ">i2").tolist(), count), dtype)
 
 
-def _count_pixels(codec: OfOneType, nbytes: int | None, dtype: np.dtype[Any]) -> int:
+def _count_pixels(nbytes: int | None, dtype: np.dtype[Any]) -> int:
     if nbytes is None or nbytes % dtype.itemsize:
-        raise CodecError(f"{codec.zarr_v2_id}: {nbytes} bytes are no number of {dtype}")
+        raise ValueError(f"{nbytes} bytes are no number of {dtype}")
     return nbytes // dtype.itemsize
 
 
 def _to_bytes(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> Buffer:
-    out: memoryview = found.astype(dtype).reshape(-1).view(np.uint8).data
+    out: memoryview = found.astype(dtype, copy=False).reshape(-1).view(np.uint8).data
     return out
 
 
@@ -315,7 +307,7 @@ def _draw_runs(words: list[int], count: int) -> npt.NDArray[np.int32]:
         if code == 1:
             # a value in two words, the low bits first
             if place >= stop:
-                raise CodecError("fits_plio: a list ends within a value")
+                raise ValueError("a list ends within a value")
             value = (words[place] << 12) + number
             place += 1
         elif code in (2, 3, 6, 7):
@@ -328,9 +320,9 @@ def _draw_runs(words: list[int], count: int) -> npt.NDArray[np.int32]:
             x += number
             out[begin:x] = value
         else:
-            raise CodecError(f"fits_plio: {code} is no instruction")
+            raise ValueError(f"{code} is no instruction")
         if x > count:
-            raise CodecError(f"fits_plio: a list goes beyond its {count} pixels")
+            raise ValueError(f"a list goes beyond its {count} pixels")
     return out
 
 
@@ -343,5 +335,5 @@ def _find_words(words: list[int]) -> tuple[int, int]:
     else:
         place, stop = 0, -1
     if not 0 <= place <= stop <= len(words):
-        raise CodecError(f"fits_plio: {len(words)} words have no header of a list")
+        raise ValueError(f"{len(words)} words have no header of a list")
     return place, stop

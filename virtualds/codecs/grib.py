@@ -12,13 +12,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, check_length
+from virtualds.codecs.codec import Codec, check_length
 from virtualds.codecs.images import SIZE_OF_JPEG2000
 from virtualds.importing import import_eccodes
 
@@ -236,36 +236,34 @@ class GribMessage(Codec):
         The number of the field among those of its message, from 0.
     """
 
-    zarr_v2_id: ClassVar[str] = "virtualds_grib"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_grib"
     field: int = 0
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, **({"field": self.field} if self.field else {})}
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         eccodes = import_eccodes("grib")
         # ecCodes searches a message for its end
         if bytes(data[:4]) != b"GRIB" or bytes(data[-4:]) != b"7777":
-            raise CodecError(f"grib: {len(data)} bytes are not a message from GRIB to 7777")
+            raise ValueError(f"{len(data)} bytes are not a message from GRIB to 7777")
         message = _select(data, self.field, None if nbytes is None else nbytes // 4)
         with _lock_eccodes():
             try:
                 handle = eccodes.codes_new_from_message(message)
-            except (eccodes.CodesInternalError, ValueError) as error:
-                raise CodecError(f"grib: {error}") from error
+            except eccodes.CodesInternalError as error:
+                raise ValueError(str(error)) from error
             try:
                 check_length(self, 4 * eccodes.codes_get_size(handle, "values"), nbytes)
                 eccodes.codes_set(handle, "missingValue", ECCODES_MISSING)
                 values = _read_in_order(handle, eccodes)
-            except (eccodes.CodesInternalError, ValueError, MemoryError) as error:
-                raise CodecError(f"grib: {error}") from error
+            except (eccodes.CodesInternalError, MemoryError) as error:
+                raise ValueError(str(error)) from error
             finally:
                 eccodes.codes_release(handle)
         with np.errstate(over="ignore"):
             found = np.asarray(values).astype("<f4")
         found[found == np.float32(ECCODES_MISSING)] = np.nan
-        check_length(self, found.nbytes, nbytes)
         return found.view(np.uint8).data
 
 
@@ -274,15 +272,12 @@ def _select(data: Buffer, number: int, points: int | None) -> bytes:
 
     ecCodes might end the process for it.
     """
-    try:
-        if data[7] == 2:
-            message = select_field(memoryview(data), number)
-            check_second_edition(memoryview(message), points)
-            return bytes(message)
-        if data[7] == 1:
-            check_first_edition(bytes(data))
-    except ContradictionError as error:
-        raise CodecError(f"grib: {error}") from error
+    if data[7] == 2:
+        message = select_field(memoryview(data), number)
+        check_second_edition(memoryview(message), points)
+        return bytes(message)
+    if data[7] == 1:
+        check_first_edition(bytes(data))
     return bytes(data)
 
 

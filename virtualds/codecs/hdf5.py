@@ -1,47 +1,37 @@
 """The filters of HDF5 that Zarr has none of its own for: shuffle, LZF, szip, nbit, scaleoffset.
 
-Byte shuffle: the first bytes of all elements, then the second bytes, and so on.
-
-Zarr v2 ``{"id": "shuffle", "elementsize": 4}``; Zarr v3 ``numcodecs.shuffle``; HDF5 filter 2,
-"shuffle", whose client data is the element size (HDF5 file format, IV.A.2.l).
-
-LZF, the compressor that h5py brings.
-
-HDF5 filter 32000, registered with The HDF Group by h5py; client data: revision of the filter,
-version of LibLZF, bytes of a chunk. In Zarr it is imagecodecs' ``imagecodecs_lzf``, without
-imagecodecs' header.
-
-Szip: the entropy coder of CCSDS 121.0-B, as HDF5 uses it.
-
-HDF5 filter 4, "szip"; client data: options mask, pixels per block, bits per pixel, pixels per
-scanline (HDF5 file format, IV.A.2.l). A chunk begins with its decoded length, four bytes. In Zarr
-it is imagecodecs' ``imagecodecs_szip``.
-
-HDF5's filters nbit and scaleoffset: numbers with fewer bits than their type.
-
+- shuffle: the first bytes of all elements, then the second bytes, and so on. Zarr v2
+  ``{"id": "shuffle", "elementsize": 4}``; Zarr v3 ``numcodecs.shuffle``; HDF5 filter 2; client
+  data: element size.
+- LZF, the compressor that h5py brings: HDF5 filter 32000; client data: revision of the filter,
+  version of LibLZF, bytes of a chunk. In Zarr it is imagecodecs' ``imagecodecs_lzf``, without
+  imagecodecs' header.
+- szip, the entropy coder of CCSDS 121.0-B: HDF5 filter 4; client data: options mask, pixels per
+  block, bits per pixel, pixels per scanline. A chunk begins with its decoded length, four bytes. In
+  Zarr it is imagecodecs' ``imagecodecs_szip``.
 - nbit: HDF5 filter 5; client data: number of values, flag "nothing to pack", elements in a chunk,
   class, then for an atomic type size, byte order, precision, offset.
 - scaleoffset: HDF5 filter 6; client data: scale type, scale factor, elements in a chunk, class,
   size, sign, byte order, flag "has a fill value", fill value in words of 32 bits, lowest first.
 
-The HDF5 file format, IV.A.2.l, names both; ``H5Znbit.c`` and ``H5Zscaleoffset.c`` define them: the
-bits of the elements in order, most significant first, without a gap. Zarr has no name for either;
-here they are ``virtualds_nbit`` and ``virtualds_scaleoffset`` in Zarr v2, with a dot in Zarr v3.
+The HDF5 file format, IV.A.2.l, names the filters below 256; ``H5Znbit.c`` and ``H5Zscaleoffset.c``
+define the last two: the bits of the elements in order, most significant first, without a gap. Zarr
+has only our names for them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer, check_room
-from virtualds.codecs.codec import KEY, Codec, CodecError, check_length
+from virtualds.codecs.codec import KEY, Codec, check_length
 from virtualds.codecs.libraries import LARGEST_FRAME, STORED_BYTES, Bytes, unshuffle_stored
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
@@ -67,9 +57,9 @@ class Shuffle(Codec):
 
     itemsize: int = field(default=4, metadata={KEY: "elementsize"})
 
-    zarr_v2_id: ClassVar[str] = "shuffle"
-    hdf5_filter: ClassVar[int | None] = 2
-    is_filter: ClassVar[bool] = True
+    zarr_v2_id = "shuffle"
+    hdf5_filter = 2
+    is_filter = True
 
     def __post_init__(self) -> None:
         if self.itemsize < 1:
@@ -93,7 +83,7 @@ class Shuffle(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if self.itemsize == 1:
             return data
         out = np.empty(len(data), np.uint8)
@@ -156,9 +146,10 @@ MOST = 140
 class Lzf(Codec):
     """An LZF stream, which does not hold its decoded length."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_lzf"
-    zarr_v3_name: ClassVar[str | None] = "imagecodecs_lzf"
-    hdf5_filter: ClassVar[int | None] = 32000
+    zarr_v2_id = "imagecodecs_lzf"
+    zarr_v3_name = "imagecodecs_lzf"
+    hdf5_filter = 32000
+    damage = (RuntimeError, ValueError)
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -174,25 +165,18 @@ class Lzf(Codec):
         return cls()
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "header": False}
+        return {**super().to_zarr_v2(), "header": False}
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "lzf")
         if not len(data):
             # the decoder reads the first byte before it checks the length
-            raise CodecError("lzf: there are no bytes")
+            raise ValueError("there are no bytes")
         room = MOST * len(data) if nbytes is None else nbytes
-        try:
-            out = imagecodecs.lzf_decode(data, header=False, out=room)
-        except (RuntimeError, ValueError) as error:
-            raise CodecError(f"lzf: {error}") from error
-        check_length(self, len(out), nbytes)
-        return bytes(out)
+        return bytes(imagecodecs.lzf_decode(data, header=False, out=room))
 
 
 # ---------------------------------------------------------------------- szip
-
-PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
 
 SZIP_HEADER = 4
 """Bytes of the decoded length before a stream."""
@@ -216,9 +200,10 @@ class Szip(Codec):
     bits_per_pixel: int
     pixels_per_scanline: int
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_szip"
-    zarr_v3_name: ClassVar[str | None] = "imagecodecs_szip"
-    hdf5_filter: ClassVar[int | None] = 4
+    zarr_v2_id = "imagecodecs_szip"
+    zarr_v3_name = "imagecodecs_szip"
+    hdf5_filter = 4
+    damage = (OverflowError, RuntimeError, ValueError)
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -227,45 +212,40 @@ class Szip(Codec):
                 f"{cls.zarr_v2_id}: chunks that do not begin with their decoded length are not "
                 f"decoded; open the data with zarr-python and imagecodecs"
             )
-        return cls(*(int(config[name]) for name in PARAMETERS))
+        return super().from_zarr_v2(config)
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls(*values)
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        parameters = {name: getattr(self, name) for name in PARAMETERS}
-        return {"id": self.zarr_v2_id, "header": True, **parameters}
+        return {"id": self.zarr_v2_id, "header": True} | super().to_zarr_v2()
 
     @property
     def encoding(self) -> dict[str, Any]:
         coding = "nn" if self.options_mask & NEAREST_NEIGHBOUR else "ec"
         return {"szip": {"coding": coding, "pixels_per_block": self.pixels_per_block}}
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         # the header holds the decoded length (H5Zszip.c)
         size = int.from_bytes(data[:SZIP_HEADER], "little")
         stream = bytes(data[SZIP_HEADER:])
-        try:
-            check_room(size, nbytes, len(data))
-            if 0 < self.pixels_per_scanline <= LONGEST_SCANLINE and self._spare:
-                return self._decode_padded(stream, size)
-            return self._decode(stream, size, self)
-        except (OverflowError, RuntimeError, ValueError) as error:
-            raise CodecError(f"szip: {error}") from error
+        check_room(size, nbytes, len(data))
+        if 0 < self.pixels_per_scanline <= LONGEST_SCANLINE and self._padding:
+            return self._decode_padded(stream, size)
+        return self._decode_plain(stream, size, self)
 
     @property
-    def _spare(self) -> int:
+    def _padding(self) -> int:
         """Pixels that the encoder adds to each scanline, to fill whole blocks."""
         block = self.pixels_per_block
         return -self.pixels_per_scanline % block if 0 < block <= LARGEST_BLOCK else 0
 
-    def _decode(self, stream: bytes, size: int, coded: Szip) -> memoryview:
+    def _decode_plain(self, stream: bytes, size: int, coded: Szip) -> memoryview:
         """Decode ``size`` bytes of a stream that was coded with these parameters."""
         imagecodecs = import_package("imagecodecs", "szip")
-        parameters = {name: getattr(coded, name) for name in PARAMETERS}
         room = np.empty(size, np.uint8)
-        found = imagecodecs.szip_decode(stream, header=False, out=room, **parameters)
+        found = imagecodecs.szip_decode(stream, header=False, out=room, **asdict(coded))
         # where the stream ends early, the rest of the memory is not written
         check_length(self, len(found), size)
         return room.data
@@ -280,10 +260,10 @@ class Szip(Codec):
         # libaec codes numbers of 32 and 64 bits as bytes: first all first bytes, then all second
         planes = bits // 8 if bits in (32, 64) else 1
         width = 1 if planes > 1 or bits <= 8 else 2 if bits <= 16 else 4
-        length = self.pixels_per_scanline + self._spare
+        length = self.pixels_per_scanline + self._padding
         coded = replace(self, bits_per_pixel=8 if planes > 1 else bits, pixels_per_scanline=length)
         lines = -(-size // (self.pixels_per_scanline * width))
-        whole = np.frombuffer(self._decode(stream, lines * length * width, coded), np.uint8)
+        whole = np.frombuffer(self._decode_plain(stream, lines * length * width, coded), np.uint8)
         cut = whole.reshape(lines, length * width)[:, : self.pixels_per_scanline * width]
         found = cut.reshape(-1)[:size]
         out: memoryview = found.reshape(planes, -1).T.reshape(-1).data
@@ -339,9 +319,8 @@ class Nbit(Codec):
     offset: int
     elements: int
 
-    zarr_v2_id: ClassVar[str] = "virtualds_nbit"
-    only_virtualds: ClassVar[bool] = True
-    hdf5_filter: ClassVar[int | None] = 5
+    zarr_v2_id = "virtualds_nbit"
+    hdf5_filter = 5
 
     def __post_init__(self) -> None:
         dtype = np.dtype(self.dtype)
@@ -373,9 +352,8 @@ class Nbit(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes if self._as_they_are else None
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if self._as_they_are:
-            check_length(self, len(data), nbytes)
             return data
         dtype = np.dtype(self.dtype)
         check_length(self, self.elements * dtype.itemsize, nbytes)
@@ -406,9 +384,8 @@ class ScaleOffset(Codec):
     elements: int
     fill: int | None
 
-    zarr_v2_id: ClassVar[str] = "virtualds_scaleoffset"
-    only_virtualds: ClassVar[bool] = True
-    hdf5_filter: ClassVar[int | None] = 6
+    zarr_v2_id = "virtualds_scaleoffset"
+    hdf5_filter = 6
 
     def __post_init__(self) -> None:
         kind = np.dtype(self.dtype)
@@ -429,7 +406,7 @@ class ScaleOffset(Codec):
         fill = (values[8] | values[9] << 32) % (1 << 8 * values[4]) if values[7] else None
         return cls(f"{'<>'[values[6]]}{_kind_of(values)}{values[4]}", factor, values[2], fill)
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
         size = self.elements * dtype.itemsize
         check_length(self, size, nbytes)
@@ -450,11 +427,10 @@ class ScaleOffset(Codec):
     def _read_header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
         """Return the bits per element, and the bits of the minimum as an array of one."""
         if len(data) < NBIT_HEADER:
-            found = len(data)
-            raise CodecError(f"{self.zarr_v2_id}: {found} bytes hold no header of {NBIT_HEADER}")
+            raise ValueError(f"{len(data)} bytes hold no header of {NBIT_HEADER}")
         bits = int.from_bytes(data[:4], "little")
         if bits > 8 * itemsize:
-            raise CodecError(f"{self.zarr_v2_id}: {bits} bits for elements of {itemsize} bytes")
+            raise ValueError(f"{bits} bits for elements of {itemsize} bytes")
         least = bytes(data[5 : 5 + min(data[4], 8)]).ljust(8, b"\0")
         return bits, np.frombuffer(least[:itemsize], f"<u{itemsize}").astype(f"u{itemsize}")
 
@@ -497,7 +473,7 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
 
     Raises
     ------
-    CodecError
+    ValueError
         The stream is too short.
 
     Examples
@@ -507,7 +483,7 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     """
     size = -(-count * bits // 8)
     if len(data) < size:
-        raise CodecError(f"{len(data)} bytes hold no {count} numbers of {bits} bits")
+        raise ValueError(f"{len(data)} bytes hold no {count} numbers of {bits} bits")
     rows = -(-count // 8)
     stream = np.zeros(rows * bits + WORD, np.uint8)
     stream[:size] = np.frombuffer(data, np.uint8, size)
@@ -534,7 +510,7 @@ def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> Non
 def _read_full_width(data: Buffer, count: int, itemsize: int) -> Unsigned:
     """Return numbers that take all of their bits, which HDF5 stores little-endian."""
     if len(data) < count * itemsize:
-        raise CodecError(f"{len(data)} bytes hold no {count} numbers of {itemsize} bytes")
+        raise ValueError(f"{len(data)} bytes hold no {count} numbers of {itemsize} bytes")
     return np.frombuffer(data, f"<u{itemsize}", count)
 
 

@@ -1,25 +1,19 @@
-"""Codecs of images: those of imagecodecs, JPEG, JPEG-LS and JPEG XL.
+"""Codecs of images, one for each chunk, tile or strip: JPEG, JPEG-LS, JPEG XL, and others.
 
-JPEG and JPEG-LS images.
+- JPEG (ITU-T T.81; in TIFF, with tables in its header: TIFF Technical Note 2): in Zarr v2
+  imagecodecs' ``imagecodecs_jpeg``. Zarr v3 ``jpeg``, registered in zarr-extensions, is one image
+  per chunk; its Zarr v2 id is ``virtualds_jpeg``, since ``imagecodecs_jpeg`` may have any shape.
+- JPEG-LS (ITU-T T.87): HDF5 filter 32018, and ``imagecodecs_jpegls`` in Zarr v2.
+- JPEG XL: Zarr v3 ``jpegxl``, registered in zarr-extensions: a chunk is one image, whose frames,
+  lines, samples of a line, and channels are its axes, without axes of one frame or one channel. Its
+  Zarr v2 id is ``virtualds_jpegxl``.
+- WebP, PNG, JPEG 2000, JPEG XL and LERC with the names and configurations of imagecodecs. Decoded
+  numbers have the byte order of the machine, as other readers of these names return them.
 
-JPEG streams: ITU-T T.81; in TIFF, with tables in its header: TIFF Technical Note 2. Their Zarr v2
-id is imagecodecs' ``imagecodecs_jpeg``. Zarr v3 ``jpeg``, registered in zarr-extensions, is one
-image per chunk; its Zarr v2 id is ``virtualds_jpeg``, since ``imagecodecs_jpeg`` may have any
-shape. JPEG-LS (ITU-T T.87) is HDF5 filter 32018, and ``imagecodecs_jpegls`` in Zarr v2.
-
-JPEG XL images of integers or floats, of one or more frames.
-
-Zarr v3 ``jpegxl``, registered in zarr-extensions: a chunk is one image, whose frames, lines,
-samples of a line, and channels are its axes, without axes of one frame or one channel. Its Zarr v2
-id is ``virtualds_jpegxl``. The decoder does not know the expected shape and dtype, so the headers
-are read here (ISO/IEC 18181-1, annex D; boxes around them: ISO/IEC 18181-2).
-
-Images of imagecodecs, one for each tile or strip: WebP, PNG, JPEG 2000, JPEG XL and LERC.
-
-In Zarr they have the names and configurations of imagecodecs. Decoded numbers have the byte order
-of the machine, as other readers of these names return them. Sizes in headers are checked before a
-decoder allocates memory for them: RFC 2083, 11.2.1 (PNG); RFC 9649, 2.4 to 2.7 (WebP); ITU-T T.800,
-A.5.1 (JPEG 2000); `virtualds.codecs.images` (JPEG XL); the second version of LERC ("Lerc2 ").
+No decoder knows the expected shape and dtype, so sizes in headers are checked here before memory is
+taken for them: RFC 2083, 11.2.1 (PNG); RFC 9649, 2.4 to 2.7 (WebP); ITU-T T.800, A.5.1 (JPEG 2000);
+ISO/IEC 18181-1, annex D, and 18181-2 for the boxes around it (JPEG XL); the second version of LERC
+("Lerc2 ").
 """
 
 from __future__ import annotations
@@ -37,7 +31,8 @@ import numpy as np
 import zstandard
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, SelfDescribing, Shaped, check_length
+from virtualds.codecs.codec import Codec, SelfDescribing, Shaped, check_length
+from virtualds.codecs.libraries import DECODE_ERRORS
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 
@@ -104,8 +99,9 @@ class Jpeg(Codec):
     stored: int | str | None = None
     shown: int | str | None = None
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_jpeg"
-    tiff_compressions: ClassVar[tuple[int, ...]] = (7,)
+    zarr_v2_id = "imagecodecs_jpeg"
+    tiff_compressions = (7,)
+    damage = DECODE_ERRORS
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -137,29 +133,21 @@ class Jpeg(Codec):
 
     def to_zarr_v2(self) -> dict[str, Any]:
         tables = None if self.tables is None else base64.b64encode(self.tables).decode()
-        return {
-            "id": self.zarr_v2_id,
-            "tables": tables,
-            "colorspace_jpeg": self.stored,
-            "colorspace_data": self.shown,
-        }
+        colours = {"colorspace_jpeg": self.stored, "colorspace_data": self.shown}
+        return {"id": self.zarr_v2_id, "tables": tables, **colours}
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpeg")
         # a damaged header would make the decoder allocate memory for another image
         head = parse_jpeg_header(memoryview(data))
         pixels = head.lines * head.samples
         most = 4 if head.bits <= 8 else 8
         if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= most):
-            raise CodecError(f"jpeg: an image of {pixels} pixels, not of {nbytes} bytes")
+            raise ValueError(f"an image of {pixels} pixels, not of {nbytes} bytes")
         _check_whole(data)
-        try:
-            out: bytes = imagecodecs.jpeg8_decode(
-                bytes(data), tables=self.tables, colorspace=self.stored, outcolorspace=self.shown
-            ).tobytes()
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"jpeg: {error}") from error
-        check_length(self, len(out), nbytes)
+        out: bytes = imagecodecs.jpeg8_decode(
+            bytes(data), tables=self.tables, colorspace=self.stored, outcolorspace=self.shown
+        ).tobytes()
         return out
 
 
@@ -172,8 +160,9 @@ def _is_colours(value: Any) -> bool:
 class JpegChunk(Shaped):
     """A chunk of bytes as one JPEG image, grey or of three components."""
 
-    zarr_v2_id: ClassVar[str] = "virtualds_jpeg"
-    registered_name: ClassVar[str | None] = "jpeg"
+    zarr_v2_id = "virtualds_jpeg"
+    registered_name = "jpeg"
+    damage = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,22 +181,19 @@ class JpegChunk(Shaped):
     def _components(self) -> int:
         return self.shape[2] if len(self.shape) == 3 else 1
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpeg")
         head = parse_jpeg_header(memoryview(data))
         found, expected = head[:4], (*self.shape[:2], self._components, 8)
         if found != expected:
-            raise CodecError(
-                f"jpeg: an image of {found} lines, samples, components and bits, not {expected}"
+            raise ValueError(
+                f"an image of {found} lines, samples, components and bits, not {expected}"
             )
         _check_whole(bytes(memoryview(data)[-2:]))
         colours = TRANSFORMS.get(head.transform) if self._components == 3 else None
-        try:
-            out: bytes = imagecodecs.jpeg8_decode(
-                bytes(data), colorspace=colours, outcolorspace=colours and "rgb"
-            ).tobytes()
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"jpeg: {error}") from error
+        out: bytes = imagecodecs.jpeg8_decode(
+            bytes(data), colorspace=colours, outcolorspace=colours and "rgb"
+        ).tobytes()
         check_length(self, len(out), prod(self.shape) if nbytes is None else nbytes)
         return out
 
@@ -218,7 +204,7 @@ def _check_whole(data: Buffer) -> None:
     The data of an image hold no end marker (ITU-T T.81, B.1.1.5).
     """
     if END not in bytes(data):
-        raise CodecError("jpeg: the image has no end")
+        raise ValueError("the image has no end")
 
 
 def _check_quality(quality: Any) -> None:
@@ -260,7 +246,7 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
 
     Raises
     ------
-    CodecError
+    ValueError
         There is no frame header, or its image has no pixels.
     """
     transform = -1
@@ -274,7 +260,7 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
             if not lines * samples:
                 break
             return JpegHeader(lines, samples, data[place + 9], data[place + 4], transform)
-    raise CodecError(f"jpeg: {len(data)} bytes hold no frame header")
+    raise ValueError(f"{len(data)} bytes hold no frame header")
 
 
 def _find_segments(data: memoryview) -> Iterator[tuple[int, int]]:
@@ -295,8 +281,9 @@ def _find_segments(data: memoryview) -> Iterator[tuple[int, int]]:
 class JpegLs(Codec):
     """One JPEG-LS image of one component."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_jpegls"
-    hdf5_filter: ClassVar[int | None] = 32018
+    zarr_v2_id = "imagecodecs_jpegls"
+    hdf5_filter = 32018
+    damage = DECODE_ERRORS
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -307,18 +294,14 @@ class JpegLs(Codec):
             )
         return cls()
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpegls")
         # a damaged header would make the decoder allocate memory for another image
         check_length(self, _count_image_bytes(memoryview(data)), nbytes)
         if JPEGLS_END not in bytes(data):
             # CharLS would read beyond the bytes
-            raise CodecError("jpegls: the image has no end")
-        try:
-            out: bytes = imagecodecs.jpegls_decode(bytes(data)).tobytes()
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"jpegls: {error}") from error
-        check_length(self, len(out), nbytes)
+            raise ValueError("the image has no end")
+        out: bytes = imagecodecs.jpegls_decode(bytes(data)).tobytes()
         return out
 
 
@@ -333,11 +316,11 @@ def _count_image_bytes(data: memoryview) -> int:
             )
             size = lines * samples * components * (1 if bits <= 8 else 2)
             if size > MOST * len(data):
-                raise CodecError(f"jpegls: {size} bytes of an image out of {len(data)}")
+                raise ValueError(f"{size} bytes of an image out of {len(data)}")
             return size
         # other segments hold their length, which counts its own two bytes
         place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
-    raise CodecError(f"jpegls: {len(data)} bytes hold no frame header")
+    raise ValueError(f"{len(data)} bytes hold no frame header")
 
 
 # ---------------------------------------------------------------------- jpegxl
@@ -397,8 +380,9 @@ class JpegXlHeader(NamedTuple):
 class JpegXlChunk(Shaped):
     """A chunk as one JPEG XL image, whose header holds all that decoding needs."""
 
-    zarr_v2_id: ClassVar[str] = "virtualds_jpegxl"
-    registered_name: ClassVar[str | None] = "jpegxl"
+    zarr_v2_id = "virtualds_jpegxl"
+    registered_name = "jpegxl"
+    damage = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -422,24 +406,19 @@ class JpegXlChunk(Shaped):
         """The length of the axis of frames, if there is one."""
         return self.shape[: len(self.shape) - len(self._channels) - 2]
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpegxl")
         stream = bytes(data)
         head = parse_jpegxl_header(stream)
         self._check(head)
-        try:
-            found: Any = imagecodecs.jpegxl_decode(stream, keeporientation=True)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"jpegxl: {error}") from error
+        found: Any = imagecodecs.jpegxl_decode(stream, keeporientation=True)
         if found.shape != self.shape:
-            raise CodecError(f"jpegxl: an image of {found.shape}, not {self.shape}")
+            raise ValueError(f"an image of {found.shape}, not {self.shape}")
         if head.bits < 8 * found.itemsize and int(found.max()) >> head.bits:
-            raise CodecError(
-                f"jpegxl: the decoder spreads numbers of {head.bits} bits; install a newer "
-                f"imagecodecs"
+            raise ValueError(
+                f"the decoder spreads numbers of {head.bits} bits; install a newer imagecodecs"
             )
         out: bytes = found.astype(self.dtype, casting="safe", copy=False).tobytes()
-        check_length(self, len(out), nbytes)
         return out
 
     def _check(self, head: JpegXlHeader) -> None:
@@ -448,14 +427,14 @@ class JpegXlChunk(Shaped):
         found, expected = head[:2], self.shape[first : first + 2]
         extra = EXTRA[prod(self._channels)]
         if found != expected or head.extra != extra or (self._frames and not head.frames):
-            raise CodecError(
-                f"jpegxl: an image of {found} pixels, {head.extra} channels besides colours and "
+            raise ValueError(
+                f"an image of {found} pixels, {head.extra} channels besides colours and "
                 f"{'several frames' if head.frames else 'one frame'}, not of {self.shape}"
             )
         bits, exponent = 8 * np.dtype(self.dtype).itemsize, EXPONENTS[self.dtype]
         if head.exponent != exponent or head.bits > bits or (exponent and head.bits != bits):
-            raise CodecError(
-                f"jpegxl: numbers of {head.bits} bits, {head.exponent} of them of an exponent, "
+            raise ValueError(
+                f"numbers of {head.bits} bits, {head.exponent} of them of an exponent, "
                 f"not of {self.dtype}"
             )
 
@@ -471,7 +450,7 @@ class _Bits:
 
     def take(self, count: int) -> int:
         if count > self._left:
-            raise CodecError("jpegxl: the headers of the image have no end")
+            raise ValueError("the headers of the image have no end")
         found = self._bits & (1 << count) - 1
         self._bits >>= count
         self._left -= count
@@ -488,7 +467,7 @@ def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
 
     Raises
     ------
-    CodecError
+    ValueError
         The bytes are no image, or are cut off.
     """
     bits = _Bits(_find_codestream(data)[len(JPEGXL_BARE) :])
@@ -521,7 +500,7 @@ def _find_codestream(data: bytes) -> bytes:
         if length and length < 8:
             break
     if data[:2] != JPEGXL_BARE:
-        raise CodecError(f"jpegxl: {len(data)} bytes hold no image")
+        raise ValueError(f"{len(data)} bytes hold no image")
     return data[:HEADERS]
 
 
@@ -546,7 +525,7 @@ def _is_animated(bits: _Bits) -> bool:
     if bits.take(1):
         _read_size(bits)
     if bits.take(1):
-        raise CodecError("jpegxl: an image with a preview is not decoded")
+        raise ValueError("an image with a preview is not decoded")
     if not bits.take(1):
         return False
     for ways in (*TICKS, LOOPS):
@@ -568,6 +547,7 @@ LERC, ZSTD, HEADER = b"Lerc2 ", b"\x28\xb5\x2f\xfd", 64
 class Image(SelfDescribing):
     """The base class of images."""
 
+    damage = DECODE_ERRORS
     options: ClassVar[tuple[str, ...]] = ()
     """Keys of the configuration that decoding takes."""
 
@@ -576,29 +556,21 @@ class Image(SelfDescribing):
     def count_pixels(data: bytes) -> int:
         """Return lines times samples of a line, from the header."""
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
         imagecodecs = import_package("imagecodecs", name)
         stream = bytes(data)
-        self._check_pixels(name, stream, nbytes)
-        config = self.to_zarr_v2()
-        how = {key: config[key] for key in self.options if key in config}
-        try:
-            found: Any = getattr(imagecodecs, f"{name}_decode")(stream, **how)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"{name}: {error}") from error
-        out: bytes = found.tobytes()
-        check_length(self, len(out), nbytes)
-        return out
-
-    def _check_pixels(self, name: str, stream: bytes, nbytes: int | None) -> None:
-        """Refuse an image of another size, before memory is allocated for it."""
+        # before memory is taken for an image of another size
         try:
             pixels = type(self).count_pixels(stream)
         except (struct.error, IndexError) as error:
-            raise CodecError(f"{name}: {len(stream)} bytes hold no header") from error
+            raise ValueError(f"{len(stream)} bytes hold no header") from error
         if nbytes is not None and (not 0 < pixels <= nbytes or nbytes % pixels):
-            raise CodecError(f"{name}: an image of {pixels} pixels, not of {nbytes} bytes")
+            raise ValueError(f"an image of {pixels} pixels, not of {nbytes} bytes")
+        config = self.to_zarr_v2()
+        how = {key: config[key] for key in self.options if key in config}
+        out: bytes = getattr(imagecodecs, f"{name}_decode")(stream, **how).tobytes()
+        return out
 
 
 def _count_png(data: bytes) -> int:
@@ -649,15 +621,15 @@ def _begin_decoding(data: bytes) -> bytes:
                 return bytes(stream.read(HEADER))
         return zlib.decompressobj().decompress(data, HEADER)
     except (zlib.error, zstandard.ZstdError) as error:
-        raise CodecError(f"lerc: {error}") from error
+        raise ValueError(f"{error}") from error
 
 
 class Webp(Image):
     """WebP of three or four samples."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_webp"
-    tiff_compressions: ClassVar[tuple[int, ...]] = (50001, 34927)
-    options: ClassVar[tuple[str, ...]] = ("hasalpha",)
+    zarr_v2_id = "imagecodecs_webp"
+    tiff_compressions = (50001, 34927)
+    options = ("hasalpha",)
     count_pixels = staticmethod(_count_webp)
 
     @classmethod
@@ -670,30 +642,30 @@ class Webp(Image):
 class Png(Image):
     """PNG."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_png"
-    tiff_compressions: ClassVar[tuple[int, ...]] = (34933,)
+    zarr_v2_id = "imagecodecs_png"
+    tiff_compressions = (34933,)
     count_pixels = staticmethod(_count_png)
 
 
 class Jpeg2000(Image):
     """JPEG 2000, as a codestream or a file."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_jpeg2k"
-    tiff_compressions: ClassVar[tuple[int, ...]] = (33003, 33004, 33005, 34712)
+    zarr_v2_id = "imagecodecs_jpeg2k"
+    tiff_compressions = (33003, 33004, 33005, 34712)
     count_pixels = staticmethod(_count_jpeg2000)
 
 
 class JpegXl(Image):
     """JPEG XL."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_jpegxl"
-    tiff_compressions: ClassVar[tuple[int, ...]] = (50002, 52546)
+    zarr_v2_id = "imagecodecs_jpegxl"
+    tiff_compressions = (50002, 52546)
     count_pixels = staticmethod(_count_jpegxl)
 
 
 class Lerc(Image):
     """LERC, which may be compressed once more."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_lerc"
-    tiff_compressions: ClassVar[tuple[int, ...]] = (34887,)
+    zarr_v2_id = "imagecodecs_lerc"
+    tiff_compressions = (34887,)
     count_pixels = staticmethod(_count_lerc)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import zstandard
 
 from virtualds.bounds import PIECE, Buffer, check_room, decode_streams, limit_decoded_size
 
@@ -54,48 +55,37 @@ def zstd(data: Buffer, nbytes: int | None) -> Buffer:
     numcodecs makes a context for every call, which takes longer than a chunk of 100 KB; zstandard
     keeps one for each thread. Data that zstandard does not decode to ``nbytes`` go to numcodecs.
     """
-    library = _import_zstandard()
-    if library is not None and nbytes:
+    # no memory is taken for a damaged length
+    if nbytes and _find_zstd_size(data) in (-1, nbytes):
         try:
-            # no memory is taken for a damaged length
-            if library.frame_content_size(data) in (-1, nbytes):
-                found: bytes = _get_decompressor(library).decompress(
-                    data, max_output_size=nbytes, allow_extra_data=False
-                )
-                if len(found) == nbytes:
-                    return found
-        except library.ZstdError:
+            found: bytes = _get_decompressor().decompress(
+                data, max_output_size=nbytes, allow_extra_data=False
+            )
+            if len(found) == nbytes:
+                return found
+        except zstandard.ZstdError:
+            # there may be several frames
             pass
-    if library is not None:
-        _check_end(library, data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
+    _check_end(data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
     return _import_numcodecs_zstd()(data)
 
 
-def _check_end(library: Any, data: Buffer, most: int) -> None:
+def _check_end(data: Buffer, most: int) -> None:
     """Refuse zstd frames that decode to more than ``most`` bytes, holding few of them at a time."""
     try:
-        with library.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
             while part := stream.read(PIECE):
                 most -= len(part)
                 if most < 0:
                     raise ValueError("decoded to more bytes than expected")
-    except library.ZstdError:
+    except zstandard.ZstdError:
         # numcodecs raises the error
         return
 
 
-@cache
-def _import_zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError:
-        return None
-    return zstandard
-
-
 def zstd_into(data: Buffer, out: Bytes) -> None:
     """Decode zstd frames into contiguous memory that they fill."""
-    if out.size >= CONTEXT_BYTES and _has_zstd_size(data, out.size):
+    if out.size >= CONTEXT_BYTES and _find_zstd_size(data) == out.size:
         _import_numcodecs_zstd()(data, out)
         return
     found = zstd(data, out.size)
@@ -104,24 +94,21 @@ def zstd_into(data: Buffer, out: Bytes) -> None:
     out[:] = np.frombuffer(found, np.uint8)
 
 
-def _has_zstd_size(data: Buffer, nbytes: int) -> bool:
-    """Say whether the header of the first frame gives this decoded length."""
-    library = _import_zstandard()
-    if library is None:
-        return False
+def _find_zstd_size(data: Buffer) -> int | None:
+    """Return the decoded length of the first frame: -1 if it has none, None if it is no frame."""
     try:
-        return bool(library.frame_content_size(data) == nbytes)
-    except library.ZstdError:
-        return False
+        return int(zstandard.frame_content_size(data))
+    except zstandard.ZstdError:
+        return None
 
 
-def _get_decompressor(library: Any) -> Any:
+def _get_decompressor() -> zstandard.ZstdDecompressor:
     """Return the decompressor of this thread: no two threads may use one."""
     try:
-        return _threads.zstd
+        found: zstandard.ZstdDecompressor = _threads.zstd
     except AttributeError:
-        _threads.zstd = library.ZstdDecompressor()
-        return _threads.zstd
+        found = _threads.zstd = zstandard.ZstdDecompressor()
+    return found
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The codecs of numcodecs: zstd, lz4, bzip2, Blosc and others.
+"""The codecs of numcodecs: zstd, lz4, bzip2, Blosc and others; and Pcodec.
 
 Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or, for zstd and Blosc, the bare id,
 whose configurations the Zarr v3 codec specifications define.
@@ -6,10 +6,8 @@ HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block si
 100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
 shuffle, compressor), registered with The HDF Group.
 
-Pcodec, a codec for numbers.
-
-Zarr v2 id ``pcodec``, Zarr v3 name ``numcodecs.pcodec``. Streams have pco's standalone format,
-which holds the type of its numbers and ends with a mark.
+Pcodec: streams have pco's standalone format, which holds the type of its numbers and ends with a
+mark.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -33,7 +31,7 @@ from virtualds.codecs.codec import (
     Name,
     Order,
     SelfDescribing,
-    check_length,
+    to_json,
 )
 from virtualds.codecs.libraries import (
     DECODE_ERRORS,
@@ -129,7 +127,8 @@ class Numcodecs(Codec):
     parameters: str
     config: str = field(compare=False)
 
-    zarr_v2_id: ClassVar[str] = "numcodecs"
+    zarr_v2_id = "numcodecs"
+    damage = NUMCODECS_ERRORS
 
     @classmethod
     def names(cls) -> Iterator[Name]:
@@ -141,7 +140,7 @@ class Numcodecs(Codec):
         yield from (Name("tiff", number, make) for number, make in TIFF_COMPRESSIONS.items())
 
     @classmethod
-    def brought(cls, kind: Kind, name: str | int) -> Make | None:
+    def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:
         if kind == "zarr_v2" and is_from_plugin(str(name)):
             return cls.from_zarr_v2
         inner = str(name).removeprefix(NUMCODECS)
@@ -158,17 +157,17 @@ class Numcodecs(Codec):
         shape: tuple[int, ...] | None,
     ) -> Self:
         """Return the codec of the Zarr v3 name ``numcodecs.<name>``."""
-        said = dict(config)
+        entries = dict(config)
         if name in TAKEN:
-            said[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
+            entries[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
         for table in (TAKEN, MADE):
             # raises here for a name that is no dtype
-            np.dtype(said.get(table.get(name, "")) or dtype)
-        return cls.from_zarr_v2({**said, "id": name})
+            np.dtype(entries.get(table.get(name, "")) or dtype)
+        return cls.from_zarr_v2({**entries, "id": name})
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        text = json.dumps(dict(config), sort_keys=True)
+        text = to_json(config)
         name = str(config["id"])
         return cls(name, "" if name in SELF_DESCRIBING else text, text)
 
@@ -184,6 +183,10 @@ class Numcodecs(Codec):
             return {"name": "blosc", "configuration": _blosc_to_zarr_v3(config, itemsize)}
         del config["id"]
         return {"name": NUMCODECS + self.id, "configuration": config}
+
+    @property
+    def label(self) -> str:
+        return self.id
 
     @property
     def maps_arrays(self) -> bool:
@@ -224,17 +227,11 @@ class Numcodecs(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes + 4 if self.id in CHECKSUMS else None
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        if self.id == "lzma":
+            return lzma_streams(data, nbytes, self.to_zarr_v2())
         direct = DIRECT.get(self.id)
-        try:
-            if self.id == "lzma":
-                out: Buffer = lzma_streams(data, nbytes, self.to_zarr_v2())
-            else:
-                out = direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
-        except NUMCODECS_ERRORS as error:
-            raise CodecError(f"{self.id}: {error}") from error
-        check_length(self, len(out), nbytes)
-        return out
+        return direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
 
     @property
     def fills(self) -> bool:
@@ -345,21 +342,15 @@ def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any
 
 
 def _decode(name: str, parameters: str, data: Buffer) -> memoryview:
-    """Decode with the codec that numcodecs makes of its parameters.
-
-    Raises
-    ------
-    CodecError
-        The parameters make no sense, or not for these bytes.
-    """
+    """Decode with the codec that numcodecs makes of its parameters."""
     try:
         out = memoryview(_make_codec(parameters or json.dumps({"id": name})).decode(data))
         if "O" in out.format:
             raise TypeError("it makes Python objects, which are not numbers")
         return out.cast("B")
     except NUMCODECS_ERRORS as error:
-        said = f", {parameters}" if parameters else ""
-        raise CodecError(f"{name}: {error} (decoded by numcodecs{said})") from error
+        shown = f", {parameters}" if parameters else ""
+        raise ValueError(f"{error} (decoded by numcodecs{shown})") from error
 
 
 @cache
@@ -382,16 +373,14 @@ OTHER_TYPE = "does not match"
 class Pcodec(SelfDescribing):
     """A stream of pco's standalone format."""
 
-    zarr_v2_id: ClassVar[str] = "pcodec"
-    serialises: ClassVar[bool] = True
+    zarr_v2_id = "pcodec"
+    serialises = True
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         standalone = import_package("pcodec", "pcodec").standalone
-        found = _decode_numbers(
+        return _decode_numbers(
             standalone, bytes(data), limit_decoded_size(len(data)) if nbytes is None else nbytes
         )
-        check_length(self, len(found), nbytes)
-        return found
 
 
 def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
@@ -399,7 +388,7 @@ def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
 
     The memory is taken here: pco would take as much as a stream asks for.
     """
-    told = CodecError("pcodec: numbers of no type that is known")
+    failure = ValueError("numbers of no type that is known")
     for name in PCODEC_TYPES:
         # one number more shows a stream that is too long
         room = np.empty(most // np.dtype(name).itemsize + 1, name)
@@ -407,10 +396,10 @@ def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
             progress = standalone.simple_decompress_into(data, room)
         except RuntimeError as error:
             if OTHER_TYPE not in str(error):
-                told = CodecError(f"pcodec: {error}")
+                failure = ValueError(f"{error}")
             continue
         found = room[: progress.n_processed].tobytes()
         if not progress.finished or len(found) > most:
-            raise CodecError(f"pcodec: {len(data)} bytes decode to more than {most}")
+            raise ValueError(f"{len(data)} bytes decode to more than {most}")
         return found
-    raise told
+    raise failure

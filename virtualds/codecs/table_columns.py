@@ -8,12 +8,12 @@ Zarr has no names for them; they begin with ``virtualds_`` in Zarr v2, with ``vi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, check_length
+from virtualds.codecs.codec import Codec
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,22 @@ class RowBytes(Codec):
     row: int
     width: int
 
-    zarr_v2_id: ClassVar[str] = "virtualds_row_bytes"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_row_bytes"
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= self.row:
             raise ValueError(f"row_bytes: {self.width} bytes of rows of {self.row}")
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         before, rest = divmod(len(data) - self.width, self.row)
         whole = before + 1 if nbytes is None else nbytes // self.width
         if rest or not 0 <= before < whole:
-            raise CodecError(f"row_bytes: {len(data)} bytes are not up to {whole} rows")
+            raise ValueError(f"{len(data)} bytes are not up to {whole} rows")
         out = np.zeros((whole, self.width), np.uint8)
         stored = np.frombuffer(data, np.uint8)
         out[:before] = stored[: before * self.row].reshape(before, self.row)[:, : self.width]
         out[before] = stored[before * self.row :]
-        found = out.reshape(-1).data
-        check_length(self, len(found), nbytes)
-        return found
+        return out.reshape(-1).data
 
 
 @dataclass(frozen=True)
@@ -67,8 +64,7 @@ class Logicals(Codec):
 
     has_ones: bool = False
 
-    zarr_v2_id: ClassVar[str] = "virtualds_logicals"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_logicals"
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, **({"has_ones": True} if self.has_ones else {})}
@@ -76,8 +72,7 @@ class Logicals(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        check_length(self, len(data), nbytes)
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stored = np.frombuffer(data, np.uint8)
         found = stored == ord("T")
         if self.has_ones:
@@ -98,8 +93,7 @@ class RowBits(Codec):
 
     bits: int
 
-    zarr_v2_id: ClassVar[str] = "virtualds_row_bits"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_row_bits"
 
     def __post_init__(self) -> None:
         if self.bits < 1:
@@ -108,14 +102,12 @@ class RowBits(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes // self.bits * -(-self.bits // 8)
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         packed = np.frombuffer(data, np.uint8)
         row = -(-self.bits // 8)
         if packed.size % row:
-            raise CodecError(f"row_bits: {packed.size} bytes are not rows of {row}")
-        found = np.unpackbits(packed.reshape(-1, row), axis=1, count=self.bits).reshape(-1).data
-        check_length(self, len(found), nbytes)
-        return found
+            raise ValueError(f"{packed.size} bytes are not rows of {row}")
+        return np.unpackbits(packed.reshape(-1, row), axis=1, count=self.bits).reshape(-1).data
 
 
 @dataclass(frozen=True)
@@ -132,8 +124,7 @@ class PaddedText(Codec):
 
     width: int
 
-    zarr_v2_id: ClassVar[str] = "virtualds_padded_text"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_padded_text"
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -142,19 +133,17 @@ class PaddedText(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes // 4
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         found = np.frombuffer(data, np.uint8)
         if found.size % self.width:
-            raise CodecError(f"padded_text: {found.size} bytes are not texts of {self.width}")
+            raise ValueError(f"{found.size} bytes are not texts of {self.width}")
         texts = found.reshape(-1, self.width)
         if (texts > 127).any():
-            raise CodecError("padded_text: there are characters that are not ASCII")
+            raise ValueError("there are characters that are not ASCII")
         # section 7.3.3.1: characters behind a zero are undefined
         texts = texts * np.logical_and.accumulate(texts != 0, axis=1)
         blank = np.logical_and.accumulate(((texts == 32) | (texts == 0))[:, ::-1], axis=1)
-        out = np.where(blank[:, ::-1], 0, texts).astype("<u4").reshape(-1).view(np.uint8).data
-        check_length(self, len(out), nbytes)
-        return out
+        return np.where(blank[:, ::-1], 0, texts).astype("<u4").reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True)
@@ -176,8 +165,8 @@ class TextNumbers(Codec):
     dtype: str
     null: str = ""
 
-    zarr_v2_id: ClassVar[str] = "virtualds_text_numbers"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_text_numbers"
+    damage = (ValueError, OverflowError)
 
     def __post_init__(self) -> None:
         if self.width < 1 or np.dtype(self.dtype).kind not in "if":
@@ -186,25 +175,19 @@ class TextNumbers(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes // np.dtype(self.dtype).itemsize * self.width
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if len(data) % self.width:
-            raise CodecError(f"text_numbers: {len(data)} bytes are not texts of {self.width}")
+            raise ValueError(f"{len(data)} bytes are not texts of {self.width}")
         if not data:
-            check_length(self, 0, nbytes)
             return data
         # zeros stand for rows behind the last one, which no array shows
         texts = np.char.strip(np.frombuffer(data, f"S{self.width}"))
         texts = np.char.replace(np.char.replace(texts, b"D", b"E"), b"d", b"e")
         dtype = np.dtype(self.dtype)
         is_null = (texts == b"") | (texts == self.null.strip().encode("ascii", "replace"))
-        try:
-            out = np.where(is_null, b"0", texts).astype(dtype)
-        except (ValueError, OverflowError) as error:
-            raise CodecError(f"text_numbers: {error}") from error
+        out = np.where(is_null, b"0", texts).astype(dtype)
         out[is_null] = self.absent
-        found = out.view(np.uint8).data
-        check_length(self, len(found), nbytes)
-        return found
+        return out.view(np.uint8).data
 
     @property
     def absent(self) -> Any:

@@ -1,13 +1,10 @@
-"""The codecs of TIFF: predictors, LZW and PackBits.
+"""The codecs of TIFF: predictors, LZW, PackBits, fax, integers of a few bits, and reversed bits.
 
 Predictors: TIFF 6.0, section 14 (horizontal differencing), and Adobe's TIFF Technical Note 3
-(floating point); LZW: section 13; PackBits: section 9. In Zarr v2 they have the names and
-configurations of imagecodecs, in Zarr v3 the same behind ``numcodecs.``, so that other readers
-decode little-endian samples and single bytes too.
-
-The codecs of TIFF below a byte: integers of a few bits, reversed bits, and fax.
-
-TIFF 6.0, section 8 (BitsPerSample, FillOrder), sections 10 and 11 (fax: ITU-T T.4 and T.6).
+(floating point); LZW: section 13; PackBits: section 9; fax: sections 10 and 11, and ITU-T T.4 and
+T.6; bits: section 8 (BitsPerSample, FillOrder). In Zarr v2 they have the names and configurations
+of imagecodecs, in Zarr v3 the same behind ``numcodecs.``, so that other readers decode
+little-endian samples and single bytes too. Fax has only our name.
 """
 
 from __future__ import annotations
@@ -19,7 +16,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.bounds import Buffer, limit_decoded_size
-from virtualds.codecs.codec import KEY, Codec, CodecError, Name, OfOneType, check_length
+from virtualds.codecs.codec import KEY, Codec, Name, OfOneType
+from virtualds.codecs.libraries import DECODE_ERRORS
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 
@@ -47,7 +45,8 @@ class PackedIntegers(OfOneType):
     bits: int = field(metadata={KEY: "bitspersample"})
     run: int = field(metadata={KEY: "runlen"})
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_packints"
+    zarr_v2_id = "imagecodecs_packints"
+    damage = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         kind = np.dtype(self.dtype)
@@ -68,22 +67,18 @@ class PackedIntegers(OfOneType):
         runs = nbytes // np.dtype(self.dtype).itemsize // self.run
         return runs * -(-self.run * self.bits // 8)
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "packints")
         row = -(-self.run * self.bits // 8)
         whole = len(data) if nbytes is None else self.encoded_size(nbytes)
         if not whole or whole % row or len(data) < whole:
-            raise CodecError(f"packints: {len(data)} bytes are not {whole} in rows of {row}")
+            raise ValueError(f"{len(data)} bytes are not {whole} in rows of {row}")
         dtype = np.dtype(self.dtype)
-        try:
-            # what lies behind the rows is padding
-            found: Any = imagecodecs.packints_decode(
-                bytes(memoryview(data)[:whole]), dtype.newbyteorder("="), self.bits, runlen=self.run
-            )
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"packints: {error}") from error
+        # what lies behind the rows is padding
+        found: Any = imagecodecs.packints_decode(
+            bytes(memoryview(data)[:whole]), dtype.newbyteorder("="), self.bits, runlen=self.run
+        )
         out: bytes = found.astype(dtype, copy=False).tobytes()
-        check_length(self, len(out), nbytes)
         return out
 
 
@@ -91,13 +86,12 @@ class PackedIntegers(OfOneType):
 class ReversedBits(Codec):
     """Bytes whose bits are stored in reversed order (FillOrder 2)."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_bitorder"
+    zarr_v2_id = "imagecodecs_bitorder"
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        check_length(self, len(data), nbytes)
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         return bytes(data).translate(REVERSED)
 
 
@@ -120,9 +114,9 @@ class Fax(Codec):
     options: int = 0
 
     # sets have it since group 4 was the only one
-    zarr_v2_id: ClassVar[str] = "virtualds_fax4"
-    only_virtualds: ClassVar[bool] = True
-    tiff_compressions: ClassVar[tuple[int, ...]] = (2, 3, 4)
+    zarr_v2_id = "virtualds_fax4"
+    tiff_compressions = (2, 3, 4)
+    damage = DECODE_ERRORS
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.compression not in self.tiff_compressions:
@@ -139,24 +133,20 @@ class Fax(Codec):
         width = page.tilewidth if page.is_tiled else page.imagewidth
         return cls(width, int(page.compression), 0 if tag is None else int(tag.value))
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "fax")
         if not hasattr(imagecodecs, "ccittfax4_decode"):
             raise UnsupportedError("fax: decoding it needs imagecodecs 2026.3.6 or newer")
         if nbytes is None or nbytes % self.width or not len(data):
-            raise CodecError(f"fax: {len(data)} bytes are not {nbytes} in rows of {self.width}")
+            raise ValueError(f"{len(data)} bytes are not {nbytes} in rows of {self.width}")
         size = nbytes // self.width, self.width
-        try:
-            if self.compression == 2:
-                found: Any = imagecodecs.ccittrle_decode(bytes(data), *size)
-            elif self.compression == 3:
-                found = imagecodecs.ccittfax3_decode(bytes(data), *size, t4options=self.options)
-            else:
-                found = imagecodecs.ccittfax4_decode(bytes(data), *size)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"fax: {error}") from error
+        if self.compression == 2:
+            found: Any = imagecodecs.ccittrle_decode(bytes(data), *size)
+        elif self.compression == 3:
+            found = imagecodecs.ccittfax3_decode(bytes(data), *size, t4options=self.options)
+        else:
+            found = imagecodecs.ccittfax4_decode(bytes(data), *size)
         out: bytes = found.tobytes()
-        check_length(self, len(out), nbytes)
         return out
 
 
@@ -213,19 +203,17 @@ class _Predictor(OfOneType):
         return cls((shape[0], shape[1], shape[2]), str(config["dtype"]))
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        how = {"shape": list(self.shape), "dtype": self.dtype, "axis": -2, "dist": 1}
-        return {"id": self.zarr_v2_id, **how}
+        return {**super().to_zarr_v2(), "axis": -2, "dist": 1}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def _to_samples(self, data: Buffer, nbytes: int | None, dtype: Any) -> Any:
+    def _to_samples(self, data: Buffer, dtype: Any) -> Any:
         """Return encoded samples as rows, pixels, samples."""
-        check_length(self, len(data), nbytes)
         _, pixels, samples = self.shape
         row = pixels * samples * np.dtype(self.dtype).itemsize
         if not row or len(data) % row:
-            raise CodecError(f"{self.zarr_v2_id}: {len(data)} bytes are not rows of {row}")
+            raise ValueError(f"{len(data)} bytes are not rows of {row}")
         parts = np.dtype(self.dtype).itemsize // np.dtype(dtype).itemsize
         return np.frombuffer(data, dtype).reshape(len(data) // row, pixels * parts, samples)
 
@@ -234,17 +222,15 @@ class _Predictor(OfOneType):
 class Differences(_Predictor):
     """Differences from the sample to the left, modulo its range (predictor 2)."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_delta"
-    known: ClassVar[str] = "iufc"
-    tiff_predictor: ClassVar[int] = 2
+    zarr_v2_id = "imagecodecs_delta"
+    known = "iufc"
+    tiff_predictor = 2
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
         # the differences of floats are those of their bits
         bits = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
-        found = np.cumsum(
-            self._to_samples(data, nbytes, bits), axis=1, dtype=bits.newbyteorder("=")
-        )
+        found = np.cumsum(self._to_samples(data, bits), axis=1, dtype=bits.newbyteorder("="))
         out: memoryview = found.astype(bits, copy=False).reshape(-1).view(np.uint8).data
         return out
 
@@ -256,18 +242,18 @@ class FloatDifferences(_Predictor):
     The order of the bytes is the same in files of either byte order.
     """
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_floatpred"
-    known: ClassVar[str] = "f"
-    tiff_predictor: ClassVar[int] = 3
+    zarr_v2_id = "imagecodecs_floatpred"
+    known = "f"
+    tiff_predictor = 3
 
     @classmethod
     def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
         """Build the codec for chunks of a shape; it decodes to little-endian floats."""
         return cls(shape, dtype.newbyteorder("<").str)
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         size = np.dtype(self.dtype).itemsize
-        found = self._to_samples(data, nbytes, np.uint8)
+        found = self._to_samples(data, np.uint8)
         planes = np.cumsum(found, axis=1, dtype=np.uint8).reshape(len(found), size, -1)
         # the highest byte comes first in the file, and last in a little-endian number
         if np.dtype(self.dtype).newbyteorder("<") == np.dtype(self.dtype):
@@ -279,31 +265,29 @@ class FloatDifferences(_Predictor):
 class _Bytes(Codec):
     """The base class of compressors of bytes."""
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    damage = DECODE_ERRORS
+
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
         imagecodecs = import_package("imagecodecs", name)
         decode = getattr(imagecodecs, f"{name}_decode")
         most = limit_decoded_size(len(data)) if nbytes is None else nbytes
-        try:
-            # room for one byte more shows a stream that is too long
-            out: bytes = decode(bytes(data), out=most + 1)
-        except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"{name}: {error}") from error
+        # room for one byte more shows a stream that is too long
+        out: bytes = decode(bytes(data), out=most + 1)
         if nbytes is None and len(out) > most:
-            raise CodecError(f"{name}: decoded to more than the expected {most} bytes")
-        check_length(self, len(out), nbytes)
+            raise ValueError(f"decoded to more than the expected {most} bytes")
         return out
 
 
 class Lzw(_Bytes):
     """TIFF's LZW, with codes of 9 to 12 bits."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_lzw"
-    tiff_compressions: ClassVar[tuple[int, ...]] = (5,)
+    zarr_v2_id = "imagecodecs_lzw"
+    tiff_compressions = (5,)
 
 
 class PackBits(_Bytes):
     """Runs of bytes, from the Macintosh."""
 
-    zarr_v2_id: ClassVar[str] = "imagecodecs_packbits"
-    tiff_compressions: ClassVar[tuple[int, ...]] = (32773,)
+    zarr_v2_id = "imagecodecs_packbits"
+    tiff_compressions = (32773,)

@@ -1,36 +1,30 @@
 """Codecs that zarr-extensions registers and that are arithmetic: casts, scales, and fields of bits.
 
-Numbers that were cast to another type, with defined rounding and limits.
-
-Zarr v3 ``cast_value``, registered in zarr-extensions. numpy does the casts that keep every value;
-cast-value-rs, which zarr-python uses, does the others. In Zarr v2 the former are ``astype``, the
-latter ``virtualds_cast_values``.
-
-Zarr v3 ``scale_offset``: numbers less an offset, times a scale.
-
-Registered in zarr-extensions; where zarr-python leaves out ``offset`` and ``scale``, they are 0 and
-1. For floats Zarr v2 has ``fixedscaleoffset``, which decodes alike as long as it has one dtype. For
-integers, which numcodecs would compute as floats, the Zarr v2 id is ``virtualds_scaled_values``.
-
-Zarr v3 ``packbits``: a few bits of each number, least significant bit first.
-
-Registered in zarr-extensions. Zarr v2 ``packbits`` is another codec, of numcodecs, which begins
-with the most significant bit; there this one is ``virtualds_bit_fields``.
+- ``cast_value``: numbers that were cast to another type, with defined rounding and limits. numpy
+  does the casts that keep every value; cast-value-rs, which zarr-python uses, does the others. In
+  Zarr v2 the former are ``astype``, the latter ``virtualds_cast_values``.
+- ``scale_offset``: numbers less an offset, times a scale; where zarr-python leaves these out, they
+  are 0 and 1. For floats Zarr v2 has ``fixedscaleoffset``, which decodes alike as long as it has
+  one dtype. For integers, which numcodecs would compute as floats, the Zarr v2 id is
+  ``virtualds_scaled_values``.
+- ``packbits``: a few bits of each number, least significant bit first. Zarr v2 ``packbits`` is
+  another codec, of numcodecs, which begins with the most significant bit; there this one is
+  ``virtualds_bit_fields``.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, OfOneType, Order, check_length
+from virtualds.codecs.codec import Codec, Json, OfOneType, Order, check_length
 from virtualds.codecs.libraries import Bytes
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
@@ -81,11 +75,10 @@ class CastValues(Codec):
     encoded: str
     rounding: str = "nearest-even"
     out_of_range: str = "error"
-    scalar_map: str = "{}"
+    scalar_map: Json = "{}"
 
-    zarr_v2_id: ClassVar[str] = "virtualds_cast_values"
-    registered_name: ClassVar[str | None] = "cast_value"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_cast_values"
+    registered_name = "cast_value"
 
     def __post_init__(self) -> None:
         for name in (self.decoded, self.encoded):
@@ -105,47 +98,34 @@ class CastValues(Codec):
             self._build_map(direction)
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        kept = ("decoded", "encoded", "rounding", "out_of_range")
-        mapped = json.dumps(config["scalar_map"], sort_keys=True)
-        return cls(**{name: str(config[name]) for name in kept}, scalar_map=mapped)
-
-    @classmethod
     def from_registry(
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
         """Build the codec from the configuration of ``cast_value``."""
         if unknown := config.keys() - {"data_type", *DEFAULTS}:
             raise ValueError(f"{min(unknown)!r} is not known")
-        said = {"decoded": dtype.str, "encoded": _type_of(config["data_type"])}
+        types = {"decoded": dtype.str, "encoded": _type_of(config["data_type"])}
         ways = {name: config.get(name) or way for name, way in DEFAULTS.items()}
-        return cls.from_zarr_v2({**said, **ways})
+        return cls.from_zarr_v2({**types, **ways})
 
     def to_zarr_v2(self) -> dict[str, Any]:
         if self._keeps_values:
             types = {"encode_dtype": self.encoded, "decode_dtype": self.decoded}
             return {"id": "astype", **types}
-        return {"id": self.zarr_v2_id, **self._parameters}
-
-    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
-        return {"name": self.prefixed_name(), "configuration": self._parameters}
-
-    def in_chain(self, itemsize: int) -> dict[str, Any]:
-        said = {name: self._parameters[name] for name in DEFAULTS}
-        told = {name: way for name, way in said.items() if way != DEFAULTS[name]}
-        # numpy and Zarr v3 have the same names
-        kind = np.dtype(self.encoded).name
-        return {"name": self.registered_name, "configuration": {"data_type": kind, **told}}
+        return super().to_zarr_v2()
 
     @property
-    def _parameters(self) -> dict[str, Any]:
-        return {
-            "decoded": self.decoded,
-            "encoded": self.encoded,
-            "rounding": self.rounding,
-            "out_of_range": self.out_of_range,
-            "scalar_map": json.loads(self.scalar_map),
-        }
+    def configuration(self) -> dict[str, Any]:
+        entries = super().to_zarr_v2()
+        del entries["id"]
+        return entries
+
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        ways = {name: self.configuration[name] for name in DEFAULTS}
+        others = {name: way for name, way in ways.items() if way != DEFAULTS[name]}
+        # numpy and Zarr v3 have the same names
+        kind = np.dtype(self.encoded).name
+        return {"name": self.registered_name, "configuration": {"data_type": kind, **others}}
 
     def _build_map(self, direction: str) -> dict[Any, Any]:
         """Return the scalar map of one direction as Python numbers."""
@@ -179,10 +159,10 @@ class CastValues(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes // np.dtype(self.decoded).itemsize * np.dtype(self.encoded).itemsize
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stored, shown = np.dtype(self.encoded), np.dtype(self.decoded)
         if len(data) % stored.itemsize:
-            raise CodecError(f"cast_value: {len(data)} bytes are not a whole number of {stored}")
+            raise ValueError(f"{len(data)} bytes are not a whole number of {stored}")
         count = len(data) // stored.itemsize
         check_length(self, count * shown.itemsize, nbytes)
         numbers = np.frombuffer(data, stored)
@@ -192,16 +172,13 @@ class CastValues(Codec):
     def _cast(self, numbers: Any) -> Any:
         """Cast as zarr-python does, in the byte order of the machine."""
         library = import_package("cast_value_rs", "cast_value that rounds, wraps, clamps or maps")
-        try:
-            return library.cast_array(
-                numbers.astype(numbers.dtype.newbyteorder("="), copy=False),
-                target_dtype=np.dtype(self.decoded).name,
-                rounding_mode=self.rounding,
-                out_of_range_mode=None if self.out_of_range == "error" else self.out_of_range,
-                scalar_map_entries=self._build_map("decode"),
-            )
-        except ValueError as error:
-            raise CodecError(f"cast_value: {error}") from error
+        return library.cast_array(
+            numbers.astype(numbers.dtype.newbyteorder("="), copy=False),
+            target_dtype=np.dtype(self.decoded).name,
+            rounding_mode=self.rounding,
+            out_of_range_mode=None if self.out_of_range == "error" else self.out_of_range,
+            scalar_map_entries=self._build_map("decode"),
+        )
 
 
 def _type_of(said: Any) -> str:
@@ -242,19 +219,14 @@ class ScaledValues(OfOneType):
     offset: Any
     scale: Any
 
-    zarr_v2_id: ClassVar[str] = "virtualds_scaled_values"
-    registered_name: ClassVar[str | None] = "scale_offset"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_scaled_values"
+    registered_name = "scale_offset"
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iuf":
             raise ValueError(f"scale_offset: {self.dtype} is neither integer nor float")
         if self._numbers[1] == 0:
             raise ValueError("scale_offset: a scale of 0 leaves nothing of a number")
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(str(config["dtype"]), config["offset"], config["scale"])
 
     @classmethod
     def from_registry(
@@ -270,18 +242,15 @@ class ScaledValues(OfOneType):
         if np.dtype(self.dtype).kind == "f" and np.isfinite([offset, scale]).all():
             types = {"dtype": self.dtype, "astype": self.dtype}
             return {"id": "fixedscaleoffset", "offset": offset, "scale": scale, **types}
-        return {"id": self.zarr_v2_id, **self._parameters}
-
-    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
-        return {"name": self.prefixed_name(), "configuration": self._parameters}
-
-    def in_chain(self, itemsize: int) -> dict[str, Any]:
-        said = {"offset": self.offset, "scale": self.scale}
-        return {"name": self.registered_name, "configuration": said}
+        return super().to_zarr_v2()
 
     @property
-    def _parameters(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "offset": self.offset, "scale": self.scale}
+    def configuration(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        entries = {"offset": self.offset, "scale": self.scale}
+        return {"name": self.registered_name, "configuration": entries}
 
     @cached_property
     def _numbers(self) -> tuple[Any, Any]:
@@ -299,11 +268,10 @@ class ScaledValues(OfOneType):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        check_length(self, len(data), nbytes)
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
         if len(data) % dtype.itemsize:
-            raise CodecError(f"scale_offset: {len(data)} bytes are not a whole number of {dtype}")
+            raise ValueError(f"{len(data)} bytes are not a whole number of {dtype}")
         stored = np.frombuffer(data, dtype)
         native = stored.astype(dtype.newbyteorder("="), copy=False)
         found = (_unscale_floats if dtype.kind == "f" else _unscale_integers)(
@@ -326,15 +294,11 @@ def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.
     with np.errstate(over="ignore"):
         quotients = stored // scale
         if (quotients * scale != stored).any():
-            raise CodecError(
-                f"scale_offset: a stored number is not a multiple of the scale {scale}"
-            )
+            raise ValueError(f"a stored number is not a multiple of the scale {scale}")
         limits = np.iinfo(stored.dtype)
         ends = [int(n) // int(scale) + int(offset) for n in (stored.min(), stored.max())]
         if min(ends) < limits.min or max(ends) > limits.max:
-            raise CodecError(
-                f"scale_offset: {min(ends)} to {max(ends)} go beyond the limits of {stored.dtype}"
-            )
+            raise ValueError(f"{min(ends)} to {max(ends)} go beyond the limits of {stored.dtype}")
         # quotients may have wrapped, and wrap back
         found: npt.NDArray[Any] = quotients + offset
     return found
@@ -379,10 +343,9 @@ class BitFields(OfOneType):
     last_bit: int
     padding: str = "none"
 
-    zarr_v2_id: ClassVar[str] = "virtualds_bit_fields"
-    registered_name: ClassVar[str | None] = "packbits"
-    only_virtualds: ClassVar[bool] = True
-    serialises: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_bit_fields"
+    registered_name = "packbits"
+    serialises = True
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "biufc":
@@ -407,13 +370,13 @@ class BitFields(OfOneType):
         if unknown := config.keys() - KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
         first, last = config.get("first_bit"), config.get("last_bit")
-        said = {
+        entries = {
             "dtype": dtype.newbyteorder("<").str,
             "first_bit": 0 if first is None else first,
             "last_bit": _count_bits(dtype) - 1 if last is None else last,
             "padding_encoding": config.get("padding_encoding", "none"),
         }
-        return cls.from_zarr_v2(said)
+        return cls.from_zarr_v2(entries)
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, "dtype": self.dtype, **self._parameters}
@@ -444,7 +407,7 @@ class BitFields(OfOneType):
         """Stored bits of a number, or of either part of a complex one."""
         return self.last_bit - self.first_bit + 1
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         packed, padding = self._split_header(np.frombuffer(data, np.uint8))
         each = np.dtype(self.dtype).itemsize // self._parts
         if nbytes is None:
@@ -453,8 +416,8 @@ class BitFields(OfOneType):
             count = nbytes // each
         filled = 8 * packed.size - count * self._width
         if count < 0 or not 0 <= filled < 8 or padding not in (None, filled):
-            raise CodecError(
-                f"packbits: {packed.size} bytes with {padding} padding bits do not hold {count} "
+            raise ValueError(
+                f"{packed.size} bytes with {padding} padding bits do not hold {count} "
                 f"numbers of {self._width} bits"
             )
         return self._unpack(packed, count, each).data
@@ -463,7 +426,7 @@ class BitFields(OfOneType):
         """Return the packed bytes, and the number of padding bits where it is stored."""
         before, behind = PADDING_BYTE[self.padding]
         if data.size < before + behind:
-            raise CodecError("packbits: no bytes, where one holds the number of padding bits")
+            raise ValueError("no bytes, where one holds the number of padding bits")
         packed = data[before : data.size - behind]
         return packed, int(data[0 if before else -1]) if before or behind else None
 

@@ -13,21 +13,15 @@ The header (``zfp_read_header`` of zfp 1.0, "full"): 8 bits each of ``zfp`` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import floor, frexp, prod
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import (
-    Codec,
-    CodecError,
-    SelfDescribing,
-    Shaped,
-    check_length,
-)
+from virtualds.codecs.codec import KEY, Codec, Json, SelfDescribing, Shaped, check_length
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 
@@ -84,9 +78,9 @@ class Zfp(Codec):
 
     header: tuple[int, ...]
 
-    zarr_v2_id: ClassVar[str] = "virtualds_zfp"
-    only_virtualds: ClassVar[bool] = True
-    hdf5_filter: ClassVar[int | None] = 32013
+    zarr_v2_id = "virtualds_zfp"
+    hdf5_filter = 32013
+    damage = (RuntimeError, ValueError)
 
     def __post_init__(self) -> None:
         if self._bits & 0xFFFFFFFF != MAGIC or len(self.header) * 32 < self.length:
@@ -96,15 +90,8 @@ class Zfp(Codec):
             )
 
     @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(tuple(int(word) for word in config["header"]))
-
-    @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls(tuple(values[1:]))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "header": list(self.header)}
 
     @property
     def _is_swapped(self) -> bool:
@@ -154,7 +141,7 @@ class Zfp(Codec):
         """
         blocks = self.blocks
         if bits < blocks * self._fewest:
-            raise CodecError(f"zfp: {bits} bits for {blocks} blocks of {self._fewest} bits")
+            raise ValueError(f"{bits} bits for {blocks} blocks of {self._fewest} bits")
         most: int = max(self._fewest, SIDE ** len(self.shape) * (8 * self.itemsize + 1) + 128)
         return max(-(-bits // 8), -(-blocks * most // 8))
 
@@ -163,25 +150,21 @@ class Zfp(Codec):
         """The number of blocks."""
         return prod(-(-n // SIDE) for n in self.shape)
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         return self.decode_before(data, nbytes, b"\0")
 
     def decode_before(self, data: Buffer, nbytes: int | None, behind: bytes) -> bytes:
         """Decode a stream that is padded with one byte, ``behind``."""
         check_length(self, prod(self.shape) * self.itemsize, nbytes)
         room = self.compute_room(8 * len(data))
-        return self.decode_whole(self._build_stream(bytes(data).ljust(room, behind), room), nbytes)
+        return self.decode_whole(self._build_stream(bytes(data).ljust(room, behind), room))
 
-    def decode_whole(self, stream: bytes, nbytes: int | None) -> bytes:
+    def decode_whole(self, stream: bytes) -> bytes:
         """Decode a stream with its header, padded with zeros."""
         imagecodecs = import_package("imagecodecs", "zfp")
-        try:
-            out = imagecodecs.zfp_decode(stream)
-        except (RuntimeError, ValueError) as error:
-            raise CodecError(f"zfp: {error}") from error
+        out = imagecodecs.zfp_decode(stream)
         # as in h5py: numbers in the byte order of the machine that wrote, not of the dataset
         found: bytes = (out.byteswap() if self._is_swapped else out).tobytes()
-        check_length(self, len(found), nbytes)
         return found
 
     def _build_stream(self, data: Buffer, room: int) -> bytes:
@@ -204,19 +187,20 @@ class Zfpy(SelfDescribing):
     imagecodecs decodes it bit for bit as the package zfpy does.
     """
 
-    zarr_v2_id: ClassVar[str] = "zfpy"
-    serialises: ClassVar[bool] = True
+    zarr_v2_id = "zfpy"
+    serialises = True
+    damage = Zfp.damage
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stream = bytes(data)
         words = np.frombuffer(stream[:HEADER].ljust(HEADER, b"\0"), "<u4")
         try:
             header = Zfp(tuple(words.tolist()))
         except UnsupportedError as error:
-            raise CodecError(f"zfpy: no header of a zfp stream: {stream[:HEADER]!r}") from error
+            raise ValueError(f"no header of a zfp stream: {stream[:HEADER]!r}") from error
         check_length(self, prod(header.shape) * header.itemsize, nbytes)
         room = header.compute_room(8 * len(stream) - header.length)
-        return header.decode_whole(stream.ljust(HEADER + room, b"\0"), nbytes)
+        return header.decode_whole(stream.ljust(HEADER + room, b"\0"))
 
 
 # ---------------------------------------------------------------------- without a header
@@ -227,10 +211,11 @@ class ZfpChunk(Shaped):
     """A chunk as one zfp stream without a header."""
 
     # compared, since decoding needs it
-    config: str
+    config: Json = field(metadata={KEY: "configuration"})
 
-    zarr_v2_id: ClassVar[str] = "virtualds_zfp_chunk"
-    registered_name: ClassVar[str | None] = "zfp"
+    zarr_v2_id = "virtualds_zfp_chunk"
+    registered_name = "zfp"
+    damage = Zfp.damage
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -287,14 +272,14 @@ class ZfpChunk(Shaped):
             place += width
         return Zfp(tuple(np.frombuffer(bits.to_bytes(HEADER, "little"), "<u4").tolist()))
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         header, expected = self.header, prod(self.shape) * np.dtype(self.dtype).itemsize
         check_length(self, expected, nbytes)
         self._check_rate(len(data), header.blocks)
         found = header.decode_before(data, None, b"\0")
         # a truncated stream decodes too, to values that depend on the padding
         if not self._is_rate and found != header.decode_before(data, None, b"\xff"):
-            raise CodecError(f"zfp: {len(data)} bytes end before the last of its blocks does")
+            raise ValueError(f"{len(data)} bytes end before the last of its blocks does")
         return self._narrow(found)
 
     @property
@@ -308,7 +293,7 @@ class ZfpChunk(Shaped):
         bits = blocks * self._limits[0]
         # streams end with a word of at most 64 bits
         if self._is_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
-            raise CodecError(f"zfp: {nbytes} bytes, not {blocks} blocks of {self._limits[0]} bits")
+            raise ValueError(f"{nbytes} bytes, not {blocks} blocks of {self._limits[0]} bits")
 
     def _narrow(self, data: bytes) -> bytes:
         dtype = np.dtype(self.dtype)

@@ -1,15 +1,11 @@
-"""Deflate, wrapped as zlib or gzip.
+"""Deflate, wrapped as zlib or gzip, or as a member of a zip archive; libdeflate inflates it.
 
 - zlib (RFC 1950): Zarr v2 ``{"id": "zlib", "level": 1}``; Zarr v3 ``numcodecs.zlib``; HDF5
   filter 1, "deflate" (HDF5 file format, IV.A.2.l).
 - gzip (RFC 1952): Zarr v2 ``{"id": "gzip", "level": 1}``; Zarr v3 ``gzip``.
-
-Inflates zlib streams with the fastest library that is installed.
-
-Members of zip archives: chunks that are compressed by the archive that they lie in.
-
-The encoded bytes are those of the archive, from the local header of the member to the next one
-(".ZIP File Format Specification", PKWARE, APPNOTE.TXT, 4.3). So a chunk brings its checksum along.
+- A member of a zip archive: its bytes from the local header to the next one (".ZIP File Format
+  Specification", PKWARE, APPNOTE.TXT, 4.3), so a chunk brings its checksum along. Only virtualds
+  has a name for it.
 """
 
 from __future__ import annotations
@@ -18,95 +14,51 @@ import ctypes
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
 from virtualds.bounds import Buffer, decode_stream, decode_streams
-from virtualds.codecs.codec import Codec, CodecError, check_length
+from virtualds.codecs.codec import Codec
 from virtualds.codecs.libraries import Bytes
 
-SPARE = 64
-"""Bytes of room beyond the last one, which libraries like zlib need to find the end."""
-
-
-@dataclass(frozen=True)
-class Inflater:
-    """A library for streams of a known decoded length; it ignores bytes behind them.
-
-    Parameters
-    ----------
-    zlib, gzip, deflate : callable
-        Take a stream and the decoded length; the result may have another length. Of several gzip
-        members only the first is decoded. ``deflate`` is a stream without a wrapper (RFC 1951).
-    damage : tuple of exception types
-        Errors that they raise.
-    """
-
-    zlib: Callable[[Buffer, int], Buffer]
-    gzip: Callable[[Buffer, int], Buffer]
-    deflate: Callable[[Buffer, int], Buffer]
-    damage: tuple[type[Exception], ...]
-
-
-def _make_libdeflate() -> Inflater:
-    import deflate
-
-    damage = (deflate.DeflateError, ValueError)
-    return Inflater(
-        deflate.zlib_decompress, deflate.gzip_decompress, deflate.deflate_decompress, damage
-    )
-
-
-def _make_isal() -> Inflater:
-    from isal import isal_zlib
-
-    return _wrap_zlib_like(isal_zlib)
-
-
-def _make_zlib_ng() -> Inflater:
-    from zlib_ng import zlib_ng
-
-    return _wrap_zlib_like(zlib_ng)
-
-
-def _make_python_zlib() -> Inflater:
-    return _wrap_zlib_like(zlib)
-
-
-def _wrap_zlib_like(module: Any) -> Inflater:
-    def inflate(wbits: int, data: Buffer, nbytes: int) -> bytes:
-        stream = module.decompressobj(wbits)
-        found: bytes = stream.decompress(data, nbytes + SPARE)
-        # the checksum is checked at the end of the stream only
-        if not stream.eof:
-            raise module.error("the stream is longer than its room, or ends before its end mark")
-        return found
-
-    return Inflater(
-        partial(inflate, 15), partial(inflate, 31), partial(inflate, -15), (module.error,)
-    )
-
-
-INFLATERS = (_make_libdeflate, _make_isal, _make_zlib_ng, _make_python_zlib)
-"""The fastest first; Python's own is always there."""
+Wrapper = Literal["zlib", "gzip", "deflate"]
+"""What stands around a deflated stream; ``deflate`` is a bare one (RFC 1951)."""
 
 
 @cache
-def find_inflater() -> Inflater:
-    """Return the fastest library for deflate that is installed."""
-    for library in INFLATERS[:-1]:
-        try:
-            return library()
-        except ImportError:
-            continue
-    return _make_python_zlib()
+def _import_deflate() -> Any:
+    # an installation from conda lacks it
+    try:
+        import deflate
+    except ImportError:
+        return None
+    return deflate
+
+
+def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer | None:
+    """Return ``nbytes`` of a stream; None without libdeflate, or where that refuses the stream.
+
+    Of several gzip members only the first is decoded; bytes behind a stream are ignored.
+    """
+    library = _import_deflate()
+    if library is None or nbytes is None:
+        return None
+    try:
+        found: Buffer = getattr(library, f"{wrapper}_decompress")(data, nbytes)
+    except (library.DeflateError, ValueError):
+        return None
+    # a stream that is shorter than announced is accepted
+    return found if len(found) == nbytes else None
 
 
 # ---------------------------------------------------------------------- zlib
+
+DAMAGE = (zlib.error, ValueError, EOFError)
+"""Errors of the standard library for damaged streams."""
 
 SUCCESS = 0
 """Of ``enum libdeflate_result``: the stream fills the memory, and is not damaged."""
@@ -118,9 +70,10 @@ class Zlib(Codec):
 
     level: int = field(default=1, compare=False)
 
-    zarr_v2_id: ClassVar[str] = "zlib"
-    hdf5_filter: ClassVar[int | None] = 1
-    tiff_compressions: ClassVar[tuple[int, ...]] = (8, 32946)
+    zarr_v2_id = "zlib"
+    hdf5_filter = 1
+    tiff_compressions = (8, 32946)
+    damage = DAMAGE
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -130,16 +83,10 @@ class Zlib(Codec):
     def encoding(self) -> dict[str, Any]:
         return {"zlib": True, "complevel": self.level}
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        if nbytes is None:
-            return self._decode_slowly(data, nbytes)
-        fast = find_inflater()
-        try:
-            out = fast.zlib(data, nbytes)
-        except fast.damage:
-            return self._decode_slowly(data, nbytes)
-        # libdeflate accepts a stream that is shorter than announced
-        return out if len(out) == nbytes else self._decode_slowly(data, nbytes)
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        found = inflate_fast("zlib", data, nbytes)
+        # the errors of the standard library are the clearest
+        return decode_stream(zlib.decompressobj(), data, nbytes) if found is None else found
 
     @property
     def fills(self) -> bool:
@@ -150,15 +97,6 @@ class Zlib(Codec):
         if not (library and library.inflate_zlib(data, out)):
             super().decode_into(data, out)
 
-    def _decode_slowly(self, data: Buffer, nbytes: int | None) -> bytes:
-        """Inflate with the standard library, whose errors are the clearest."""
-        try:
-            out = decode_stream(zlib.decompressobj(), data, nbytes)
-        except (zlib.error, ValueError, EOFError) as error:
-            raise CodecError(f"zlib: {error}") from error
-        check_length(self, len(out), nbytes)
-        return out
-
 
 @dataclass(frozen=True)
 class Gzip(Codec):
@@ -166,18 +104,16 @@ class Gzip(Codec):
 
     level: int = field(default=1, compare=False)
 
-    zarr_v2_id: ClassVar[str] = "gzip"
-    zarr_v3_name: ClassVar[str | None] = "gzip"
+    zarr_v2_id = "gzip"
+    zarr_v3_name = "gzip"
+    damage = DAMAGE
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        if nbytes is None or not _is_one_member(data, nbytes):
-            return self._decode_members(data, nbytes)
-        fast = find_inflater()
-        try:
-            out = fast.gzip(data, nbytes)
-        except fast.damage:
-            return self._decode_members(data, nbytes)
-        return out if len(out) == nbytes else self._decode_members(data, nbytes)
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        is_one = nbytes is not None and _is_one_member(data, nbytes)
+        if is_one and (found := inflate_fast("gzip", data, nbytes)) is not None:
+            return found
+        # the standard library finds the end of each member
+        return decode_streams(partial(zlib.decompressobj, wbits=31), data, nbytes)
 
     @property
     def fills(self) -> bool:
@@ -188,15 +124,6 @@ class Gzip(Codec):
         is_filled = library and _is_one_member(data, out.size) and library.inflate_gzip(data, out)
         if not is_filled:
             super().decode_into(data, out)
-
-    def _decode_members(self, data: Buffer, nbytes: int | None) -> bytes:
-        """Inflate member by member with the standard library, which finds the end of each."""
-        try:
-            out = decode_streams(partial(zlib.decompressobj, wbits=31), data, nbytes)
-        except (zlib.error, ValueError, EOFError) as error:
-            raise CodecError(f"gzip: {error}") from error
-        check_length(self, len(out), nbytes)
-        return out
 
 
 def _is_one_member(data: Buffer, nbytes: int) -> bool:
@@ -329,14 +256,14 @@ class ZipMember(Codec):
 
     skip: int = 0
 
-    zarr_v2_id: ClassVar[str] = "virtualds_zip_member"
-    only_virtualds: ClassVar[bool] = True
+    zarr_v2_id = "virtualds_zip_member"
+    damage = DAMAGE
 
     def __post_init__(self) -> None:
         if self.skip < 0:
             raise ValueError(f"zip_member: {self.skip} bytes before the values")
 
-    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+    def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         header = _parse_header(data)
         expected = None if nbytes is None else nbytes + self.skip
         if header.method == STORED:
@@ -344,20 +271,17 @@ class ZipMember(Codec):
         elif header.method == DEFLATED:
             found, checksum = _inflate(header, expected)
         else:
-            raise CodecError(f"zip_member: compression method {header.method} is not decoded")
+            raise ValueError(f"compression method {header.method} is not decoded")
         if zlib.crc32(found) not in checksum:
-            raise CodecError(
-                f"zip_member: the CRC-32 is {zlib.crc32(found):#010x}, the archive says "
-                f"{checksum[0]:#010x}"
+            raise ValueError(
+                f"the CRC-32 is {zlib.crc32(found):#010x}, the archive says {checksum[0]:#010x}"
             )
-        values = memoryview(found)[self.skip :]
-        check_length(self, len(values), nbytes)
-        return values
+        return memoryview(found)[self.skip :]
 
 
 def _parse_header(data: Buffer) -> _Header:
     if len(data) < HEADER.size or bytes(data[:4]) != MAGIC:
-        raise CodecError(f"zip_member: {bytes(data[:4])!r} begins no member of a zip archive")
+        raise ValueError(f"{bytes(data[:4])!r} begins no member of a zip archive")
     _, flags, method, checksum, _, _, name, extra = HEADER.unpack_from(data)
     rest = memoryview(data)[HEADER.size + name + extra :]
     return _Header(bool(flags & STREAMED), method, checksum, rest)
@@ -366,27 +290,20 @@ def _parse_header(data: Buffer) -> _Header:
 def _take_stored(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
     """Return the bytes of a stored member, and the checksums that it may have."""
     if header.is_streamed and nbytes is None:
-        raise CodecError("zip_member: only its list of members says where a stored member ends")
+        raise ValueError("only its list of members says where a stored member ends")
     found = header.data if nbytes is None else header.data[:nbytes]
     return found, _list_checksums(header, header.data[len(found) :])
 
 
 def _inflate(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
     """Return the bytes of a deflated member, and the checksums that it may have."""
+    # the end of a streamed member is not known before its checksum is reached
     if nbytes and not header.is_streamed:
-        fast = find_inflater()
-        try:
-            found = fast.deflate(header.data, nbytes)
-        except fast.damage:
-            # the standard library says what is wrong
-            pass
-        else:
+        found = inflate_fast("deflate", header.data, nbytes)
+        if found is not None:
             return found, (header.checksum,)
     stream = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        data = decode_stream(stream, header.data, nbytes)
-    except (zlib.error, ValueError, EOFError) as error:
-        raise CodecError(f"zip_member: {error}") from error
+    data = decode_stream(stream, header.data, nbytes)
     return data, _list_checksums(header, memoryview(stream.unused_data))
 
 
@@ -395,7 +312,7 @@ def _list_checksums(header: _Header, behind: memoryview) -> tuple[int, ...]:
     if not header.is_streamed:
         return (header.checksum,)
     if len(behind) < 4:
-        raise CodecError("zip_member: it ends before its checksum")
+        raise ValueError("it ends before its checksum")
     plain = int.from_bytes(behind[:4], "little")
     is_signed = bytes(behind[:4]) == DESCRIPTOR_MAGIC
     return (int.from_bytes(behind[4:8], "little"), plain) if is_signed else (plain,)
