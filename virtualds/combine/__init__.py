@@ -133,9 +133,9 @@ def open_virtual_mfdataset(
         processes, such as ``preprocess``, must pickle.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.open_mfdataset`. By default only variables with the joined dimension are
-        concatenated (along a new dimension, data variables and coordinates that differ). The others
-        must be equal in all files; ``compat="override"`` takes them from the first file without
-        comparing.
+        concatenated (along a new dimension: data variables, and coordinates that differ). The
+        others must be equal in all files; ``compat="override"`` takes them from the first file
+        without comparing.
     attrs_file : str or path, optional
         The file that gives the attributes of the dataset.
     coordinates : mapping of str to FromName, FromAttribute or callable, optional
@@ -147,10 +147,10 @@ def open_virtual_mfdataset(
         keeping the given order. Files in nested lists keep their order.
     overlap : {"error", "first", "last", "keep"}
         What to do with coordinate values that several files have: raise; take each from the first,
-        or the last, of these files in the given order, and sort all by the coordinate; or keep all.
+        or the last, of these files in the given order, and sort by the coordinate; or keep all.
     loadable_variables, drop_variables, group, storage_options, decode_cf, parser, parser_options
-        As in `open_virtual_dataset`. One of the files must have a variable for a name that is
-        loaded; with ``preprocess``, or if files are left out, none need have it.
+        As in `open_virtual_dataset`. Each name to load must match a variable of at least one file,
+        except with ``preprocess``, or if files are left out.
     on_error : {"raise", "skip", "collect", "keep"}
         What to do with a file that cannot be opened, or that has an unreadable variable: raise;
         leave out the whole file, with one warning that names all such files (``"skip"``) or without
@@ -167,8 +167,8 @@ def open_virtual_mfdataset(
         A function is called with a `Progress` whenever files are done, and at the end with the
         report.
     cache : str or path, optional
-        A folder, or its url, that caches what opening each file gave, before ``preprocess``. An
-        unchanged file costs one request. So an interrupted job resumes where it stopped, and a
+        A folder, or its url, that caches every opened file, before ``preprocess``. An unchanged
+        file then costs one request, so that an interrupted job resumes where it stopped, and a
         daily job opens only new files.
     allow, snapshot
         As in `open_virtual_dataset`, for every file.
@@ -181,8 +181,8 @@ def open_virtual_mfdataset(
     target_options : dict, optional
         Access options of the set, for fsspec.
     keep_query : bool, default False
-        With ``to``: whether to write urls that contain a password, signature or token, which are
-        refused otherwise.
+        With ``to``: whether to write urls that contain a password, signature or token, which are an
+        error otherwise.
 
     Returns
     -------
@@ -195,13 +195,13 @@ def open_virtual_mfdataset(
     TypeError
         There is no such argument.
     ValueError
-        An argument has an unknown value, ``attrs_file`` is none of the files, or the files do not
-        combine; the notes name the files.
+        An argument has an unknown value, ``attrs_file`` is not one of the files, or the files do
+        not combine; the notes name the files.
     CombineError
         Files overlap, or are of several coordinate reference systems; a coordinate cannot be found,
         or ``concat_dim`` looks like a misspelt dimension of the files.
     UnsupportedError
-        Many processes cannot write the format of ``to`` together, or it cannot hold the dataset.
+        Several processes cannot write the format of ``to`` at once, or it cannot store the dataset.
     FileExistsError
         ``to`` exists, and ``mode`` is ``"w-"`` or ``to`` is not a reference set.
     ConflictError
@@ -210,7 +210,8 @@ def open_virtual_mfdataset(
     Warns
     -----
     CombineWarning
-        Values are repeated along a dimension that only some files have, or grids are united.
+        Values are repeated along a dimension that only some files have, or different grids are
+        merged into one.
 
     Examples
     --------
@@ -232,7 +233,7 @@ def open_virtual_mfdataset(
             if target is not None:
                 target.commit(combined)
         if target is not None:
-            # names were judged by the variables of the files
+            # files may be left out or preprocessed, so names to load need not match a variable
             loading = make_optional(build.opening.loadable_variables)
             again = OpenOptions(loadable_variables=loading, decode_cf=decode_cf, allow=allow)
             combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
@@ -284,7 +285,7 @@ def open_virtual_mfdatatree(
     concat_dim : str, or list of str or None
         The dimension to concatenate along.
     combine : {"nested"}
-        As in `open_virtual_mfdataset`; coordinates alone do not put trees in order.
+        As in `open_virtual_mfdataset`; coordinates alone do not order trees.
     preprocess : callable, optional
         Applied to the tree of every file.
     parallel : int, Executor, "dask" or distributed.Client, optional
@@ -312,7 +313,8 @@ def open_virtual_mfdatatree(
     FileNotFoundError
         No file matches, or a file is missing.
     ValueError
-        ``attrs_file`` is none of the files, or the trees do not combine; the notes name the files.
+        ``attrs_file`` is not one of the files, or the trees do not combine; the notes name the
+        files.
 
     Examples
     --------
@@ -336,13 +338,13 @@ def open_virtual_mfdatatree(
 
 @dataclass(frozen=True)
 class Build:
-    """How files become one dataset or tree.
+    """How files are opened and combined into one dataset or tree.
 
-    ``job`` opens and prepares the files. ``workers`` run it: in this process, in other processes,
-    or on a cluster. ``combination`` says how the files are combined, and ``building`` what to do
-    about files that cannot be opened, and how to show progress. ``opening`` says how each file is
-    opened, ``checks_names`` whether a name to load must be that of a variable, and ``attrs_file``
-    is the number of the file that gives the attributes.
+    ``job`` opens and prepares the files, and ``workers`` run it: in this process, in other
+    processes, or on a cluster. ``opening`` are the options with which each file is opened, and
+    ``combination`` those with which the files are combined. ``building`` is what to do about files
+    that cannot be opened, and how to show progress. With ``checks_names``, every name to load must
+    match a variable. ``attrs_file`` is the number of the file whose attributes the result gets.
     """
 
     files: Files
@@ -356,7 +358,7 @@ class Build:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], *, below: bool = False) -> Build:
-        """Return what the arguments of a call ask for; ``below``: files are opened as trees."""
+        """Create the build for the arguments of a call; ``below`` opens files as trees."""
         building = select_fields(BuildOptions, given)
         omits = not building.stops
         how = {"on_error": building.on_variable_error, "below": below, "omits_damaged": omits}
@@ -368,7 +370,7 @@ class Build:
         steps = list_steps(given["coordinates"], combination, preprocess)
         files = Files.of(given["paths"], given["storage_options"])
         if not steps and find_client(building.parallel) is not None:
-            # only the workers of a cluster may be able to read the files
+            # the workers of a cluster may have access to the files when this process has not
             steps = (keep_dataset,)
         job = BatchJob.of(opening, building, steps, files.options)
         workers = choose_workers(building.parallel, files)
@@ -378,14 +380,14 @@ class Build:
         return cls(files, job, workers, combination, building, opening, judges, number)
 
     def build_dataset(self) -> tuple[Any, BuildReport]:
-        """Return the dataset or tree, and the report."""
+        """Open and combine the files; return the dataset or tree, and the report."""
         begun = time.monotonic()
         alike = self._find_concatenator()
         found, report = self._open(alike)
         built = None if alike is None else self._join(alike, found)
         if built is None:
             if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
-                # some variables are known of the first files only
+                # some variables were loaded from the first files only
                 found, report = self._open(None)
             found, report = _list_datasets(found, report)
             built = self.combine(found)
@@ -396,27 +398,27 @@ class Build:
         return built, report
 
     def _find_concatenator(self) -> Concatenator | None:
-        """Return the object that concatenates files as stored; None if that is of no use."""
+        """Return the object that concatenates files as stored, or None if that is of no use."""
         lists = any(isinstance(item, list | tuple) for item in self.files.nested)
         if lists or len(self.files.flat) < FEWEST_FILES:
             return None
         by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
         arranges = how.sort or how.overlap != "keep"
         try:
-            # if the coordinates of the files rise already, arranging the files would change nothing
+            # sorting changes nothing if the coordinates of the files already increase
             return Concatenator(self.combination, rises=by_coords or arranges)
         except NeedsFullCombineError:
             return None
 
     def _open(self, alike: Concatenator | None) -> tuple[list[Outcome[Any]], BuildReport]:
-        """Open the files; the workers join those that are alike, and write references."""
+        """Open the files; the workers join those of the same structure, and write references."""
         few = len(self.files.flat) < FEWEST_FILES
         together = None if few else self.job.together
         job = replace(self.job, alike=alike, together=together)
         return replace(self, job=job).open_files()
 
     def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> Any:
-        """Concatenate files as they are stored; return None if the result might differ."""
+        """Concatenate files as they are stored, or return None if the result might differ."""
         names = self.files.flat
         batches: list[Any] = [outcome.found for outcome in found]
         if self.job.datasets:
@@ -428,7 +430,7 @@ class Build:
         return None
 
     def open_files(self) -> tuple[list[Outcome[Any]], BuildReport]:
-        """Open all files; return what was opened, in the order of the files, and a report."""
+        """Open all files; return their outcomes in the order of the files, and a report."""
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
         found = list[Outcome[Any]]()
         failed: dict[int, Exception] = {}
@@ -443,7 +445,7 @@ class Build:
                         continue
                     found.append(outcome)
                     if len(found) - settled == MOST:
-                        # files that were opened one by one take more memory apart
+                        # files that were opened one by one take less memory when they are joined
                         found[settled:] = self.job.join_opened(found[settled:], items)
                         settled = len(found)
             names = self.files.flat
@@ -468,7 +470,7 @@ class Build:
     def combine(self, opened: Sequence[Outcome[Any]]) -> Any:
         """Arrange the datasets or trees of files, and combine them."""
         names, combination = self.files.flat, self.combination
-        # in the order of the files, not of the workers: so errors name files in this order
+        # in the order of the files, not of the workers, so that errors name files in this order
         found: dict[int, Any] = {outcome.number: outcome.found for outcome in opened}
         combination.check_dims(list(found.values()))
         dims = combination.dims
@@ -501,7 +503,7 @@ class Build:
     def _raise_first(
         self, outcomes: Iterable[Outcome[Any]], found: Sequence[Outcome[Any]]
     ) -> Iterator[Outcome[Any]]:
-        """Yield outcomes; raise the fatal error of the first file, in the order of the files."""
+        """Yield outcomes; raise the fatal error of the first file that has one, in given order."""
         done, awaited = set[int](), set[int]()
         first, error = len(self.files.flat), None
         for outcome in outcomes:
@@ -516,7 +518,7 @@ class Build:
             elif not awaited:
                 break
         if error is not None:
-            # decode the files before it: an error of them comes first
+            # decode the files before it: an error in one of them comes first
             batches: list[Any] = [o.found for o in found if isinstance(o.found, FileBatch)]
             before = [(n, at, b) for b in batches for at, n in enumerate(b.numbers) if n < first]
             for _, place, batch in sorted(before, key=lambda item: item[0]):
@@ -524,10 +526,9 @@ class Build:
             raise error
 
     def _finish(self, combined: Any, found: Sequence[Outcome[Any]], report: BuildReport) -> None:
-        """Refuse names to load that no file has, and set the attributes of the result.
+        """Raise an error for names to load that no file has, and set the attributes of the result.
 
-        If there is no such variable, or the file with the attributes is left out, that is a
-        `ValueError`.
+        Also raises `ValueError` if the file with the attributes was left out.
         """
         is_tree = isinstance(combined, xr.DataTree)
         if self.checks_names and not report.left_out:
@@ -558,7 +559,7 @@ class Build:
 def _list_datasets(
     found: Sequence[Outcome[Any]], report: BuildReport
 ) -> tuple[list[Outcome[Any]], BuildReport]:
-    """Return the outcome of each file, with its dataset, in the order of the files."""
+    """Return an outcome with a dataset for each file, in the order of the files."""
     if not any(isinstance(outcome.found, FileBatch) for outcome in found):
         return sorted(found, key=lambda outcome: outcome.number), report
     each = list[Outcome[Any]]()
@@ -566,7 +567,7 @@ def _list_datasets(
         files = outcome.found.list_files() if isinstance(outcome.found, FileBatch) else ()
         made = [replace(outcome, numbers=f.numbers, found=f.to_dataset()) for f in files]
         each += made or [outcome]
-    # decoding may have loaded variables, which have no references then
+    # decoding may have loaded variables, which then have no references
     datasets: list[Any] = [outcome.found for outcome in each]
     counts = (dataset.virtual.nchunks for dataset in datasets)
     ordered = sorted(each, key=lambda outcome: outcome.number)
@@ -574,7 +575,7 @@ def _list_datasets(
 
 
 def _warn_of_losses(report: BuildReport) -> None:
-    """Name what is left out: files, and parts of files."""
+    """Warn about what was left out: files, and parts of files."""
     of_all = f"{len(report.left_out)} of {report.files} files could not be opened, and are left out"
     parts = f"{format_count(len(report.damaged), DAMAGED)} left out of files that were opened"
     for said, lost in ((of_all, report.left_out), (parts, report.damaged)):
@@ -584,7 +585,7 @@ def _warn_of_losses(report: BuildReport) -> None:
 
 
 def describe_build(cache: object, target: object) -> str:
-    """Say what an interrupted build leaves, and how to go on."""
+    """Return a note on what an interrupted build leaves behind, and how to resume it."""
     left = "no set was written" if target is None else f"{target} is as it was"
     if cache is None:
         return (

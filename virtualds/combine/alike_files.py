@@ -1,7 +1,7 @@
-"""Files of one structure, of which each variable is joined or compared at once.
+"""Files of the same structure, whose variables are joined or compared for all files at once.
 
-They were read together by their parser, or one by one. A file that does not fit to others is left
-to be joined by xarray.
+Their parser read them together, or they were read one by one. Files that do not fit are left to
+xarray.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ HEEDED_ATTRIBUTES = frozenset(
         *SYSTEM_ATTRIBUTES,
     }
 )
-"""Attributes that may decide what xarray makes of a variable, besides its values (CF conventions
-1.12, appendix A), and some that may come to decide it. Units of dates are a column."""
+"""Attributes that may determine how xarray decodes a variable, besides its values (CF conventions
+1.12, appendix A), and some that may do so in the future. Units of dates are handled separately."""
 PLAIN_SEPARATOR = "::"
-"""What urls of files in archives, and chains of fsspec, have in them."""
+"""Separates the parts of urls of files in archives, and of chained fsspec urls."""
 
 
 CountsOnce = Callable[[VariableDecoding], bool]
-"""Says whether a variable is taken from the first file only."""
+"""Returns whether a variable is taken from the first file only."""
 
 
 class NeedsFullCombineError(Exception):
-    """Joining the files as they are stored might change the result."""
+    """Joining the files as they are stored might give another result than xarray."""
 
 
 @dataclass(frozen=True)
 class JoinableFiles:
-    """Files of one structure, and how they decode.
+    """Files of the same structure, and how they decode.
 
-    ``urls`` are as the user gave them, ``numbers`` those among all files, and ``plan`` says how the
-    first of them decodes. ``indexes`` and ``below`` are those of a `FileBatch`. Methods raise
-    `NeedsFullCombineError` where joining a variable might change the result.
+    ``urls`` are as the user gave them, ``numbers`` are the positions among all files, and ``plan``
+    is how the first of them decodes. ``indexes`` and ``below`` are as in a `FileBatch`. Methods
+    raise `NeedsFullCombineError` if joining a variable might change the result.
     """
 
     alike: AlikeFiles
@@ -92,7 +92,7 @@ class JoinableFiles:
 
     @classmethod
     def of(cls, files: Sequence[FileBatch]) -> JoinableFiles:
-        """Return files that were opened one by one."""
+        """Create it from files that were opened one by one."""
         first, below = files[0], None
         alike = ListedFiles([file.group for file in files], range(len(files)))
         urls = [url for file in files for url in file.urls]
@@ -113,7 +113,7 @@ class JoinableFiles:
         yield from (self.below or {}).values()
 
     def take(self, places: Ints) -> JoinableFiles:
-        """Return some of the files, in another order; the first of them may have to be decoded."""
+        """Return some of the files, in the given order; the new first one may need decoding."""
         order = places.tolist()
         alike, plan = self.alike.take(places), self.plan
         urls = [self.urls[n] for n in order]
@@ -138,8 +138,9 @@ class JoinableFiles:
     def collect(self, dim: str | None, counts_once: CountsOnce | None = None) -> FileBatch:
         """Return the files as one batch.
 
-        Variables are joined along ``dim``, if it is given; all other dimensions have one length.
-        ``counts_once`` says which loaded variables are wanted of the first file only.
+        Variables are joined along ``dim``, if it is given; all other dimensions must have the same
+        length in all files. ``counts_once`` selects the loaded variables that are taken from the
+        first file only.
         """
         group, given = self.alike.group, dim
         if dim not in self.lengths:
@@ -196,7 +197,7 @@ class JoinableFiles:
 
     @property
     def lengths(self) -> Mapping[str, Ints]:
-        """How long each dimension of a variable is in each file; -1 for none."""
+        """The length of each dimension in each file; -1 where a file lacks it."""
         lengths, variables = self.alike.lengths, self.alike.group.variables.values()
         return {dim: lengths[dim] for variable in variables for dim in variable.dims}
 
@@ -205,9 +206,9 @@ class JoinableFiles:
         return self.plan.list_parts(name, self.alike.attributes, len(self.urls))
 
     def _check_dates(self, name: str, array: Any, dim: str | None) -> None:
-        """Refuse files in which a virtual variable decodes to other dates than in the first.
+        """Raise an error if a virtual variable decodes to other dates than in the first file.
 
-        It has all files along a dimension, or else along its first axis.
+        ``array`` has all files along ``dim``, or without it along a new first axis.
         """
         part = self.plan.parts[name]
         if not part.depends_on_values:
@@ -225,11 +226,11 @@ class JoinableFiles:
             for own, values in zip(self.list_parts(name), ends, strict=True):
                 own.check_ends(values)
         except (VirtualdsError, MisfitError, *DECODING_ERRORS) as error:
-            # decoding the files one by one tells which of them has which error
+            # decoding the files one by one shows which of them fails, and why
             raise NeedsFullCombineError(f"{name!r} has dates that are not known") from error
 
     def find_plans_of_other_lengths(self, dim: str | None) -> Iterator[DecodingPlan]:
-        """Yield how the shortest and the longest file decode: what is loaded goes by the length."""
+        """Yield how the shortest and longest file decode: what is loaded depends on lengths."""
         lengths = self.lengths.get(dim or "", np.zeros(1, np.int64))
         for place in {int(lengths.argmin()), int(lengths.argmax())}:
             if lengths[place] != lengths[0] and self.indexes is None:
@@ -237,13 +238,13 @@ class JoinableFiles:
                 yield find_plan(self.urls[place], group, self.opening, self.options)
 
     def join(self, name: str, dim: str) -> Array | ManifestArray:
-        """Return a variable of all files, joined along a dimension as it is stored."""
+        """Return a variable of all files, joined along a dimension in its stored form."""
         if not isinstance(self.alike.group.variables[name].data, ManifestArray | np.ndarray):
             raise NeedsFullCombineError(f"{name!r} is read when it is needed")
         return self.alike.join(name, dim)
 
     def load(self, name: str, dim: str) -> Sequence[Array]:
-        """Return the stored values of a loaded variable with the dimension, for each file."""
+        """Return the stored values of a loaded variable with the dimension, one array per file."""
         if name not in self._loaded and (values := self.alike.get_values(name)) is not None:
             self._loaded[name] = values
         if name not in self._loaded:
@@ -255,21 +256,21 @@ class JoinableFiles:
         return self._loaded[name]
 
     def are_same(self, name: str) -> bool:
-        """Say whether a variable has the same values in all files, as they are stored."""
+        """Return whether a variable has the same stored values in all files."""
         return are_same(self._iterate(name))
 
     def differs(self, name: str) -> bool:
-        """Say whether a variable seems to have other values in some files, as they decode."""
+        """Return whether the decoded values of a variable may differ between files."""
         return not (all_decode_alike(self.list_parts(name)) and self.are_same(name))
 
     def is_too_large(self, name: str) -> bool:
-        """Say whether a virtual variable has too many values to be compared."""
+        """Return whether a virtual variable has too many values to be compared."""
         data = self.alike.group.variables[name].data
         nbytes = math.prod(data.shape) * data.dtype.itemsize
         return nbytes > get_options().small_variable or data.dtype.hasobject
 
     def _iterate(self, name: str) -> Iterator[Array]:
-        """Yield the values of a variable in each file."""
+        """Yield the values of a variable, file by file."""
         part, data = self.plan.parts[name], self.alike.group.variables[name].data
         if part.is_index:
             yield from self.load(name, part.stored[0][0])
@@ -290,9 +291,9 @@ class JoinableFiles:
 
 
 def collect_files(files: JoinableFiles) -> list[FileBatch]:
-    """Return files of one structure as batches, however they are to be combined.
+    """Return files of the same structure as batches that suit any way of combining them.
 
-    A `NeedsFullCombineError` is raised if they have to be opened one by one.
+    Raises `NeedsFullCombineError` if they have to be opened one by one.
     """
     every, dim = list(files.walk()), guess_dimension(files)
     for group in every:
@@ -308,7 +309,7 @@ def collect_files(files: JoinableFiles) -> list[FileBatch]:
 
 
 def guess_dimension(files: JoinableFiles) -> str | None:
-    """Return the dimension whose length or coordinate differs between files, if there is one."""
+    """Return the dimension whose length or coordinate differs between files, or None."""
     for part in files.walk():
         lengths, group = part.lengths, part.alike.group
         if varying := [dim for dim, sizes in lengths.items() if (sizes != sizes[0]).any()]:
@@ -325,7 +326,7 @@ def find_plan(
 ) -> DecodingPlan:
     """Return how a group decodes.
 
-    A `NeedsFullCombineError` is raised if every group like it has to be decoded by itself.
+    Raises `NeedsFullCombineError` if groups of this structure have to be decoded one by one.
     """
     plan = find_decoding_plan(group, opening)
     if plan is None:
@@ -341,7 +342,7 @@ def find_plan(
 
 @dataclass(frozen=True)
 class AlikeOpener:
-    """Opens files of one structure together, where their parser can."""
+    """Opens files of the same structure together, if their parser can."""
 
     opening: OpenOptions
     options: StorageOptions | None = None
@@ -350,10 +351,10 @@ class AlikeOpener:
     def open_alike(
         self, items: Sequence[tuple[int, Any]], heeds_all: bool
     ) -> Iterator[Sequence[AlikeFiles]]:
-        """Give the files of each structure, of some numbered ones, until the end of the block.
+        """Yield the files of each structure, open until the end of the block.
 
-        ``heeds_all`` says whether all attributes are equal in all files of a structure, not only
-        those that decide what xarray makes of a variable.
+        With ``heeds_all``, files of the same structure agree in all attributes, not only in those
+        that determine how xarray decodes a variable.
         """
         files = [file for _, file in items]
         if len(files) < 2 or not all(isinstance(file, str | os.PathLike) for file in files):
@@ -361,7 +362,7 @@ class AlikeOpener:
             return
         urls = [normalise_url(file) for file in files]
         first = Location.of(files[0], self.options)
-        # it shows which parser they need, and often how they decode
+        # the first file shows which parser all need, and often how they decode
         with first.hold_scan():
             plain = not any(PLAIN_SEPARATOR in url for url in urls)
             plain = plain and self.opening.snapshot is None and not self.opening.parser_options
@@ -385,9 +386,9 @@ class AlikeOpener:
                 yield [alike for alike in found if len(alike.numbers) > 1]
 
     def make_joinable(self, alike: AlikeFiles, items: Sequence[tuple[int, Any]]) -> JoinableFiles:
-        """Return files of one structure, some of those that were asked for, to be joined.
+        """Return files of the same structure in a form that can be joined.
 
-        A `NeedsFullCombineError` is raised if they have to be decoded one by one.
+        Raises `NeedsFullCombineError` if they have to be decoded one by one.
         """
         numbers, files = zip(*(items[n] for n in alike.numbers), strict=True)
         found = dict[str, JoinableFiles]()
@@ -401,7 +402,7 @@ class AlikeOpener:
 
 
 def _may_be_read_together(url: str) -> bool:
-    """Say whether the name of a file allows it; looking into a remote file costs a request."""
+    """Return whether a file may be read together with others, judging by its name alone."""
     name, is_known = url.partition("?")[0].lower(), False
     for parser in PARSERS:
         if name.endswith(parser.suffixes):

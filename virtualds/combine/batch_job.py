@@ -1,9 +1,10 @@
-"""The work on some files: opening and preparing them, and joining those that are alike.
+"""The job of a worker: opening and preparing files, and joining those of the same structure.
 
-Files that their parser reads together are opened so, others one by one, repeatedly if failures are
-temporary. A batch of files becomes one array for each variable, not one for each file. If a set is
-written, the same worker writes the references of the joined files, and sends back where they lie.
-Jobs are sent to other processes and machines, and outcomes are sent back.
+If a parser can read files together, they are opened together; all others are opened one by one,
+with retries after temporary failures. A batch of files has one array per variable, not one per
+file. If a set is being written, the same worker writes the references of the joined files, and
+sends back where it wrote them. Jobs and outcomes are pickled, and sent between processes and
+machines.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
 
 ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
-"""How failing variables of a file are treated, by how the build treats failing files.
+"""How unreadable variables of a file are treated, by how the build treats unreadable files.
 
 If a variable of a file cannot be read, the build leaves out the whole file. Otherwise the gap in
 the joined variable would look like missing values.
@@ -81,9 +82,9 @@ the joined variable would look like missing values.
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How many files are opened, as in `virtualds.open_virtual_mfdataset`.
+    """Options of opening many files, as in `virtualds.open_virtual_mfdataset`.
 
-    A `ValueError` is raised if ``on_error`` is none that there is, or ``retries`` is negative.
+    Raises `ValueError` if ``on_error`` is unknown, or ``retries`` is negative.
     """
 
     parallel: Parallel = None
@@ -99,7 +100,7 @@ class BuildOptions:
 
     @property
     def on_variable_error(self) -> str:
-        """What is done about variables of a file that cannot be read."""
+        """What to do about variables of a file that cannot be read."""
         return ON_ERROR[self.on_error]
 
     @property
@@ -111,15 +112,15 @@ class BuildOptions:
 Key = TypeVar("Key")
 
 LEAST, ENOUGH = 4096, 100_000
-"""The numbers of references with which `BuildTarget.begin` makes a target."""
+"""The arguments ``least`` and ``enough`` of a `BuildTarget`."""
 
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """A set that many processes write, whose parts have been begun.
+    """A set that several processes are writing in parts.
 
-    An array with ``least`` references gets a table of its own. A worker whose files have ``enough``
-    writes them, and waits for no more files.
+    An array with at least ``least`` references gets its own table. A worker writes its references
+    as soon as it has ``enough``.
     """
 
     destination: Destination
@@ -135,7 +136,7 @@ class BuildTarget:
         replace: bool = False,
         keep_query: bool = False,
     ) -> BuildTarget:
-        """Check that the set can be written, by many processes, before the workers begin."""
+        """Prepare a set for writing in parts, or fail before the workers start."""
         choices = {KEEP_QUERY: keep_query}
         options = WriteOptions(mode="w" if replace else "w-", choices=choices)
         destination = Destination.of(Location.of(url, storage_options), options)
@@ -147,26 +148,26 @@ class BuildTarget:
         return str(self.destination.place.root)
 
     def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
-        """Write the arrays that have many references; return arrays that refer to what was written.
+        """Write the arrays with many references; return arrays that refer to what was written.
 
-        Urls with a signature or a token in their query are refused.
+        Raises an error for urls with a signature or a token in their query.
         """
         many = dict[Key, ManifestArray]()
         for key, array in arrays.items():
-            # those that were written before lie in a set
+            # arrays that were written before refer to a set
             count = sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)
             if count >= self.least:
                 many[key] = array
         if not many:
             return {}
-        # check before writing: other users may read what lies in the set
+        # check before writing, since other users may be able to read the set
         if not self.destination.options.keep_query:
             check_unsigned(many.values(), self.url)
         with explain_write_errors(self.url):
             return self.destination.parts.write(many, self.destination.place)
 
     def commit(self, dataset: xr.Dataset) -> None:
-        """Write the dataset of the whole set, whose parts the workers have written."""
+        """Commit the dataset of the whole set, whose parts the workers have written."""
         self.destination.create(partial(group_from_dataset, dataset))
 
 
@@ -177,7 +178,7 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
         yield
     except BaseException:
         if target is not None:
-            # parts that cannot be removed now are removed when snapshots expire
+            # otherwise they are removed when snapshots expire
             with suppress(OSError, VirtualdsError):
                 target.destination.parts.abandon(target.destination.place)
         raise
@@ -186,25 +187,25 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
 # ---------------------------------------------------------------------- files
 
 PrepareStep = Callable[[Any, Opened], Opened]
-"""Takes a file and its dataset or tree, and returns the dataset or tree to combine."""
+"""A function of a file and its dataset or tree that returns the dataset or tree to combine."""
 
 
 OPEN_ERRORS = (
     *(VirtualdsError, OSError, ValueError, TypeError, LookupError),
     *(AttributeError, RuntimeError, ArithmeticError),
 )
-"""Errors that a damaged file, a dead server or a function of the user raises."""
+"""Errors that a damaged file, a failing server or a user's function raises."""
 
 
 PASSING_NUMBERS = frozenset(
     getattr(errno, name, None)
     for name in ("EAGAIN", "EBUSY", "EINTR", "EIO", "EMFILE", "ENFILE", "EREMOTEIO", "ESTALE")
 ) - {None}
-"""Errors of a cluster's filesystem that is busy, or whose server restarts."""
+"""Error numbers of a cluster filesystem that is busy, or whose server restarts."""
 
 
 def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> Outcome[Any]:
-    """Return the outcome of files that were opened."""
+    """Create the outcome of files that were opened."""
     found = opened if opened.decoded is None else opened.decoded
     cached, way = len(opened) if is_cached else 0, opened.group.way
     ways = dict.fromkeys(opened.numbers, way) if way is not None else {}
@@ -212,7 +213,7 @@ def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> Outcome[Any]:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Say whether opening failed for a temporary reason."""
+    """Return whether opening failed for a temporary reason."""
     return may_pass(error) or any(
         isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS
         for cause in list_causes(error)
@@ -224,7 +225,7 @@ def list_steps(
     combination: Combination,
     preprocess: Callable[[Opened], Opened] | None,
 ) -> tuple[PrepareStep[Opened], ...]:
-    """Return the steps that prepare a file for a combination."""
+    """Return the steps that prepare the dataset of each file for combining."""
     if coordinates is not None and not isinstance(coordinates, Mapping):
         raise TypeError(
             f"coordinates {coordinates!r}: give a dict of names, and where their values come from"
@@ -241,7 +242,7 @@ def list_steps(
 
 
 def keep_dataset(file: Any, found: Opened) -> Opened:
-    """Return a dataset unchanged: so files are decoded where they are opened."""
+    """Return a dataset unchanged: a step that only causes files to be decoded in the worker."""
     return found
 
 
@@ -256,30 +257,29 @@ def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened
 
 
 SMALLEST = 8
-"""Fewest files that are opened and written together: small parts make many small files in the set.
-"""
+"""The fewest files that are opened and written together: many small parts make many small files."""
 LARGEST = 16
-"""The most files of a task that are opened one by one: larger ones would save little time."""
+"""The most files of a task that opens files one by one: larger tasks would save little time."""
 FIRST = 16
-"""Files that are opened before the first is prepared."""
+"""How many files are opened before the first of them is prepared."""
 PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
-"""Errors that pickling may raise besides `pickle.PickleError`: other libraries define how."""
+"""Errors that pickling may raise besides `pickle.PickleError`, depending on the library."""
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """Work on files that this process or workers do: open, prepare and join those that are alike.
+    """A job that opens files, prepares them, and joins those of the same structure.
 
-    ``open`` takes a file and returns a batch of it, and ``steps`` prepare its
-    dataset or tree, one after the other. A file is opened again ``retries`` times if a failure is
-    temporary. ``cache`` keeps files as they were opened, before the first step. ``stops`` says
-    whether to leave the files after one that fails.
+    ``open`` returns a file as a batch, and ``steps`` prepare its dataset or tree, one after the
+    other. After a temporary failure, a file is opened again up to ``retries`` times. ``cache``
+    stores files as they were opened, before the first step. With ``stops``, the first failure ends
+    the job.
 
-    ``alike`` says how to join files as they are stored, ``together`` opens files of one structure
-    together, and ``target`` is where references are written; each may be None. ``datasets`` says
-    whether datasets of files are joined, too. ``dims`` are the dimensions that all files are joined
-    along, none if coordinates decide. A worker takes over ``options``; ``process`` is the one that
-    makes the job.
+    ``alike`` joins files as they are stored, ``together`` opens files of the same structure
+    together, and ``target`` is the set to which references are written; each may be None. With
+    ``datasets``, the datasets of files are joined as well. ``dims`` are the dimensions along which
+    all files are joined, empty if coordinates decide. A worker adopts ``options``. ``process`` is
+    the id of the process that created the job.
     """
 
     open: Callable[[Any], FileBatch]
@@ -303,10 +303,10 @@ class BatchJob:
         steps: tuple[PrepareStep[Any], ...] = (),
         options: StorageOptions | None = None,
     ) -> BatchJob:
-        """Return the job that opens files, with some access options, and prepares each.
+        """Create the job that opens files with these options, and prepares each.
 
-        A `ValueError` is raised if there is a cache, and ``loadable_variables`` is a function: the
-        cache cannot know it again.
+        Raises `ValueError` if there is a cache and ``loadable_variables`` is a function, which the
+        cache could not compare.
         """
         cache = None
         if building.cache is not None:
@@ -316,7 +316,7 @@ class BatchJob:
         return cls(open_file, steps, building.retries, cache, building.stops, together=together)
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
-        """Open some files, prepare them, and join those that are alike, in any process."""
+        """Open some files, prepare them, and join those of the same structure, in any process."""
         if self._is_away and get_options() != self.options:
             set_options(**asdict(self.options))
         try:
@@ -333,7 +333,7 @@ class BatchJob:
     def _open_each(
         self, items: Sequence[NumberedFile], opened: Mapping[int, Outcome[Any]]
     ) -> Iterator[Outcome[Any]]:
-        """Open those files that are not open, and prepare all one by one."""
+        """Open and prepare, one by one, all files that were not opened together."""
         for item in items:
             outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
             yield _make_portable(outcome) if self._is_away else outcome
@@ -343,9 +343,10 @@ class BatchJob:
     def open_together(
         self, items: Sequence[NumberedFile]
     ) -> tuple[list[Outcome[Any]], dict[int, Outcome[Any]]]:
-        """Open those of some files that can be read together, or are in the cache.
+        """Open those files that can be read together, or are in the cache.
 
-        Returns those that are ready, together, and by their numbers those that have to be prepared.
+        Returns the outcomes that are ready, and, by number, those of files that still have to be
+        prepared.
         """
         kept = self.cache.look_up(items) if self.cache else ()
         if tells(INFO) and kept:
@@ -376,7 +377,7 @@ class BatchJob:
                     except (*OPEN_ERRORS, NeedsFullCombineError, MisfitError):
                         continue
         except (VirtualdsError, OSError):
-            # opening the files one by one tells which of them has which error
+            # opening the files one by one shows which of them fails, and why
             pass
         if self.cache is not None:
             for batch in found:
@@ -387,13 +388,13 @@ class BatchJob:
         return found
 
     def _make_batches(self, files: JoinableFiles) -> list[FileBatch]:
-        """Return files of one structure as batches.
+        """Return files of the same structure as batches.
 
-        A `MisfitError` is raised if files are left out that do not decode, and one of these may
-        not.
+        Raises `MisfitError` if files that do not decode are to be left out, and one of these may
+        not decode.
         """
         found = list[FileBatch]()
-        # what is cached is of use however files are combined
+        # what is cached must suit any way of combining the files
         if self.alike is not None and not self.steps and self.cache is None:
             with suppress(NeedsFullCombineError):
                 found = [self.alike.join_files(files)]
@@ -405,29 +406,29 @@ class BatchJob:
         return found
 
     def finish(self) -> None:
-        """Write to the cache what was opened."""
+        """Write the opened files to the cache."""
         if self.cache is not None:
             self.cache.finish()
 
     @property
     def smallest(self) -> int:
-        """The smallest useful number of files for another worker."""
+        """The fewest files of a task for another worker that are worth while."""
         return SMALLEST if self.target else 1
 
     @property
     def largest(self) -> int:
-        """The largest number of files for another worker at a time."""
+        """The most files of a task for another worker."""
         return MOST if self.target or self.together else LARGEST
 
     @property
     def first(self) -> int:
-        """Files that are opened first: few if one may fail when it is prepared."""
+        """How many files are opened before the first is prepared: few if that may fail."""
         return FIRST if self.steps else MOST
 
     def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
         """Open files in this thread, or in several, and prepare them in this one.
 
-        Functions of the user may not be safe in threads.
+        Functions of the user may not be thread-safe.
         """
         pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
         start, size = 0, min(max(self.first, number), MOST)
@@ -449,19 +450,19 @@ class BatchJob:
                 )
                 yield from self.gather(each, rest)
         finally:
-            # ending early does not wait for servers
+            # do not wait for servers if the build ends early
             pool.shutdown(wait=False, cancel_futures=True)
             self.finish()
 
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
-        """Open a file, and cache it; an `OSError` is raised if the cache cannot be written."""
+        """Open a file and cache it; raise `OSError` if the cache cannot be written."""
         number, file = item
         attempt = 0
         while True:
             attempt += 1
             try:
                 opened = replace(self.open(file), numbers=(number,))
-                # a file that does not decode is left out
+                # if it does not decode, it is left out
                 decoded = None if self.stops else opened.to_dataset()
                 break
             except OPEN_ERRORS as error:
@@ -472,7 +473,7 @@ class BatchJob:
                 pause(wait)
         lost = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
         if self.cache is not None and not lost:
-            # what is cached says nothing of what was left out
+            # cached files have no record of parts that were left out
             self.cache.add(opened)
         outcome = make_outcome(opened)
         if decoded is not None and self.steps:
@@ -480,7 +481,7 @@ class BatchJob:
         return replace(outcome, damaged={number: lost}) if lost else outcome
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Apply the steps to an opened file."""
+        """Apply the steps to an opened file, and return the new outcome."""
         number, file = item
         if outcome.found is None:
             return outcome
@@ -500,13 +501,13 @@ class BatchJob:
     def gather(
         self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
-        """Join files that come one by one, but only to release their references."""
+        """Join files as they come, if their references are written to a set and so released."""
         return outcomes if self.target is None else self._join(outcomes, items)
 
     def join_opened(
         self, outcomes: Sequence[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> list[Outcome[Any]]:
-        """Join files that were opened one by one, of all items, so that they take less memory."""
+        """Join those of all items that were opened one by one, so that they take less memory."""
         alone = [outcome for outcome in outcomes if len(outcome.numbers) == 1]
         joined = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
         files = {outcome.number: items[outcome.number][1] for outcome in alone}
@@ -526,7 +527,7 @@ class BatchJob:
         for outcome in outcomes:
             batch.append(outcome)
             references += outcome.references
-            # an error is reported at once
+            # an error is reported immediately
             is_last = self.stops and outcome.error is not None
             if is_last or references >= enough or len(batch) == MOST:
                 yield batch
@@ -537,7 +538,7 @@ class BatchJob:
     def _join_batch(
         self, outcomes: list[Outcome[Any]], files: Mapping[int, Any]
     ) -> Iterator[Outcome[Any]]:
-        """Yield the outcomes of files, those that are joined as one."""
+        """Join the files of a batch where possible, and yield the outcomes."""
         opened = {outcome.number: outcome for outcome in outcomes if outcome.found is not None}
         alone, joined = dict(opened), list[FileBatch]()
         if self.alike is not None:
@@ -563,9 +564,9 @@ class BatchJob:
         return found if found is None else replace(found, numbers=outcome.numbers)
 
     def _relieve(self, files: Sequence[Any]) -> list[Any]:
-        """Return files, or datasets, whose references lie in the set if there are many.
+        """Return files or datasets with their references moved to the set, if there are many.
 
-        Variables without any of the dimensions are equal in all files: only one is kept.
+        Variables without any of the dimensions are equal in all files, and are not written.
         """
         if self.target is None:
             return list(files)
@@ -580,7 +581,7 @@ class BatchJob:
         return [_with(f, mine) if mine else f for f, mine in zip(files, written, strict=True)]
 
     def _find_growing(self, file: Any) -> dict[Hashable, ManifestArray]:
-        """Return the virtual arrays of a file that are joined to those of other files."""
+        """Return those virtual arrays of a file that will be joined with those of other files."""
         arrays = _arrays(file)
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
@@ -602,7 +603,7 @@ def _make_portable(outcome: Outcome[Any]) -> Outcome[Any]:
 
 
 def _list_files(outcome: Outcome[Any]) -> list[Outcome[Any]]:
-    """Return the outcome of each file."""
+    """Return one outcome per file."""
     if len(outcome.numbers) == 1:
         return [outcome]
     files: Any = outcome.found
@@ -619,7 +620,7 @@ def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArr
 
 
 def _with(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
-    """Return an opened file with other arrays."""
+    """Return an opened file with some of its arrays replaced."""
     if isinstance(file, FileBatch):
         variables = dict(file.group.variables)
         for name, array in arrays.items():

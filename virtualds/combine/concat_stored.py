@@ -1,10 +1,10 @@
-"""Joining alike files as they are stored.
+"""Joining files of the same structure without making a dataset of each.
 
-Making a dataset of every file, and joining all in xarray, takes longer than reading the files. If
-files are alike, only the values along one dimension differ. So xarray joins the datasets of two
-files, and the variables with the dimension are then joined for all files. Files that are not in the
-order of their coordinate are put in order, by their columns. Files are refused with a
-`NeedsFullCombineError` if the result might differ from that of xarray.
+Making a dataset of every file, and joining all of them in xarray, takes longer than reading the
+files. Files of the same structure differ only in the values along one dimension. So xarray joins
+the datasets of only two files, and the variables with the dimension are then extended to all files.
+If files are not in the order of their coordinate, they are sorted first. `NeedsFullCombineError` is
+raised if the result might differ from that of xarray.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ from virtualds.datasets.structure import select_system
 Array = npt.NDArray[Any]
 
 FEWEST_FILES = 3
-"""From how many files on they are joined as they are stored."""
+"""The fewest files that are joined as they are stored."""
 CERTAIN: dict[str, tuple[str, ...]] = {
-    # with other choices, data variables without the dimension are concatenated too
+    # with other values, data variables without the dimension are concatenated too
     "data_vars": ("minimal",),
     "coords": ("minimal",),
-    # "no_conflicts" compares with the first dataset after later ones filled it, "identical" also
-    # compares attributes, which joining may have changed
+    # "no_conflicts" compares with the first dataset after later ones filled its gaps, and
+    # "identical" also compares attributes, which joining may have changed
     "compat": ("equals", "override"),
-    # "left", "right" and "inner" keep elements of other coordinates that only some files have
+    # "left", "right" and "inner" depend on coordinate values that only some files have
     "join": ("outer", "exact", "override"),
     # "drop_conflicts" compares all files, and a function may do anything
     "combine_attrs": ("override", "drop", "no_conflicts", "identical"),
 }
-"""Required options, with the values that allow joining some files without the others."""
+"""The options, and their values, with which some files can be joined without the others."""
 
 
 @dataclass(frozen=True)
 class Concatenator:
     """Joins files whose variables differ along one dimension only.
 
-    ``combination`` says how all files are to be combined; ``rises``, whether the coordinate of the
-    dimension, if there is one, must increase. A `NeedsFullCombineError` is raised if the result for
-    each file depends on all files.
+    ``combination`` is how all files are to be combined. With ``rises``, the coordinate of the
+    dimension, if there is one, must increase. Raises `NeedsFullCombineError` if the result for one
+    file depends on all others.
     """
 
     combination: Combination
@@ -84,9 +84,9 @@ class Concatenator:
             raise NeedsFullCombineError(f"{min(missing)} is not given")
 
     def join(self, batches: Sequence[FileBatch]) -> Any:
-        """Return what combining the datasets or trees of all files gives.
+        """Return what xarray would return for the datasets or trees of all files.
 
-        A `NeedsFullCombineError` is raised if the result might differ.
+        Raises `NeedsFullCombineError` if the result might differ.
         """
         if sum(map(len, batches)) < FEWEST_FILES:
             raise NeedsFullCombineError("there is nothing to be saved")
@@ -121,18 +121,18 @@ class Concatenator:
             raise NeedsFullCombineError(f"{error}") from error
 
     def join_alike(self, files: Sequence[FileBatch]) -> list[FileBatch]:
-        """Return files that were opened one by one, those of one structure as one batch."""
+        """Join files that were opened one by one: those of the same structure become one batch."""
         found: list[FileBatch] = []
         for alike in self._group_by_structure(files):
             try:
                 found.append(self.join_files(JoinableFiles.of(alike)))
             except NeedsFullCombineError:
-                # remaining differences are found when all files are joined
+                # the remaining differences are detected when all files are joined
                 found += alike
         return found
 
     def _group_by_structure(self, files: Sequence[FileBatch]) -> list[list[FileBatch]]:
-        """Return files that were opened one by one, by their structure."""
+        """Group files that were opened one by one by their structure."""
         groups: dict[Any, list[FileBatch]] = {}
         keys: dict[int, Any] = {}
         for file in files:
@@ -148,7 +148,7 @@ class Concatenator:
         return list(groups.values())
 
     def _make_key(self, plan: DecodingPlan) -> Any:
-        """Return what plans have in common that decode alike, as far as attributes matter."""
+        """Return a key that is equal for plans that decode alike, as far as attributes matter."""
         choose = dict if self.heeds_attributes else select_system
         described = [
             (
@@ -160,9 +160,9 @@ class Concatenator:
         return _write_key((described, sorted(map(str, plan.coordinates)))) or id(plan)
 
     def join_files(self, files: JoinableFiles) -> FileBatch:
-        """Return files of one structure as one batch, to be joined to others later.
+        """Return files of the same structure as one batch, to be joined with others later.
 
-        A `NeedsFullCombineError` is raised if joining might change the result.
+        Raises `NeedsFullCombineError` if joining might change the result.
         """
         if len(files.urls) < 2:
             raise NeedsFullCombineError("there is nothing to join")
@@ -178,9 +178,9 @@ class Concatenator:
                 for plan in group.find_plans_of_other_lengths(dim):
                     self.check_plans(group.plan, plan)
             parts = [part for group in files.walk() for part in group.plan.parts.values()]
-            # datasets have their values in memory
+            # values of datasets are already in memory
             if files.indexes is None and any(p.is_loaded and self._counts_once(p) for p in parts):
-                # the file whose values count comes first
+                # the file whose values are used comes first
                 batch = self._sort(files, dim).collect(dim, self._counts_once)
             else:
                 batch = files.collect(dim)
@@ -191,11 +191,11 @@ class Concatenator:
                 )
             )
         except COMBINE_ERRORS as error:
-            # remaining differences are found when all files are joined
+            # the remaining differences are detected when all files are joined
             raise NeedsFullCombineError(f"{error}") from error
 
     def _compare_virtual(self, files: JoinableFiles, dim: str) -> frozenset[str]:
-        """Return those small virtual variables without the dimension that all files have alike."""
+        """Return the names of small virtual variables that are equal in all files."""
         names = [
             name
             for name, part in files.plan.parts.items()
@@ -204,7 +204,7 @@ class Concatenator:
         return frozenset(n for n in names if not files.is_too_large(n) and files.are_same(n))
 
     def _sort(self, files: JoinableFiles, dim: str) -> JoinableFiles:
-        """Return files in the order of their coordinate; as given if that is not known here."""
+        """Return files sorted by their coordinate, or unchanged if the order is not known yet."""
         owner = next((one for one in files.walk() if one.plan.find_index(dim)), None)
         if owner is None or not self._sorts:
             return files
@@ -220,7 +220,7 @@ class Concatenator:
 
     @property
     def _sorts(self) -> bool:
-        """Whether files are put in the order of their coordinate."""
+        """Whether files are sorted by their coordinate."""
         return self.combination.combine == "by_coords" or (
             self.rises and self.combination.arrangement.sort
         )
@@ -230,9 +230,9 @@ class Concatenator:
         return find_order(values, lengths, as_given, self.combination.combine == "nested")
 
     def _find_order(self, batches: Sequence[FileBatch], dim: str, as_given: Ints) -> Ints:
-        """Return the places of all files, batch after batch, in the order in which they are joined.
+        """Return the positions of all files, batch by batch, in the order of joining.
 
-        A `NeedsFullCombineError` is raised if they have none.
+        Raises `NeedsFullCombineError` if there is no such order.
         """
         name = batches[0].plan.find_index(dim)
         if name is None or not self._sorts:
@@ -263,7 +263,7 @@ class Concatenator:
         return str(differ[0])
 
     def _check_structures(self, batches: Sequence[FileBatch]) -> None:
-        """Refuse files that have other variables, or other attributes that matter."""
+        """Raise an error if files have different variables, or attributes that matter."""
         first = batches[0]
         distinct = {id(batch.plan): batch for batch in batches}
         for batch in distinct.values():
@@ -274,7 +274,7 @@ class Concatenator:
                 raise NeedsFullCombineError("their attributes differ")
 
     def check_plans(self, one: DecodingPlan, other: DecodingPlan) -> None:
-        """Refuse files that decode to other variables."""
+        """Raise an error if files decode to different variables."""
         if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
             raise NeedsFullCombineError("their variables differ")
         for name, part in one.parts.items():
@@ -290,7 +290,7 @@ class Concatenator:
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 
     def _check_sizes(self, files: JoinableFiles, dim: str) -> None:
-        """Refuse files of one structure whose sizes do not allow joining along a dimension."""
+        """Raise an error if the sizes of files do not allow joining them along a dimension."""
         lengths = files.lengths
         if any((size != size[0]).any() for other, size in lengths.items() if other != dim):
             raise NeedsFullCombineError("their sizes differ")
@@ -298,7 +298,7 @@ class Concatenator:
             raise NeedsFullCombineError("one has no element to be put in order by")
 
     def _check_values(self, batches: Sequence[FileBatch], dim: str) -> None:
-        """Refuse files that differ in more than values along a dimension."""
+        """Raise an error if files differ in more than values along a dimension."""
         files = JoinableFiles.of(batches)
         self._check_sizes(files, dim)
         for name, part in files.plan.parts.items():
@@ -316,7 +316,7 @@ class Concatenator:
         return self.combination.options["combine_attrs"] not in ("override", "drop")
 
     def _counts_once(self, part: VariableDecoding) -> bool:
-        """Say whether a variable without the dimension is taken from the first file."""
+        """Return whether a variable without the dimension is taken from the first file."""
         if part.is_index:
             choice = self.combination.combine == "nested" and self.combination.options["join"]
         else:
@@ -332,11 +332,11 @@ class Concatenator:
         *,
         inherits: bool = False,
     ) -> xr.Dataset:
-        """Return the dataset of two files, extended by all files along a dimension."""
+        """Extend the dataset of the first two files to all files, along a dimension."""
         names = {part.name: name for name, part in batches[0].plan.parts.items()}
         dropped = names.keys() - pattern.variables.keys()
         if inherits:
-            # coordinates that the groups above have, too
+            # coordinates that the groups above have as well
             dropped -= {part.name for part in batches[0].plan.parts.values() if part.is_index}
         if dropped or not pattern.variables.keys() <= names.keys():
             raise NeedsFullCombineError("variables were made or dropped")
@@ -363,7 +363,7 @@ class Concatenator:
 
 
 def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
-    """Return the groups of files by path, each of all files; refuse what may make no trees."""
+    """Return the groups of all files by path; raise an error if some files may not form a tree."""
     trees = [dict(batch.walk()) for batch in batches]
     if any(list(tree) != list(trees[0]) for tree in trees):
         raise NeedsFullCombineError("their groups differ")
@@ -373,9 +373,9 @@ def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
 
 
 def _find_ordering_group(groups: Mapping[str, Sequence[FileBatch]], dim: str) -> str:
-    """Return the group whose coordinate puts files in order.
+    """Return the path of the group whose coordinate determines the order of the files.
 
-    Groups with the dimension that do not have or inherit it are refused.
+    Raises an error if a group with the dimension neither has nor inherits this coordinate.
     """
     owner = next((path for path, (one, *_) in groups.items() if one.plan.find_index(dim)), None)
     for path, (one, *_) in groups.items():
@@ -393,7 +393,7 @@ def _join_variable(
     lengths: Ints,
     order: Ints,
 ) -> xr.Variable:
-    """Return a variable of all files, whose lengths along a dimension are given, in an order."""
+    """Return a variable of all files, in order, given their lengths along the dimension."""
     parts = [batch.plan.parts[name] for batch in batches]
     if (found.dims, found.dtype) != parts[0].decoded:
         raise NeedsFullCombineError(f"{name!r} became something else")
@@ -415,10 +415,10 @@ def _join_variable(
 
 
 def _write_key(described: Any) -> bytes | None:
-    """Return bytes that are equal for equal values, None for values without such bytes."""
+    """Return a key that is equal for equal values, or None for values that cannot be pickled."""
     written = io.BytesIO()
     pickler = pickle.Pickler(written, 5)
-    # equal values give equal bytes, whichever of them are one object
+    # without memoization, equal values give equal bytes, even if some are the same object
     pickler.fast = True
     try:
         pickler.dump(described)
@@ -428,23 +428,23 @@ def _write_key(described: Any) -> bytes | None:
 
 
 def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
-    """Return a virtual variable along the dimension; of each file, if it decodes otherwise."""
+    """Return a virtual variable along the dimension as one array, or as one per file."""
     parts, variable = batch.list_parts(name), batch.group.variables[name]
     if len(batch) == 1:
         return [parts[0].decode_array(variable)]
-    # a batch of files that are not joined along the dimension has the data of the first
+    # a batch that is not joined along the dimension has the data of its first file
     if batch.dim is not None and all(part is parts[0] for part in parts):
         return [parts[0].unpack(variable)]
     return [part.unpack(batch.cut_variable(name, place)) for place, part in enumerate(parts)]
 
 
 def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) -> Ints | None:
-    """Return the files in the order in which they follow each other along a coordinate.
+    """Return the order in which files follow each other along a coordinate, or None.
 
-    It is None if they overlap, or if some rise and some fall. ``values`` are those of all files,
-    one after the other, ``lengths`` how many each has, and ``as_given`` the files as they are
-    given. If ``is_nested``, files stay so that have text, or one element each and fall; others are
-    put in order, as by `xarray.combine_by_coords`.
+    There is none if files overlap, or if some increase and others decrease. ``values`` are those of
+    all files, one after the other, ``lengths`` the number of values of each, and ``as_given`` the
+    files in the given order. With ``is_nested``, that order is kept for text, and for decreasing
+    files of one element each. All others are sorted, as by `xarray.combine_by_coords`.
 
     >>> find_order(np.array([5, 6, 1, 2]), np.array([2, 2]), np.array([0, 1]), True)
     array([1, 0])
@@ -474,14 +474,14 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) ->
         follows = firsts[order][1:] < lasts[order][:-1]
     else:
         return None
-    # a missing value compares with none
+    # comparisons with a missing value are false
     return order if follows.all() and not (firsts != firsts).any() else None
 
 
 def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
     """Return the datasets or trees of the first two files.
 
-    Files are refused if some values of the first are not known, but those of another of its batch.
+    Raises an error if some values of the first file were taken from another file of its batch.
     """
     sizes = np.array([len(batch) for batch in batches])
     begins = np.cumsum(sizes) - sizes
@@ -494,9 +494,9 @@ def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
 
 
 def _check_first(pattern: Any, first: Any, dim: str) -> None:
-    """Refuse two files that xarray puts in another order than all files have.
+    """Raise an error if xarray orders these two files differently from all files.
 
-    They have one element each, and stand among others that fall.
+    That happens if they have one element each, among other files that decrease.
     """
     if dim in pattern.indexes and dim in first.indexes:
         index = first.indexes[dim]

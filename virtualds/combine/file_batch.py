@@ -1,7 +1,7 @@
-"""Batches: files as they were read, of which several are joined as they are stored.
+"""Batches of files as they were read, which are joined as they are stored.
 
-A batch of one is one file. A batch of many keeps the references and values of all of them as
-columns, and knows where each file begins, so that files can be cut out again, and put in order.
+A batch may be a single file. A batch of several has the references and values of all of them as
+columns, and the start of each file in them, so that files can be taken out again, and sorted.
 """
 
 from __future__ import annotations
@@ -39,34 +39,36 @@ from virtualds.errors import VirtualdsError, locating, without_secrets
 Array = npt.NDArray[Any]
 
 _PLANS: RecordCache[DecodingPlan] = RecordCache(64)
-"""Plans of datasets by structure: alike datasets share one, which is pickled once."""
+"""Plans of datasets by structure: datasets of the same structure share one, which is pickled once.
+"""
 COMPARED_BYTES = 2**24
-"""Bytes of values that are compared at a time."""
+"""How many bytes of values are compared at a time."""
 NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
-"""The plan of files that decode by themselves, and of a batch whose plan is not yet found."""
+"""The plan of files that decode without one, and of a batch whose plan is not known yet."""
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
-"""Errors of pickling attributes of other libraries."""
+"""Errors of pickling attributes from other libraries."""
 
 
 @dataclass(frozen=True, eq=False)
 class FileBatch:
     """Files as they were read, and how they decode.
 
-    ``urls`` are the files in the order in which they are joined, ``numbers`` those among all files.
-    ``group`` is all of them as one: variables along ``dim`` have the elements of all files, of
-    which ``lengths`` has each, and everything else is that of the first file. The stored values of
-    loaded variables are in memory.
+    ``urls`` are the files in the order in which they are joined, and ``numbers`` their positions
+    among all files. ``group`` combines them: variables along ``dim`` have the elements of all
+    files, in ``lengths`` the number of each, and everything else is that of the first file. The
+    stored values of loaded variables are in memory.
 
-    What differs between the files is in ``attributes`` and ``encodings``, as `AlikeFiles` has it,
-    and in ``stacked``: variables without the dimension, of all files along a new first axis, which
-    are virtual, or values that differ. ``same`` are variables without the dimension whose values
-    are equal in all files.
+    What else differs between the files is in ``attributes`` and ``encodings``, as in `AlikeFiles`,
+    and in ``stacked``: variables without the dimension that are virtual, or whose values differ, of
+    all files along a new first axis. ``same`` are variables without the dimension whose values are
+    equal in all files.
 
-    ``is_whole`` says whether each file can be cut out as it was: not if some variables were loaded
-    of the first file only. ``is_cut`` says whether it was cut out of several files, and ``plan``
-    may be wrong for it. ``indexes`` are the names of the indexes of datasets, which are decoded
-    already. ``below`` are, by path, the groups below ``group`` in the same files, if these are read
-    as trees. ``decoded`` is the dataset or tree of a file that decodes by itself; it has no plan.
+    ``is_whole`` is true if each file can be taken out as it was read, and false if some variables
+    were loaded from the first file only. ``is_cut`` is true for a file taken out of a batch, for
+    which ``plan`` may be wrong. ``indexes`` are the names of the indexes of datasets, which are
+    already decoded. ``below`` are the groups below ``group`` in the same files, by path, if these
+    are read as trees. ``decoded`` is the dataset or tree of a file that xarray had to decode
+    without a plan.
     """
 
     urls: tuple[Any, ...]
@@ -91,7 +93,7 @@ class FileBatch:
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks of virtual variables, in all files."""
+        """The number of chunks of virtual variables, in all files."""
         if self.decoded is not None:
             return int(self.decoded.virtual.nchunks)
         return sum(
@@ -102,19 +104,19 @@ class FileBatch:
         )
 
     def walk(self) -> Iterator[tuple[str, FileBatch]]:
-        """Yield the batch and those of the groups below, with their paths, parents first."""
+        """Yield this batch, then those of the groups below, with their paths, parents first."""
         yield "", self
         yield from (self.below or {}).items()
 
     def map_groups(self, change: Callable[[FileBatch, str], FileBatch]) -> FileBatch:
-        """Return the batch with the one of each group, whose path is given, changed."""
+        """Apply a function to the batch and path of each group, and return the new batch."""
         own = change(self, "")
         if self.below is None:
             return own
         return replace(own, below={path: change(one, path) for path, one in self.below.items()})
 
     def to_group(self) -> ManifestGroup:
-        """Return the group, with those below it."""
+        """Return the group, including the groups below it."""
         if self.below is None:
             return self.group
         nested = dict[str, dict[str, ManifestGroup]]()
@@ -131,7 +133,7 @@ class FileBatch:
         return (list_sizes(self.group).get(dim, -1),) * len(self)
 
     def list_values(self, name: str) -> Sequence[Array]:
-        """Return the stored values of a loaded variable, for each file."""
+        """Return the stored values of a loaded variable, one array per file."""
         found, stacked = self.group.variables[name], self.stacked.get(name)
         values: Any = found.data
         if self.dim in found.dims:
@@ -142,7 +144,7 @@ class FileBatch:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Where the elements of each file end along the dimension."""
+        """The end of each file along the dimension."""
         return list(accumulate(self.lengths))
 
     def list_parts(self, name: str) -> list[VariableDecoding]:
@@ -150,14 +152,14 @@ class FileBatch:
         return self.plan.list_parts(name, self.attributes, len(self))
 
     def has_same(self, name: str) -> bool:
-        """Say whether a variable without the dimension has the same values in all files."""
+        """Return whether a variable without the dimension has the same values in all files."""
         stacked = self.stacked.get(name)
         if len(self) == 1 or name in self.same or not isinstance(stacked, ManifestArray):
             return len(self) == 1 or name in self.same
         return are_same(iterate_rows(self.plan.parts[name], self.group.variables[name], stacked))
 
     def cut(self, place: int, known: int = 0) -> FileBatch:
-        """Return one of the files; ``known`` is the place of the file that has the plan."""
+        """Return one of the files as a batch; the plan was made for the file at ``known``."""
         return self if len(self) == 1 else self.map_groups(lambda one, _: one._cut(place, known))
 
     def _cut(self, place: int, known: int) -> FileBatch:
@@ -187,7 +189,7 @@ class FileBatch:
         )
 
     def _decode_alike(self, one: int, other: int) -> bool:
-        """Say whether two files certainly have the same plan: all that plans heed is equal."""
+        """Return whether two files certainly decode by the same plan."""
         if one == other:
             return True
         columns = (*self.attributes.items(), *self.encodings.items())
@@ -217,7 +219,7 @@ class FileBatch:
             virtual = isinstance(stacked, ManifestArray)
             data = replace(stacked, name=data.name) if virtual else stacked
         if isinstance(data, np.ndarray):
-            # whoever changes the values of one file does not change those of others
+            # copies, since changing the values of one file must not change those of others
             data = data.copy()
         return replace(
             found,
@@ -227,11 +229,11 @@ class FileBatch:
         )
 
     def list_files(self) -> Iterator[FileBatch]:
-        """Yield each file."""
+        """Yield each file as a batch."""
         return map(self.cut, range(len(self)))
 
     def check_decoding(self) -> None:
-        """Refuse files of which one may not decode: decoding them one by one shows which do."""
+        """Raise an error if a file may not decode; decoding them one by one shows which."""
         for batch in (self.below or {}).values():
             batch.check_decoding()
         if not self.is_aligned:
@@ -250,9 +252,9 @@ class FileBatch:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether each file certainly makes a tree.
+        """Whether each file certainly forms a tree.
 
-        Groups share the dimensions of those above, and inherit their coordinates.
+        In a tree, groups share the dimensions of the groups above, and inherit their coordinates.
         """
         for path, batch in (self.below or {}).items():
             for above, other in self.walk():
@@ -264,7 +266,7 @@ class FileBatch:
         return True
 
     def _agrees(self, other: FileBatch, dim: str) -> bool:
-        """Say whether files certainly have a dimension in common with a group above."""
+        """Return whether a dimension certainly agrees with that of a group above."""
         name, above = self.plan.find_index(dim), other.plan.find_index(dim)
         if self.get_lengths(dim) != other.get_lengths(dim) or name is None or above is None:
             return name is None and self.get_lengths(dim) == other.get_lengths(dim)
@@ -276,20 +278,20 @@ class FileBatch:
         return are_same(values) and all(one.decodes_like(two) for one, two in parts)
 
     def to_dataset(self) -> Any:
-        """Return the dataset, or the tree, of all files as one."""
+        """Return the dataset or tree of all files together."""
         if self.decoded is not None:
             return self.decoded
         if self.indexes is not None:
             return self._assemble(self.indexes)
         plan = self.plan if self.below is None else None
         if self.is_cut and self.below is None:
-            # a file of another length has an encoding of its own
+            # files of another length have another encoding
             plan = find_decoding_plan(self.group, self.opening)
         location = Location.of(self.urls[0])
         return make_dataset_or_tree(location, self.to_group(), self.opening, plan)
 
     def _assemble(self, names: Iterable[Hashable]) -> xr.Dataset:
-        """Return the dataset of what is decoded already."""
+        """Return the dataset of variables that are already decoded."""
         group = self.group
         variables: dict[Hashable, xr.Variable] = {
             name: xr.Variable(v.dims, v.data, v.attributes, v.encoding)
@@ -308,7 +310,7 @@ class FileBatch:
 
 
 def are_same(values: Iterable[Array]) -> bool:
-    """Say whether arrays have the same bytes."""
+    """Return whether all arrays have the same bytes."""
     raw: Any = None
     for one in values:
         found: Any = one.tolist() if one.dtype.hasobject else one.tobytes()
@@ -321,9 +323,9 @@ def are_same(values: Iterable[Array]) -> bool:
 def iterate_rows(
     part: VariableDecoding, stored: ManifestVariable, stacked: ManifestArray
 ) -> Iterator[Array]:
-    """Yield the stored values of a variable in each file, of files along a new first axis.
+    """Yield the stored values of a variable in each file, given all files along a new first axis.
 
-    If all refer to the same chunks, they are read once.
+    If all files refer to the same chunks, they are read once.
     """
     step = max(COMPARED_BYTES // max(stacked.nbytes // max(len(stacked), 1), 1), 1)
     count = 1 if _is_repeated(stacked) else len(stacked)
@@ -337,7 +339,7 @@ def iterate_rows(
 
 
 def _is_repeated(array: ManifestArray) -> bool:
-    """Say whether all elements along the first axis refer to the same chunks."""
+    """Return whether all elements along the first axis refer to the same chunks."""
     if len(array.fragments) != 1 or array.has_gaps:
         return False
     [fragment] = array.fragments
@@ -361,7 +363,7 @@ def open_stored(
 def make_batch(
     url: Any, location: Location, group: ManifestGroup, opening: OpenOptions
 ) -> FileBatch:
-    """Return a file that was read, with its values in memory; errors are those of opening."""
+    """Return a file that was read as a batch, with its loaded values in memory."""
     groups = dict(group.walk()) if opening.below else {"": group}
     if (plans := _find_plans(groups, opening)) is None:
         decoded = make_dataset_or_tree(location, group, opening)
@@ -383,7 +385,7 @@ def make_batch(
 def _find_plans(
     groups: Mapping[str, ManifestGroup], opening: OpenOptions
 ) -> dict[str, DecodingPlan] | None:
-    """Return how groups decode; None unless groups like all of them have been decoded."""
+    """Return how groups decode, or None unless groups of the same structures have been decoded."""
     found = {path: find_decoding_plan(group, opening) for path, group in groups.items()}
     plans = {path: plan for path, plan in found.items() if plan is not None}
     return plans if len(plans) == len(found) else None
@@ -393,10 +395,10 @@ def _find_plans(
 
 
 class DecodedPart(VariableDecoding):
-    """A variable that is stored decoded."""
+    """A variable that is already decoded, as in a dataset."""
 
     def unpack(self, stored: ManifestVariable) -> ManifestArray:
-        """Return the array of a variable that stays virtual."""
+        """Return the array unchanged; it stays virtual."""
         array: Any = stored.data
         return array  # type: ignore[no-any-return]
 
@@ -406,9 +408,9 @@ class DecodedPart(VariableDecoding):
 
 
 def as_batch(url: Any, opened: Any) -> FileBatch | None:
-    """Return an opened file as a batch that can be joined, None if that is impossible.
+    """Return an opened file as a batch that can be joined, or None if that is impossible.
 
-    A variable of a dataset must be virtual or in memory, an index the coordinate of a dimension.
+    Variables of a dataset must be virtual or in memory, and its indexes coordinates of dimensions.
     """
     if isinstance(opened, FileBatch) or not isinstance(opened, xr.Dataset):
         return opened if isinstance(opened, FileBatch) else None
@@ -431,7 +433,7 @@ def as_batch(url: Any, opened: Any) -> FileBatch | None:
 
 
 def _data(variable: xr.Variable) -> ManifestArray | Array | None:
-    """Return virtual data or values in memory, None for other data."""
+    """Return virtual data or values in memory, or None for data of other kinds."""
     if (virtual := get_virtual_array(variable)) is not None:
         return virtual
     if is_unread(variable) or variable.chunks is not None:
@@ -441,7 +443,7 @@ def _data(variable: xr.Variable) -> ManifestArray | Array | None:
 
 
 def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> DecodingPlan | None:
-    """Return a plan that changes nothing; None if the structure cannot be pickled."""
+    """Return a plan that changes nothing, or None if the structure cannot be pickled."""
     described = [
         (name, v.dims, v.data.dtype, isinstance(v.data, np.ndarray), dict(v.attributes))
         for name, v in variables.items()

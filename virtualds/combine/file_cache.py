@@ -1,11 +1,10 @@
-"""A cache of opened files, in parts of many files each.
+"""A cache of opened files, stored in parts of many files each.
 
-Parts that were opened with the same options lie in one folder. An entry of a part holds files of
-one structure as a `FileBatch` has them, with their fingerprints; datasets and trees are made of it
-as after a scan. If a part is missing or damaged, or a file has changed, the file is opened without
-the cache.
+All parts in a folder were opened with the same options. An entry of a part is a `FileBatch` of
+files of the same structure, with their fingerprints; datasets and trees are made from it as after a
+scan. If a part is missing or damaged, or a file has changed, the file is opened without the cache.
 
-A part, whose bytes a hash protects::
+The layout of a part, with a hash of its content::
 
     magic, 16 bytes of BLAKE2b of the rest, 8 bytes: length of the next, little-endian
     JSON compressed with zlib: of each entry its files, how many of them it is made of, how many
@@ -67,17 +66,18 @@ from virtualds.stores import find_store
 from virtualds.urls import join_path, normalise_url, scheme_of
 
 OTHERS = 8
-"""Most other files that a cached file may refer to: each is checked too."""
+"""The most other files to which a cached file may refer: each of them is checked, too."""
 MOST_WAITING, LONGEST_WAIT = 256, 10.0
-"""Files opened one by one, and seconds, after which a part is written: no more is ever lost."""
+"""After how many files opened one by one, or seconds, a part is written: no more is ever lost."""
 SUFFIX = ".part"
 
 
 class FileCache:
-    """A folder of opened files; any number of processes and machines may use it at the same time.
+    """A folder of opened files, which any number of processes and machines may use at once.
 
-    ``folder`` is its url, ``opening`` how files are opened, and ``options`` are access options of
-    the files, which are never written. A function in ``loadable_variables`` is a `ValueError`.
+    ``folder`` is its url, ``opening`` how files are opened, and ``options`` are the access options
+    of the files, which are never written. Raises `ValueError` for a function in
+    ``loadable_variables``.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class FileCache:
                 "cache: loadable_variables is a function, whose results may change; give names or "
                 "patterns"
             )
-        # all that decides what opening a file gives; access options may be secret, and change
-        # while the files do not
+        # everything that determines the result of opening a file; access options are left out,
+        # since they may be secret, and may change when the files do not
         how, versions = get_options(), [version(name) for name in ("virtualds", "xarray", "numpy")]
         decisive = repr((versions, how.small_variable, how.load_limit, opening))
         settings = decisive.encode("utf-8", "surrogatepass")
         parts = join_path(folder, hashlib.blake2b(settings, digest_size=20).hexdigest())
-        # a worker sees the parts that were there when the build began
+        # a worker uses the parts that existed when the build began
         self.__setstate__((parts, opening, options, uuid.uuid4().hex))
 
     def __getstate__(self) -> tuple[Any, ...]:
-        # with its folder, which goes by the settings of the process that began
+        # including the folder, which depends on settings of the process that started the build
         return self._parts, self.opening, self.options, self.build
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -107,7 +107,7 @@ class FileCache:
         self._since, self._lock = time.monotonic(), threading.Lock()
 
     def look_up(self, items: Sequence[tuple[int, Any]]) -> list[FileBatch]:
-        """Return those of some files that are cached and have not changed."""
+        """Return those of some files that are cached and have not changed, as batches."""
         places, others = _index_parts(self.build, self._parts, self.options)
         files = dict(items)
         urls = {n: url for n, file in items if (url := normalise_url(file)) in places}
@@ -124,13 +124,13 @@ class FileCache:
         return found
 
     def add(self, opened: FileBatch) -> None:
-        """Cache files that were opened, now or with those that follow."""
+        """Cache opened files, immediately or together with later ones."""
         try:
             batch = to_batch(opened)
         except UnsupportedError:
             return
         if len(batch) == 1:
-            # what is done with the file before it is written must not be cached
+            # a copy, since later changes of its values must not be cached
             batch = _copy_values(batch)
         with self._lock:
             self._waiting.append(batch)
@@ -140,15 +140,15 @@ class FileCache:
         self.finish()
 
     def finish(self) -> None:
-        """Write the files that wait; an `OSError` is raised if that is impossible."""
+        """Write the files that wait to be written; raise `OSError` if that is impossible."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._since = time.monotonic()
         entries = []
         listed = (entry for batch in _join_singles(waiting) for entry in _list_entries(batch))
         for sources, others, batch in listed:
-            # folders, archives and sets refer only to other files: their own fingerprint does not
-            # change when these do
+            # folders, archives and sets may only refer to other files, and their own fingerprint
+            # does not change when those do
             if len(others) <= OTHERS and self._are_as_before(others):
                 with suppress(UnsupportedError):
                     entries.append(dump_entry(sources, others, batch, self.options))
@@ -164,11 +164,11 @@ class FileCache:
             return list(pool.map(self._fingerprint, urls))
 
     def _are_as_before(self, files: Sequence[SourceFile]) -> bool:
-        """Say whether none of some files has changed."""
+        """Return whether none of some files has changed."""
         return self._list_fingerprints([file.url for file in files]) == [*files]
 
     def _fingerprint(self, url: str) -> SourceFile | None:
-        """Return the present state of a file, None if it does not show changes."""
+        """Return the present fingerprint of a file, or None if it would not reveal changes."""
         try:
             source = find_store(url).describe(url, self.options)
         except OSError:
@@ -179,7 +179,7 @@ class FileCache:
     def _load(
         self, where: tuple[str, int], files: Mapping[int, tuple[int, Any]]
     ) -> list[FileBatch]:
-        """Return some files of an entry: by place, their numbers and names; none if damaged."""
+        """Return some files of an entry, by position with number and name; none if damaged."""
         try:
             size, columns = _read_entry(*where, self.options)
         except (FileNotFoundError, FormatError):
@@ -197,7 +197,7 @@ class FileCache:
                     return [batch]
                 cut = [batch.cut(place, planned) for place in files]
                 return [self._add_plans(f, f) if f.is_cut else f for f in cut]
-        # it decodes by itself
+        # it decodes without a plan
         decoded = make_dataset_or_tree(Location.of(first.urls[0]), first.group, self.opening)
         how = NO_PLAN, self.opening, first.numbers
         return [FileBatch(first.urls, first.group, *how, decoded=decoded)]
@@ -221,14 +221,14 @@ class FileCache:
 
 
 Places = dict[str, dict[SourceFile, tuple[str, int, int]]]
-"""By the url and the state of a file: its part, entry and place in that."""
+"""The part, entry and position of each file, by its url and fingerprint."""
 
 
 @lru_cache(1)
 def _index_parts(
     build: str, folder: str, options: StorageOptions | None
 ) -> tuple[Places, dict[tuple[str, int], Sequence[SourceFile]]]:
-    """Return where files are in the parts that a build finds, and the others of each entry."""
+    """Return where a build finds each file in the parts, and the other files of each entry."""
     places: Places = defaultdict(dict)
     of_entries = dict[tuple[str, int], Sequence[SourceFile]]()
     store = find_store(folder)
@@ -265,11 +265,11 @@ def _shows_changes(source: SourceFile | None) -> bool:
 
 
 Entry = tuple[Sequence[SourceFile], Sequence[SourceFile], FileBatch]
-"""The files of a batch, the files besides to which their arrays refer, and the batch."""
+"""The files of a batch, the other files to which their arrays refer, and the batch."""
 
 
 def _join_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
-    """Yield files that were opened, those of one structure as one batch."""
+    """Group opened files by structure, and yield each group as one batch."""
     singles: dict[Any, list[FileBatch]] = defaultdict(list)
     for one in opened:
         if len(one) == 1 and one.plan is not NO_PLAN:
@@ -284,7 +284,7 @@ def _join_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
 
 
 def _list_entries(batch: FileBatch) -> list[Entry]:
-    """Return a batch as an entry; files that refer to other files have entries of their own."""
+    """Split a batch into entries; files that refer to other files get an entry of their own."""
     every = [one for _, one in batch.walk()]
     groups = [part for one in every for _, part in one.group.walk()]
     data: list[Any] = [v.data for group in groups for v in group.variables.values()]
@@ -299,7 +299,7 @@ def _list_entries(batch: FileBatch) -> list[Entry]:
 
 
 def _copy_values(batch: FileBatch) -> FileBatch:
-    """Return a file whose values in memory are copies."""
+    """Return a file with copies of its values in memory."""
 
     def copy(path: str, variable: ManifestVariable) -> ManifestVariable:
         data = variable.data
@@ -309,14 +309,14 @@ def _copy_values(batch: FileBatch) -> FileBatch:
 
 
 def to_batch(opened: FileBatch) -> FileBatch:
-    """Return an opened file as a batch, with loaded values; lazy ones raise an error."""
+    """Return an opened file as a batch with loaded values; lazy variables raise an error."""
     if opened.decoded is None:
         return opened
     return replace(opened, group=_as_opened(opened.group, opened.decoded), decoded=None)
 
 
 def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
-    """Return a group with the values that were loaded, and its undecodable variables."""
+    """Return a group with the values that were loaded, and the variables that did not decode."""
     below = {}
     if isinstance(found, xr.DataTree):
         nodes = found.children
@@ -325,7 +325,7 @@ def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> Manifes
     variables = dict[str, ManifestVariable]()
     for name, stored in group.variables.items():
         shown = found.variables.get(None if name == NO_NAME else name)
-        # a tree holds inherited coordinates only in the parent group
+        # in a tree, only the group above has the inherited coordinates
         array = None if shown is None else get_virtual_array(shown)
         if array is None and shown is not None and is_unread(shown):
             raise UnsupportedError("values that are lazy")
@@ -343,16 +343,16 @@ MAGIC = b"virtualds-scan-4\n"
 DIGEST, LENGTH = 16, 8
 OF_EACH = ("attributes", "encodings", "stacked")
 CACHED = ("group", "dim", "lengths", "same", *OF_EACH, "below")
-"""The fields of a `FileBatch` that are cached, and those of them that differ between its files."""
+"""The fields of a `FileBatch` that are cached; `OF_EACH` differ between its files."""
 DAMAGE = (
     *(VirtualdsError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
     *(EOFError, RecursionError, zlib.error),
 )
-"""Errors of making a group from other bytes."""
+"""Errors of reading a group from damaged bytes."""
 
 
 class Listed(NamedTuple):
-    """An entry of a part: its files, the others, all files of its manifests, and its bytes."""
+    """An entry of a part: its files, the others to which they refer, its table, and its bytes."""
 
     sources: Sequence[SourceFile]
     others: Sequence[SourceFile]
@@ -366,10 +366,10 @@ def dump_entry(
     batch: FileBatch,
     options: StorageOptions | None = None,
 ) -> tuple[list[Any], bytes]:
-    """Return what the head of a part says of an entry, and the entry itself, for `to_bytes`.
+    """Return the row of an entry in the head of a part, and its body, both for `to_bytes`.
 
-    ``options`` are the access options that files may have. They are not written. What cannot be
-    written raises an `UnsupportedError`.
+    ``options`` are the access options that files may have; they are not written. Raises
+    `UnsupportedError` for anything that cannot be written.
     """
     notation = _Notation([*sources, *others])
     try:
@@ -384,7 +384,7 @@ def dump_entry(
 
 
 def to_bytes(entries: Sequence[tuple[list[Any], bytes]]) -> bytes:
-    """Return entries, as `dump_entry` gives them, as the bytes of a part."""
+    """Return the bytes of a part with these entries, as `dump_entry` returns them."""
     rows, bodies = zip(*entries, strict=True)
     head = zlib.compress(json.dumps(rows).encode(), 1)
     rest = b"".join([len(head).to_bytes(LENGTH, "little"), head, *bodies])
@@ -400,7 +400,7 @@ def _explain_damage() -> Iterator[None]:
 
 
 def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Listed]:
-    """Return the entries of a part; a `FormatError` is raised if the bytes are others."""
+    """Parse a part, and return its entries; raise `FormatError` if it is damaged."""
     rest, found = data[len(MAGIC) + DIGEST :], list[Listed]()
     with _explain_damage():
         if data != MAGIC + hashlib.blake2b(rest, digest_size=DIGEST).digest() + rest:
@@ -418,17 +418,17 @@ def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Lis
 
 
 def load_entry(entry: Listed) -> dict[str, Any]:
-    """Return the fields of a `FileBatch`; a `FormatError` is raised if the bytes are others."""
+    """Return the fields of a `FileBatch`; raise `FormatError` if the entry is damaged."""
     with _explain_damage():
         columns: dict[str, Any] = _Notation(entry.files).load(_load_json(entry.body))
         return _check_columns(columns, len(entry.sources))
 
 
 def _take_columns(batch: FileBatch) -> dict[str, Any]:
-    """Return the cached fields of a batch, and of the groups below."""
+    """Return the cached fields of a batch and of the groups below it."""
     columns = {name: getattr(batch, name) for name in CACHED}
     for name in OF_EACH[:2]:
-        # variables share the names of their files, and whose they are
+        # variables share one list of the names of their files
         lists = {id(values): list(values) for values in columns[name].values()}
         numbers = {one: n for n, one in enumerate(lists)}
         places = [[*key, numbers[id(values)]] for key, values in columns[name].items()]
@@ -439,7 +439,7 @@ def _take_columns(batch: FileBatch) -> dict[str, Any]:
 
 
 def _check_columns(columns: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the cached fields of so many files; a `ValueError` is raised for other things."""
+    """Return the cached fields of ``count`` files; raise `ValueError` if any is malformed."""
     for name in OF_EACH[:2]:
         lists, places = columns[name]
         columns[name] = {(owner, key): lists[n] for owner, key, n in places}
@@ -461,16 +461,17 @@ def _load_json(data: bytes) -> Any:
 # ---------------------------------------------------------------------- values as JSON
 
 PLAIN = frozenset({str, int, bool, float, type(None)})
-"""Types whose values stand in JSON as they are."""
+"""Types whose values JSON represents unchanged."""
 MARK = "!"
-"""Begins the name of a kind; by itself it stands for a manifest."""
+"""The first character of the name of a type; alone, it stands for a manifest."""
 
 
 class _Notation:
-    """Values in JSON, with their types, and back; files are numbers in a table.
+    """Converts values to JSON and back, with their types; files become numbers in a table.
 
-    Lists and dicts stand as they are. Another value is an object of one member, which is named
-    after its kind in `KINDS`, and has the parts of the value. So reading makes nothing else.
+    Lists and dicts are unchanged. Any other value is an object with one member, whose name is that
+    of its type in `KINDS`, and whose value has the parts of it. So loading cannot create objects of
+    other types.
     """
 
     def __init__(self, files: Iterable[SourceFile]) -> None:
@@ -526,7 +527,7 @@ class _Notation:
 
 
 def _find_refusal(data: object) -> str | None:
-    """Return why an array cannot be read, None for other data."""
+    """Return why an array cannot be read, or None for other data."""
     pipelines = data.pipelines if isinstance(data, ManifestArray) else ()
     codecs = (codec for pipeline in pipelines for codec in pipeline.codecs)
     return next((codec.reason for codec in codecs if isinstance(codec, Unreadable)), None)
@@ -544,7 +545,7 @@ def _make_array(about: Any, dtype: Any, manifests: Any) -> ManifestArray:
         return ManifestArray.unreadable(about, dtype, manifests)
     parts = [ManifestPart(n, (0,) * len(m.shape), m) for n, m in enumerate(manifests)]
     array = array_from_v3(about, lambda grids, pipelines: parts)
-    # types of Zarr v3 have no byte order
+    # dtypes of Zarr v3 have no byte order
     return array if array.dtype == dtype else replace(array, dtype=dtype)
 
 
@@ -556,7 +557,7 @@ def _make_group(variables: Any, *others: Any) -> ManifestGroup:
 
 
 def _take_apart_values(values: Any) -> list[Any]:
-    """Return text unchanged, other values as their bytes."""
+    """Return text unchanged, and other values as bytes."""
     dtype = values.dtype
     if dtype.kind == "O" and all(type(item) is str for item in values.flat):
         return [[*values.shape], dtype, values.reshape(-1).tolist()]
@@ -566,7 +567,7 @@ def _take_apart_values(values: Any) -> list[Any]:
 
 
 def _make_values(shape: Any, dtype: Any, data: Any) -> Any:
-    # a copy, because the user may write into loaded values
+    # a copy, because the user may write to loaded values
     flat = np.array(data, dtype) if isinstance(data, list) else np.frombuffer(data, dtype).copy()
     return flat.reshape(shape)
 
@@ -603,4 +604,5 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Iterable[Any]], Callable[..., Any]]]
         _make_group,
     ),
 }
-"""By name: a type, its values taken apart, and made of their parts again."""
+"""By name: a type, the function that splits its values into parts, and the one that rebuilds them.
+"""

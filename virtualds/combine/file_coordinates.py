@@ -25,10 +25,10 @@ DATES = (
     ("year", "month", "day", "hour", "minute", "second"),
     ("year", "dayofyear", "hour", "minute", "second"),
 )
-"""Groups of a pattern that form a date, the coarsest first; fine ones may be missing."""
+"""Groups of a pattern that form a date, coarsest first; the finest may be missing."""
 DATE_PARTS = frozenset(name for chain in DATES for name in chain)
 DESCRIBING_ATTRIBUTES = ("bounds", "climatology", "grid_mapping", "cell_measures")
-"""Attributes that name describing variables (CF conventions, sections 5.6, 7.1, 7.2)."""
+"""Attributes that name variables with metadata (CF conventions, sections 5.6, 7.1, 7.2)."""
 
 
 @public
@@ -50,7 +50,8 @@ class FromName:
     Raises
     ------
     ValueError
-        The pattern is no regular expression, has no group, or does not say what its groups mean.
+        The pattern is not a regular expression, has no group, or the meaning of its groups is not
+        clear.
 
     Examples
     --------
@@ -90,7 +91,7 @@ class FromName:
             )
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
-        """Return the value in the name of a file."""
+        """Return the value parsed from the name of a file."""
         text = url if "/" in self.pattern else name_of(url)
         found = {match.groups(): match for match in re.finditer(self.pattern, text)}
         if not found:
@@ -158,7 +159,7 @@ class FromAttribute:
 
 
 def _is_date(names: list[str], groups: int) -> bool:
-    """Say whether all groups are named and form a date, from the coarsest part on."""
+    """Return whether all groups are named and form a date, from the year to finer parts."""
     return len(names) == groups and any(set(names) == set(chain[:groups]) for chain in DATES)
 
 
@@ -176,7 +177,7 @@ def _parse_parts(parts: Mapping[str, str]) -> np.datetime64:
 
 
 def _to_datetime(value: date) -> np.datetime64:
-    """Return a date as xarray decodes dates: in UTC, in nanoseconds if they suffice."""
+    """Convert a date to what xarray decodes dates to: UTC, in nanoseconds if these suffice."""
     stamp = pd.Timestamp(value)
     universal = stamp.tz_convert(None) if stamp.tz else stamp
     found: np.datetime64 = _to_fine_units(np.asarray(universal.to_datetime64()))[()]
@@ -187,7 +188,7 @@ def _to_fine_units(values: np.ndarray[Any, Any]) -> Any:
     try:
         fine = values.astype("datetime64[ns]")
     except OverflowError:
-        # numpy 2.5 and later raise an error; older versions have to be checked
+        # numpy 2.5 and later raise an error; for older versions the result is checked
         return values
     return fine if (fine.astype(values.dtype) == values)[~np.isnat(values)].all() else values
 
@@ -199,9 +200,10 @@ def _to_fine_units(values: np.ndarray[Any, Any]) -> Any:
 class FileCoordinates:
     """The coordinates that are added to the dataset of every file.
 
-    ``sources`` give the values, by name of the coordinate: `FromName`, `FromAttribute`, or a
+    ``sources`` return the values, by name of the coordinate: `FromName`, `FromAttribute`, or a
     function of the url and the dataset of a file. ``joined`` are the dimensions along which files
-    are joined, by default all named ones. What cannot be called is a `TypeError`.
+    are joined, by default all coordinates named here. Raises `TypeError` for a source that is not
+    callable.
     """
 
     sources: Mapping[str, Source]
@@ -218,12 +220,12 @@ class FileCoordinates:
     def __call__(self, file: str | os.PathLike[str], opened: Opened) -> Opened:
         """Return the dataset or tree of a file with its coordinates.
 
-        The sources see the root of a tree. Groups with the dimension of a coordinate get the
-        coordinate; for a new dimension, groups with data variables. If name or attributes give no
-        value, or not as many as the file has elements, that is a `CombineError`.
+        Sources are called with the root of a tree. A coordinate is added to the groups that have
+        its dimension, or for a new dimension to those with data variables. Raises `CombineError` if
+        name or attributes give no value, or the number of values does not fit the file.
         """
         url = normalise_url(file)
-        # coordinates along a new dimension come after the dimension
+        # coordinates along a new dimension are added after the dimension
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
             source = self.sources[name]
             try:
@@ -263,7 +265,7 @@ class FileCoordinates:
         is_new, joined = name not in dataset.dims and self._is_joined(name), self.joined or ()
         dim: str | None = name
         if name not in dataset.dims and not is_new:
-            # a coordinate that is no dimension lies along the joined one, if there is one
+            # a coordinate that is not a dimension lies along the joined one, if there is one
             dim = joined[0] if len(joined) == 1 and joined[0] in dataset.dims else None
         size = 1 if is_new or dim is None else dataset.sizes[dim]
         if values.ndim > 1 or (values.size != size and (dim in (name, None) or values.size != 1)):
@@ -283,7 +285,7 @@ class FileCoordinates:
 
 
 def _to_variable(value: Any) -> xr.Variable:
-    """Return a scalar, or values along one dimension, as a variable."""
+    """Convert a scalar, or values along one dimension, to a variable."""
     if isinstance(value, xr.DataArray | xr.Variable):
         found = value.variable if isinstance(value, xr.DataArray) else value
         return xr.Variable(found.dims, np.asarray(found.data), found.attrs)
@@ -296,7 +298,7 @@ def _to_variable(value: Any) -> xr.Variable:
 
 
 def _expand_dataset(dataset: xr.Dataset, name: str) -> xr.Dataset:
-    """Return a dataset with a new dimension, except for variables that others name."""
+    """Add a new dimension to all variables of a dataset, except for those that others name."""
     words = {
         word
         for variable in dataset.variables.values()

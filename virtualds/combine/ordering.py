@@ -1,7 +1,7 @@
-"""Where files lie: in nested lists as given, in order, or in a grid by their coordinates.
+"""The order of files: in nested lists as given, sorted, or in a grid by their coordinates.
 
-Index arithmetic says which file gives which values along a dimension. Files are cropped where they
-overlap, and arranged as xarray expects them.
+The indexes of files show which values along a dimension come from which file. Files are cropped
+where they overlap, and nested as xarray expects them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from virtualds.urls import normalise_url, scheme_of
 Nested = list[Any]
 """Files, their numbers, parts or datasets, nested as `xarray.combine_nested` expects them."""
 Placed = list[tuple[tuple[int, ...], Any]]
-"""Elements of nested lists in order, each with its positions in the lists, the outermost first."""
+"""Elements of nested lists in order, each with its positions in the lists, outermost first."""
 Paths = str | os.PathLike[str] | Sequence[Any]
 
 
@@ -51,12 +51,12 @@ def flatten_nested(nested: Iterable[Any]) -> list[Any]:
 
 
 def map_nested(change: Callable[[Any], Any], node: Any) -> Any:
-    """Return an element changed, or all elements of nested lists."""
+    """Apply a function to an element, or to all elements of nested lists."""
     return [map_nested(change, item) for item in node] if isinstance(node, list) else change(node)
 
 
 def is_full_grid(placed: Placed) -> bool:
-    """Say whether elements of nested lists have all combinations of the positions in the lists.
+    """Return whether nested lists form a full grid: an element for every combination of positions.
 
     >>> is_full_grid(list_places([[1, 2], [3, 4]])), is_full_grid(list_places([[1, 2], [3]]))
     (True, False)
@@ -67,7 +67,7 @@ def is_full_grid(placed: Placed) -> bool:
 
 
 def _nest(placed: Placed) -> Nested:
-    """Return elements in lists again, without positions that have none."""
+    """Rebuild nested lists from elements with positions, closing the gaps."""
     rows: dict[int, Placed] = {}
     for (number, *path), element in placed:
         rows.setdefault(number, []).append((tuple(path), element))
@@ -78,7 +78,7 @@ def _nest(placed: Placed) -> Nested:
 class Files:
     """Files in order, with their nesting, and access options of all of them.
 
-    A `FileNotFoundError` is raised if no files are given.
+    Raises `FileNotFoundError` if no files are given.
 
     >>> files = Files([["a.nc", "b.nc"], ["c.nc"]])
     >>> files.flat, files.nest({0: 1.0, 2: 3.0})
@@ -96,7 +96,7 @@ class Files:
 
     @classmethod
     def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
-        """Return the sorted files of a pattern, or the given files, which are not patterns."""
+        """Return the sorted matches of a pattern, or the given files, which are not globbed."""
         options = StorageOptions.of(storage_options)
         if isinstance(paths, str):
             return cls(find_matching([paths], storage_options), options)
@@ -127,16 +127,16 @@ class Files:
         )
 
     def nest(self, found: Mapping[int, Any]) -> Nested:
-        """Return what was found for the files, by number, nested like the files.
+        """Return one result for each file, given by number, nested like the files.
 
         Files without a result are left out, and so are lists without any.
         """
         return _nest([(path, found[number]) for path, number in self._place_numbers(found)])
 
     def stay_in_place(self, found: Container[int]) -> bool:
-        """Say whether files in nested lists keep their places if only the found ones are left.
+        """Return whether files in nested lists keep their positions if only these are left.
 
-        They do if whole rows are left out; otherwise other files would move up.
+        They do if only whole rows are missing; otherwise later files would move up.
         """
         return is_full_grid(self._place_numbers(found))
 
@@ -145,7 +145,7 @@ class Files:
         return [(path, number) for number, (path, _) in places if number in found]
 
     def find_file(self, file: str | os.PathLike[str], of: str) -> int:
-        """Return the number of a file that the argument ``of`` names; refuse one that is none."""
+        """Return the number of the file that the argument ``of`` names, or raise an error."""
         urls = [normalise_url(other) for other in self.flat]
         if (url := normalise_url(file)) not in urls:
             raise ValueError(
@@ -157,11 +157,11 @@ class Files:
 # ---------------------------------------------------------------------- along one dimension
 
 ORDERED = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
-"""Kinds of dtypes with ordered values."""
+"""Dtype kinds of ordered values."""
 
 
 class FileStretch(NamedTuple):
-    """A stretch of a file along the dimension."""
+    """A range of a file along the dimension."""
 
     file: int
     start: int
@@ -170,15 +170,16 @@ class FileStretch(NamedTuple):
 
 @dataclass(frozen=True)
 class DimensionLine:
-    """The indexes of files along one dimension, in the given order; at least one."""
+    """The indexes of the files along one dimension, in the given order; at least one."""
 
     indexes: Sequence[pd.Index[Any]]
 
     def find_order(self) -> Ints:
-        """Return the files in the order of their first values, or as given if that is in order.
+        """Return the files sorted by their first values, or in the given order.
 
-        Files with decreasing coordinates are ordered to decrease. If values have no order (text,
-        missing values, some files increasing and others decreasing), the given order stays.
+        Files with decreasing coordinates are ordered to decrease. The given order is kept if it is
+        already sorted, or if values cannot be ordered (text, missing values, some files increasing
+        and others decreasing).
 
         >>> line = DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])])
         >>> line.find_order().tolist()
@@ -191,7 +192,7 @@ class DimensionLine:
         return np.concatenate([ordered, np.flatnonzero(self._sizes == 0)])
 
     def find_sharing_pairs(self, order: Ints) -> list[tuple[int, int]]:
-        """Return pairs of files with a common value, each after the first file that has it."""
+        """Return pairs of files with a common value: the first that has it, and a later one."""
         owners = self._find_owners(order)
         repeated = np.flatnonzero(owners != self._files)
         pairs = np.stack([owners[repeated], self._files[repeated]], axis=1)
@@ -204,10 +205,10 @@ class DimensionLine:
         return found[found.isin(self.indexes[first]) & found.notna()].unique()
 
     def cut(self, order: Ints) -> list[FileStretch]:
-        """Return stretches that have every value once, from the first file in ``order``.
+        """Return ranges that have every value once, from the first file in ``order`` that has it.
 
-        They follow the coordinate, or, if it has no order, the given order of the files. A file
-        without remaining values is an empty stretch.
+        They are sorted by the coordinate, or, if it cannot be ordered, in the given order of the
+        files. A file without remaining values gives an empty range.
 
         >>> line = DimensionLine([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
         >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
@@ -215,7 +216,7 @@ class DimensionLine:
         """
         places = np.flatnonzero(self._find_owners(order) == self._files)
         if (sign := self._direction) is not None:
-            # without a direction of their own, files may fall one after the other
+            # single elements have no direction, so files may decrease from one to the next
             falls = self._firsts.size > 1 and bool((np.diff(self._firsts) <= 0).all())
             sign = sign or (-1 if falls else 1)
             places = places[np.argsort(self._codes[places] * sign, kind="stable")]
@@ -230,15 +231,15 @@ class DimensionLine:
         return found + [FileStretch(number, 0, 0) for number in gone.tolist()]
 
     def _find_owners(self, order: Ints) -> Ints:
-        """Return, for every element, the first file with its value; missing ones are no value."""
-        # the last place is that of missing values, whose code is -1
+        """Return for every element the file from which its value is taken."""
+        # the last place is for missing values, whose code is -1
         first: Ints = np.full(int(self._codes.max(initial=-1)) + 2, len(self.indexes))
         np.minimum.at(first, self._codes, np.argsort(order)[self._files])
         return np.where(self._codes < 0, self._files, order[first[self._codes]])
 
     @cached_property
     def _direction(self) -> int | None:
-        """Return 1 or -1 if files increase or decrease, 0 if neither, None if they disagree."""
+        """1 or -1 if files increase or decrease, 0 if neither, None if they disagree."""
         if not self._is_ordered or (self._codes < 0).any():
             return None
         steps = np.diff(self._codes)[np.diff(self._files) == 0]
@@ -247,7 +248,7 @@ class DimensionLine:
 
     @cached_property
     def _codes(self) -> Ints:
-        """Return a number for every element: equal for equal values, -1 for missing ones."""
+        """A number for every element: equal for equal values, -1 for missing ones."""
         values = self.indexes[0].append(list(self.indexes[1:]))
         codes: Ints = pd.factorize(values, sort=self._is_ordered)[0].astype(np.int64)
         return codes
@@ -258,22 +259,22 @@ class DimensionLine:
 
     @cached_property
     def _begins(self) -> Ints:
-        """Return where each file begins among all elements."""
+        """The start of each file among all elements."""
         return np.cumsum(self._sizes) - self._sizes
 
     @cached_property
     def _files(self) -> Ints:
-        """Return the file of every element."""
+        """The file of every element."""
         return np.repeat(np.arange(len(self.indexes)), self._sizes)
 
     @cached_property
     def _firsts(self) -> Ints:
-        """Return the first value of each file that has any."""
+        """The code of the first value of each file that has any."""
         return self._codes[self._begins[self._sizes > 0]]
 
     @cached_property
     def _is_ordered(self) -> bool:
-        """Say whether the values of all files can be compared."""
+        """Whether the values of all files can be compared."""
         kinds = {
             f"times of the calendar {index.calendar}"
             if isinstance(index, xr.CFTimeIndex)
@@ -288,7 +289,7 @@ class DimensionLine:
 
 
 def list_groups(opened: Any, *, inherit: bool = False) -> dict[str, xr.Dataset]:
-    """Return a dataset, or the groups of a tree by path, with the coordinates of those above."""
+    """Return a dataset, or the groups of a tree by path, optionally with inherited coordinates."""
     if isinstance(opened, xr.Dataset):
         return {"/": opened}
     return {node.path: node.to_dataset(inherit=inherit) for node in opened.subtree}
@@ -296,11 +297,11 @@ def list_groups(opened: Any, *, inherit: bool = False) -> dict[str, xr.Dataset]:
 
 @dataclass(frozen=True)
 class Extent:
-    """Everything that decides the place of a file, whose name is for errors.
+    """Everything that determines the place of a file among others.
 
-    It has coordinates by dimension, and the variables along each dimension; under None, all that
-    are not coordinates. ``scalars`` are dimensions that the file lacks but has a scalar coordinate
-    for.
+    ``file`` is its name, for errors. ``indexes`` are its coordinates by dimension, and
+    ``variables`` the names of variables along each dimension, and under None of all that are not
+    coordinates. ``scalars`` are dimensions for which the file only has a scalar coordinate.
     """
 
     file: str
@@ -314,8 +315,8 @@ class Extent:
     ) -> Extent:
         """Return the extent of the dataset or tree of a file.
 
-        A tree has the coordinates in which all its groups with that dimension agree. If a file
-        lacks a ``joined`` dimension, a scalar of that name is the coordinate.
+        The coordinates of a tree are those in which all groups with that dimension agree. If a file
+        lacks a ``joined`` dimension, a scalar of that name becomes the coordinate.
         """
         groups = list_groups(opened, inherit=True)
         lists: dict[Hashable, list[Any]] = {}
@@ -341,13 +342,13 @@ class Extent:
 
 
 def _are_equal(indexes: Sequence[pd.Index[Any] | None]) -> bool:
-    """Say whether there are indexes, and all are the same."""
+    """Return whether there are indexes, and all of them are equal."""
     first, *others = indexes or [None]
     return first is not None and all(o is not None and first.equals(o) for o in others)
 
 
 def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.Index[Any] | None]:
-    """Return a scalar coordinate of each group as the index that stacking gives it."""
+    """Return the scalar coordinate of each group as the index along which it will be stacked."""
     found = [group.coords[name].variable for group in groups.values() if name in group.coords]
     return [
         None
@@ -362,7 +363,7 @@ def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.I
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
 CROPPING_OVERLAPS = ("first", "last")
-"""Ways to treat overlaps that crop files: values of other files are removed."""
+"""Values of ``overlap`` that crop files: values of other files are removed."""
 REMEDY = (
     "pass overlap='first' or overlap='last' to take such values from the first or the last file "
     "that has them, or overlap='keep' to have them several times"
@@ -371,13 +372,13 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class FileSlice:
-    """A file, or what is left of it: stretches as (dimension, start, stop)."""
+    """A file or a part of it: ranges as (dimension, start, stop)."""
 
     file: int
     crop: tuple[tuple[Hashable, int, int], ...] = ()
 
     def cut(self, at: tuple[Hashable, int, int]) -> FileSlice:
-        """Return what is left between two places of a dimension."""
+        """Return the part of it in a range along a dimension."""
         return replace(self, crop=(*self.crop, at))
 
 
@@ -393,7 +394,7 @@ def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
 
 
 def is_row_wise(given: Nested, parts: Nested) -> bool:
-    """Say whether parts may be an incomplete grid, with neighbouring cells in rows."""
+    """Return whether parts may form an incomplete grid, with adjacent cells in rows."""
     if not any(isinstance(item, list) for item in given):
         return any(isinstance(item, list) for item in parts)
     return any(part.crop for part in flatten_nested(parts))
@@ -403,9 +404,8 @@ def is_row_wise(given: Nested, parts: Nested) -> bool:
 class Arrangement:
     """How files are ordered, and how overlaps are treated.
 
-    ``sort`` says whether files that are not nested are ordered by their coordinates, and
-    ``overlap`` what to do with values that several files have: the first, or the last, of the files
-    in the given order counts.
+    With ``sort``, files that are not nested are sorted by their coordinates. ``overlap`` is what to
+    do with values that several files have; "first" and "last" refer to the given order.
     """
 
     sort: bool = True
@@ -419,9 +419,9 @@ class Arrangement:
     ) -> Nested:
         """Return parts of files, whose numbers are given, nested as xarray expects them.
 
-        Files that are not nested form a grid by their coordinates if there are several ``dims``,
-        the outermost first; None merges. Without any, xarray orders files by their coordinates. A
-        `CombineError` is raised if files overlap, or one has no coordinate to arrange it by.
+        With several ``dims``, outermost first, files that are not nested form a grid by their
+        coordinates; None merges. Without any, xarray orders files by their coordinates. Raises
+        `CombineError` if files overlap, or one has no coordinate by which to arrange it.
         """
         grid = _Grid(extents, self.overlap)
         if not dims:
@@ -434,11 +434,11 @@ class Arrangement:
                 "files in nested lists: the lists have different lengths; give all files in one "
                 "list, to be put into a grid by their coordinates"
             )
-        # nested lists already give the order
+        # nested lists already determine the order
         return grid.nest_parts(files, dims)
 
     def _order_by_coordinates(self, files: Sequence[int], grid: _Grid) -> list[FileSlice]:
-        """Return parts of files for `xarray.combine_by_coords`, which orders them."""
+        """Return parts of files for `xarray.combine_by_coords`, which sorts them."""
         if self.overlap == "keep":
             return [FileSlice(number) for number in files]
         groups: dict[Any, list[int]] = {}
@@ -452,14 +452,14 @@ class Arrangement:
             else:
                 one_place = not dims and len(group) > 1
                 found += map(FileSlice, [grid.find_counting_file(group)] if one_place else group)
-        # a file without elements has no place by coordinate
+        # a file without elements has no place along the coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
 
     def check(self, combined: Extent, extents: Iterable[Extent]) -> None:
-        """Refuse a result that repeats a value of a coordinate more often than any file.
+        """Raise an error if the result repeats a coordinate value more often than any file.
 
-        Most overlaps of files are found earlier. The rest are overlaps that by_coords accepts, and
-        those of rows in which files have different coordinates.
+        Most overlaps are detected earlier. The rest are overlaps that by_coords accepts, and those
+        between rows whose files have different coordinates.
         """
         everything = list(extents)
         for dim, index in combined.indexes.items() if self.overlap != "keep" else ():
@@ -479,7 +479,7 @@ class Arrangement:
 
 
 def _count_values(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
-    """Return how often an index has each of some distinct values."""
+    """Return how often each of some distinct values occurs in an index."""
     places = values.get_indexer(index)
     return np.bincount(places[places >= 0], minlength=values.size)
 
@@ -490,7 +490,7 @@ def _format_values(values: pd.Index[Any]) -> str:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Files with their extents, to be arranged along dimensions; nodes are files, or lists."""
+    """Files with their extents, to be arranged along dimensions; nodes are files or lists."""
 
     extents: Mapping[int, Extent]
     overlap: Overlap
@@ -501,7 +501,7 @@ class _Grid:
         return tuple(dim for dim in dims if self._find_common(list(files), dim) is None)
 
     def find_counting_file(self, files: Sequence[int]) -> int:
-        """Return the file that counts among files with the same coordinates, if one does."""
+        """Return which of several files with equal coordinates to use, if ``overlap`` decides."""
         extents = [self.extents[number] for number in files]
         first, last = extents[0], extents[-1]
         same = f"{first.file} and {last.file} have the same coordinates"
@@ -523,7 +523,7 @@ class _Grid:
         return files[0] if self.overlap == "first" else files[-1]
 
     def nest_files(self, files: Sequence[int], dims: tuple[Any, ...]) -> Nested:
-        """Nest files: those with the same coordinate along the first dimension are one row."""
+        """Nest files: those with the same coordinate along the first dimension form a row."""
         if len(dims) < 2:
             return list(files)
         rows: dict[Any, list[int]] = {}
@@ -538,7 +538,7 @@ class _Grid:
         return [self.nest_files(row, dims[1:]) for row in rows.values()]
 
     def sort_files(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
-        """Return files in the order of their coordinates; all rows of a grid share one order."""
+        """Sort files by their coordinates; all rows of a grid get the same order."""
         ranks = [self._rank_files(files, dim, of_rows=len(dims) > 1) for dim in dims]
         return [files[n] for n in np.lexsort(ranks[::-1]).tolist()]
 
@@ -554,8 +554,8 @@ class _Grid:
         return [first.setdefault(_key_of(i), rank) for i, rank in zip(indexes, ranks, strict=True)]
 
     def nest_parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
-        """Return nested numbers as nested parts, arranged along every dimension."""
-        # without dims, xarray reports that the files are nested deeper than there are dimensions
+        """Return nested numbers of files as nested parts, arranged along every dimension."""
+        # without dims, xarray reports that files are nested deeper than there are dimensions
         indexes = self._list_common(nodes, dims[0]) if dims else None
         if indexes is None:
             return [self._nest_below(node, dims) for node in nodes]
@@ -564,7 +564,7 @@ class _Grid:
             part, files = self._nest_below(nodes[number], dims), flatten_nested([nodes[number]])
             if stop - start == indexes[number].size:
                 found.append(part)
-            # files that lack a dimension cannot be cut along it
+            # files that lack a dimension cannot be cropped along it
             elif not any(dims[0] in self.extents[n].scalars for n in files):
                 found.append(map_nested(partial(FileSlice.cut, at=(dims[0], start, stop)), part))
         return found
@@ -575,8 +575,8 @@ class _Grid:
     def _cut_nodes(
         self, nodes: Nested, dims: tuple[Any, ...], line: DimensionLine
     ) -> Iterable[FileStretch]:
-        """Return stretches of nodes along the first dimension; refuse overlaps that lose data."""
-        # the files given first, or last, count where files overlap
+        """Return ranges of nodes along the first dimension; overlaps that lose data are errors."""
+        # the files that take precedence where files overlap
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
         if self.overlap != "keep":
@@ -586,13 +586,13 @@ class _Grid:
         return (FileStretch(n, 0, index.size) for n, index in enumerate(line.indexes))
 
     def _list_common(self, nodes: Nested, dim: Any) -> list[pd.Index[Any]] | None:
-        """Return the coordinate of each node, None if one has none."""
+        """Return the coordinate of each node, or None if a node has none."""
         indexes = [self._find_common(node, dim) for node in nodes]
         found = [index for index in indexes if index is not None]
         return found if len(found) == len(nodes) else None
 
     def _find_common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
-        """Return the coordinate of a node, if all files in it have the same."""
+        """Return the coordinate of a node if all files in it have the same, else None."""
         found = [self.extents[n].indexes.get(dim) for n in flatten_nested([node])]
         return found[0] if _are_equal(found) else None
 
@@ -603,7 +603,7 @@ class _Grid:
         line: DimensionLine,
         pairs: list[tuple[int, int]],
     ) -> None:
-        """Refuse overlaps that are not allowed, or would lose more than duplicate values."""
+        """Raise an error for overlaps that are not allowed, or would lose more than duplicates."""
         for one, other in pairs:
             contents = [self._describe_content(nodes[n], dims) for n in (one, other)]
             files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
@@ -622,7 +622,7 @@ class _Grid:
                 )
 
     def _describe_content(self, node: Any, dims: tuple[Any, ...]) -> Any:
-        """Return the variables of a node along its dimension, and their places along the others."""
+        """Return the variables of a node along its dimension, and its extent along the others."""
         return {
             (
                 self.extents[n].variables.get(dims[0]),

@@ -1,11 +1,11 @@
 """Workers that open files: this thread, threads, processes, an executor, or a dask cluster.
 
-Each takes a job and the files, and yields outcomes in any order. Closing the iterator, or an
-interrupt, ends the work.
+Each runs a job on the files, and yields outcomes in any order. Closing the iterator, or an
+interrupt, stops it.
 
-Processes of this machine end with the process that started them: each has the reading end of a pipe
-to its parent. When the parent closes the pipe, or is killed, a worker has a moment to finish its
-piece.
+Processes on this machine end with the process that started them: each has the read end of a pipe
+from its parent. When the parent closes the pipe, or is killed, a worker has a moment to finish its
+batch of files.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ from virtualds.combine.report import LeftOut
 from virtualds.options import get_options
 
 NumberedFile = tuple[int, Any]
-"""The number of a file in the order of the files, and the file."""
+"""The position of a file among all files, and the file."""
 
 
 MOST = 256
-"""Most files that are opened together."""
+"""The most files that are opened together."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[Opened]):
-    """The result of opening a file, or several at once: what was opened, or an error.
+    """The result of opening one or several files: what was opened, or an error.
 
-    Only files that were joined have several numbers. ``is_fault`` says whether the file could not
-    be opened: it is false if preparing it failed. ``cached`` is how many files came from the cache,
-    ``references`` how many chunks their virtual arrays have. By the number of the file, ``ways``
-    say how it was read, if its parser says it, and ``damaged`` which parts were left out of it.
+    Only files that were joined have several numbers. ``is_fault`` is true if a file could not be
+    opened, and false if preparing it failed. ``cached`` is how many files came from the cache, and
+    ``references`` how many chunks their virtual arrays have. ``ways`` are, by the number of the
+    file, how it was read, if its parser reports it, and ``damaged`` are the parts that were left
+    out of it.
     """
 
     numbers: tuple[int, ...]
@@ -74,12 +75,12 @@ class Outcome(Generic[Opened]):
 
     @property
     def number(self) -> int:
-        """The lowest number of a file."""
+        """The lowest of the numbers."""
         return min(self.numbers)
 
 
 def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
-    """Return the outcome of files that were opened one by one, and joined to ``found``."""
+    """Return the outcome of files that were opened one by one and joined to ``found``."""
     return Outcome(
         tuple(number for outcome in outcomes for number in outcome.numbers),
         found,
@@ -102,42 +103,42 @@ Outcomes = Generator[Outcome[Any], None, None]
 
 
 class Job(Protocol):
-    """Work on files that this process or workers do: see `virtualds.combine.batch_job.BatchJob`."""
+    """Opens files in this process or in workers: see `virtualds.combine.batch_job.BatchJob`."""
 
     @property
     def smallest(self) -> int:
-        """Fewest files of a piece."""
+        """The fewest files of a task."""
 
     @property
     def largest(self) -> int:
-        """The most files of a piece."""
+        """The most files of a task."""
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files, in any process."""
 
     def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
-        """Open files in this process, in a number of threads."""
+        """Open files in this process, in a given number of threads."""
 
 
 Workers = Callable[[Job, Sequence[NumberedFile]], Outcomes]
-"""Take a job and numbered files, and yield the outcomes."""
+"""A function that runs a job on numbered files, and yields the outcomes."""
 Work = Callable[[Sequence[NumberedFile]], Any]
-"""Takes files, and returns their outcomes."""
+"""A function that returns the outcomes of files."""
 
 LAST_PIECES = 4
-"""Fewest pieces of the remaining files for each worker."""
+"""The fewest tasks, per worker, into which the remaining files are split."""
 PIECES_AHEAD = 4
-"""Pieces that run or wait for each worker."""
+"""The number of tasks, per worker, that run or wait."""
 NEXT_PIECES = 2
-"""Pieces that a process of ours has: the running one, and the next."""
+"""The number of tasks that a process of ours has: the running one, and the next."""
 QUICK, GROWTH = 0.1, 4
-"""Seconds below which a piece did not take long, and how many times as many files the next has."""
+"""A task that took less than `QUICK` seconds is followed by one of `GROWTH` times as many files."""
 UNKNOWN_WORKERS = 64
-"""Assumed number of workers of an executor, because executors do not give it."""
+"""The assumed number of workers of an executor, since executors do not report it."""
 
 
 def choose_workers(parallel: Any, files: Files) -> Workers:
-    """Return the function that opens the files, or refuse an unknown value of ``parallel``."""
+    """Return the function that opens the files; raise an error for an unknown ``parallel``."""
     if parallel is None or (isinstance(parallel, int) and not isinstance(parallel, bool)):
         if parallel is not None and parallel < 1:
             raise ValueError(f"parallel={parallel}: it takes at least one worker")
@@ -158,9 +159,9 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
 
 
 def open_in_processes(number: int, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
-    """Open files in processes of this machine, since HDF5 serves one thread at a time.
+    """Open files in processes on this machine, since HDF5 serves one thread at a time.
 
-    This process works too, and begins before the others have started.
+    This process opens files as well, and begins before the others have started.
     """
     ahead = NEXT_PIECES * (number - 1)
     with start_processes(number - 1) as (pool, can_start):
@@ -178,18 +179,18 @@ def open_in_executor(
     helps: bool = False,
     can_start: Callable[[], bool] = lambda: True,
 ) -> Outcomes:
-    """Open files in an executor of some workers, and yield outcomes as pieces of work are done.
+    """Open files in an executor, and yield outcomes as its tasks finish.
 
-    The executor runs ``work``, or the job; at most ``ahead`` pieces run or wait. If this process
-    ``helps``, it opens files, too, whenever no piece is done. Until ``can_start`` says that the
-    executor takes work without delay, only this process works, on small pieces first.
+    The executor runs ``work``, or the job; at most ``ahead`` tasks run or wait. With ``helps``,
+    this process opens files as well, whenever no task has finished. Until ``can_start`` returns
+    that the executor accepts tasks without delay, only this process opens files, a few at first.
     """
     under_way: dict[Future[Any], Sequence[NumberedFile]] = {}
     begin, count = 0, len(items)
     most = job.smallest
 
     def size() -> int:
-        """Return the number of files of the next piece: few at the end, so all end together."""
+        """Return the number of files of the next task: few at the end, so that all end together."""
         return max(job.smallest, min(job.largest, (count - begin) // (workers * LAST_PIECES)))
 
     try:
@@ -232,7 +233,7 @@ def _take_result(future: Future[Any], under_way: dict[Future[Any], Sequence[Numb
 
 
 def find_client(parallel: Any) -> Any:
-    """Return the given client, or the current one for ``"dask"``; None for anything else."""
+    """Return the given client, the current one for ``"dask"``, or None for anything else."""
     if isinstance(parallel, str) and parallel == "dask":
         try:
             from distributed import get_client
@@ -247,7 +248,7 @@ def find_client(parallel: Any) -> Any:
                 "parallel='dask': there is no client of dask here; make one with "
                 "`from distributed import Client; client = Client()`, or give an address to it"
             ) from error
-    # a client exists only if its library is imported
+    # if distributed was never imported, no client can exist
     distributed = sys.modules.get("distributed")
     if distributed is None or not isinstance(parallel, distributed.Client):
         return None
@@ -257,9 +258,9 @@ def find_client(parallel: Any) -> Any:
 
 
 class _Together:
-    """The outcomes of some files.
+    """The outcomes of some files, as one opaque result.
 
-    Dask takes lists apart, and would send what outcomes share with each of them.
+    dask would serialise the items of a list one by one, and send what they share several times.
     """
 
     def __init__(self, job: Job, items: Sequence[NumberedFile]) -> None:
@@ -272,7 +273,7 @@ class _Together:
 def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files on the workers of a dask cluster."""
     threads = sum(client.nthreads().values()) or 1
-    # a cluster may grow; the files may have changed since an equal task opened them
+    # a cluster may grow; and the files may have changed since an equal task opened them
     ahead = PIECES_AHEAD * max(threads, UNKNOWN_WORKERS)
     pool, work = client.get_executor(pure=False), partial(_Together, job)
     return open_in_executor(pool, threads, job, items, work, ahead)
@@ -281,32 +282,32 @@ def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Out
 # ---------------------------------------------------------------------- processes
 
 GRACE_SECONDS = 1.0
-"""Seconds that a worker has to finish its piece."""
+"""Seconds that a worker has to finish its task after its parent has ended."""
 HURRY = 0.2
-"""Seconds after which workers learn that their results are not needed."""
-# a process forked from this one could inherit locks of its threads that are never released; the
-# fork server only has threads of libraries that support forking
+"""Seconds after which workers notice that their results are no longer needed."""
+# a process forked from this one could inherit locks that are held by its threads and never
+# released; the fork server only has threads of libraries that support forking
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 PRELOADED = ["virtualds", "h5py", "dask.array"]
 """Modules that the fork server imports once, which takes a process about a second.
 
-A list of the user, for a server that has not started yet, is replaced.
+It replaces a list that the user may have set for a server that has not started yet.
 """
 
 _IDLE = threading.Event()
-"""Set in a process that does not work."""
+"""Set in a process while it does not work on a task."""
 _IMPORTED = threading.Event()
-"""Set when processes start without delay."""
+"""Set once processes start without delay."""
 
 
 @contextmanager
 def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], bool]]]:
     """Start processes that run until the end of the block; an error ends them at once.
 
-    Also yields a function that says whether a process can start without delay: the first one waits
-    for all imports, and giving work to the pool would wait with it.
+    Also yields a function that returns whether a process can start without delay. The first process
+    waits for all imports, and submitting a task to the pool would block until then.
     """
-    # starting one raises this too, but late and in another thread
+    # starting a process raises this too, but later, and in another thread
     check_script(number)
     if current_process().daemon:
         raise RuntimeError(
@@ -322,7 +323,7 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
     try:
         yield pool, _IMPORTED.is_set
     except BaseException:
-        # first the pool must cancel waiting work, which it would otherwise report as lost
+        # first let the pool cancel waiting tasks, which it would otherwise report as lost
         hurry.start()
         raise
     finally:
@@ -335,12 +336,12 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
 def _import_all() -> None:
     """Make the fork server, if there is one, import what processes need.
 
-    It has imported everything once it has started a process.
+    The imports are complete once it has started a process.
     """
     if METHOD == "forkserver":
         context: Any = get_context(METHOD)
         context.set_forkserver_preload(PRELOADED)
-        # errors appear again in the first process that does real work
+        # errors occur again in the first process that runs a task
         with suppress(OSError, EOFError, RuntimeError):
             process = context.Process(target=int, daemon=True)
             process.start()
@@ -349,7 +350,7 @@ def _import_all() -> None:
 
 
 def _run_until_ended(job: Job, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
-    """Work in a process, and finish the piece if the parent ends."""
+    """Run the job in a process; finish the task even if the parent ends."""
     _IDLE.clear()
     try:
         return job(items)
@@ -358,7 +359,7 @@ def _run_until_ended(job: Job, items: Sequence[NumberedFile]) -> list[Outcome[An
 
 
 def _attach(line: Connection) -> None:
-    # all processes of a terminal get an interrupt; the parent handles it
+    # all processes of a terminal receive an interrupt, but only the parent handles it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _IDLE.set()
     threading.Thread(target=_end_with, args=(line,), daemon=True).start()
@@ -376,17 +377,17 @@ def _end_with(line: Connection) -> None:
 
 
 GUARDS = ("__name__ == '__main__'", "'__main__' == __name__")
-"""Conditions that are true only in a script that is run, not imported."""
+"""Conditions that are true only in a script that is run, not in one that is imported."""
 
 
 def check_script(number: int) -> None:
-    """Refuse to start processes at the top level of a script that they would run again.
+    """Raise an error if processes would be started at the top level of a script that they import.
 
     A spawned process imports the script of its parent, and would start processes again. Python
-    refuses that in the child, which breaks the pool of the parent sooner or later. Scripts that use
-    other conditions than ``if __name__ == "__main__":`` are accepted.
+    raises an error in the child, which sooner or later breaks the pool of the parent. Scripts with
+    conditions other than ``if __name__ == "__main__":`` are accepted.
     """
-    # raises in a process that is just starting
+    # raises an error in a process that is just starting
     data = get_preparation_data("virtualds")
     script = getattr(sys.modules["__main__"], "__file__", None)
     if data.get("init_main_from_name", "__main__").endswith("__main__"):
@@ -402,12 +403,12 @@ def check_script(number: int) -> None:
 
 
 def _find_top_frame(script: str) -> FrameType | None:
-    """Return the frame of the running script, if this is called from its top level."""
+    """Return the frame of the running script if this is called from its top level, else None."""
     variables = vars(sys.modules["__main__"])
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        # lines typed after a script share its variables
+        # lines entered interactively after a script share its variables
         is_there = frame.f_globals is variables and code.co_name == "<module>"
         if is_there and os.path.abspath(code.co_filename) == os.path.abspath(script):
             return frame
@@ -416,7 +417,7 @@ def _find_top_frame(script: str) -> FrameType | None:
 
 
 def _is_run_again(script: str, line: int) -> bool:
-    """Say whether importing a script runs a line; no also means unknown."""
+    """Return whether importing a script runs a line; False if that is unknown."""
     try:
         with tokenize.open(script) as file:
             tree = ast.parse(file.read())

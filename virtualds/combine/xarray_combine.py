@@ -1,8 +1,8 @@
-"""Combining datasets in xarray: errors name the file that does not fit, warnings what is unlike.
+"""Combining datasets with xarray: errors name the file that does not fit, warnings what differs.
 
-xarray combines files of different dimensions or grids without an error: values are repeated along
-dimensions that only other files have, and coordinates of two grids are united, so that most of the
-result is missing. Both follow from names and sizes: nothing is read for the warning.
+xarray combines files of different dimensions or grids without an error. It repeats values along
+dimensions that only other files have, and takes the union of the coordinates of two grids, so that
+most of the result is missing. Names and sizes reveal both, so that the warning needs no values.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
 """Errors of combining datasets that do not belong together."""
 COMBINE_METHODS = ("by_coords", "nested")
 OF_XARRAY = ("fill_value",)
-"""Arguments without a name of their own that go to xarray as they are."""
+"""Keyword arguments that are passed on to xarray unchanged."""
 CHOICES: dict[str, tuple[str, ...]] = {
     "data_vars": ("minimal", "different", "all"),
     "coords": ("minimal", "different", "all"),
@@ -55,15 +55,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "join": ("outer", "inner", "left", "right", "exact", "override"),
     "combine_attrs": ("override", "drop", "identical", "no_conflicts", "drop_conflicts"),
 }
-"""The words that xarray accepts; some options also take names or a function."""
+"""The strings that xarray accepts; some options also accept names or a function."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """How datasets become one: by a method of xarray, along some dimensions, with its options.
+    """How datasets are combined: by a method of xarray, along some dimensions, with its options.
 
-    ``arrangement`` says how they are put in order before that. A `ValueError` is raised if there is
-    no such method, or if an option has an unknown value.
+    ``arrangement`` is how they are ordered before that. Raises `ValueError` for an unknown method,
+    or an unknown value of an option.
     """
 
     combine: str
@@ -74,7 +74,7 @@ class Combination:
     def __post_init__(self) -> None:
         check_choice("combine", self.combine, COMBINE_METHODS)
         for name, value in ((n, v) for n, v in self.options.items() if n in CHOICES):
-            # some options take names or functions, and None in newer versions of xarray
+            # some options accept names or functions, and None in newer versions of xarray
             if isinstance(value, str) or (value is None and name in ("compat", "join")):
                 check_choice(name, value, CHOICES[name])
         if wrong := [dim for dim in self.dims if not isinstance(dim, str | None)]:
@@ -89,7 +89,7 @@ class Combination:
 
     @property
     def dims(self) -> tuple[Any, ...]:
-        """The dimensions to join along, the outermost first; none if coordinates decide."""
+        """The dimensions to join along, outermost first; empty if coordinates decide."""
         if self.combine == "by_coords":
             return ()
         several = isinstance(self.concat_dim, list | tuple)
@@ -106,7 +106,8 @@ class Combination:
         if is_grid and self.find_new_dims(datasets):
             found: Any = datasets
             for dim in self.dims:
-                # the outermost first, as in xarray, which decides the place of new dimensions
+                # the outermost first, as in xarray, since it determines the position of new
+                # dimensions
                 found = self._stack(found, dim)
             return found
         return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
@@ -118,9 +119,9 @@ class Combination:
         return [self._stack(list(cells), dim) for cells in zip(*datasets, strict=True)]
 
     def combine_rows(self, datasets: Nested, level: int = 0) -> Any:
-        """Combine a grid that may lack cells: first each row, then the rows.
+        """Combine a grid that may lack cells: first each row, then all rows.
 
-        Outer joins leave missing cells missing. ``level`` counts the dimensions of outer lists.
+        Outer joins leave missing cells missing. ``level`` is the depth of the lists.
         """
         if level + 1 < len(self.dims):
             datasets = [self.combine_rows(row, level + 1) for row in datasets]
@@ -129,8 +130,8 @@ class Combination:
     def _concatenate(self, datasets: Nested, dim: Any) -> Any:
         """Concatenate datasets along a dimension; along a new one, stack them.
 
-        Here "minimal" means variables with the dimension. For a new dimension xarray refuses it;
-        `xarray.open_mfdataset` stacks data variables then, and coordinates that differ.
+        "minimal" selects the variables with the dimension. xarray rejects it for a new dimension,
+        where `xarray.open_mfdataset` stacks data variables, and coordinates that differ.
         """
         options = self.options
         is_minimal = all(options.get(name, "") == "minimal" for name in ("data_vars", "coords"))
@@ -146,14 +147,14 @@ class Combination:
         return [dim for dim in self.dims if dim is not None and dim not in present]
 
     def check_dims(self, datasets: Nested) -> None:
-        """Refuse to stack along what looks like a misspelt dimension of the datasets."""
+        """Raise an error for a new dimension that looks like a misspelt one of the datasets."""
         for dim in self.find_new_dims(datasets):
             if not any(dim in part.variables for part in _list_parts(datasets)):
                 check_name(dim, _list_dims(datasets))
 
 
 def check_name(dim: str, dims: Iterable[Any]) -> None:
-    """Refuse a dimension that no file has if it looks like a misspelt one that files have."""
+    """Raise an error for a dimension that no file has, but that looks like a misspelt one."""
     present = list(map(str, dims))
     if dim not in present and (other := guess_name(dim, present)):
         raise CombineError(
@@ -164,7 +165,7 @@ def check_name(dim: str, dims: Iterable[Any]) -> None:
 
 
 def _list_parts(datasets: Nested) -> Iterator[Any]:
-    """Yield the datasets, and the nodes of trees, which have their own dimensions."""
+    """Yield datasets, or the nodes of trees, each with its own dimensions."""
     for opened in flatten_nested(datasets):
         yield from opened.subtree if isinstance(opened, xr.DataTree) else (opened,)
 
@@ -181,9 +182,9 @@ KEEPING: tuple[dict[str, str], ...] = (
     {"data_vars": "different"},
     {"coords": "different", "data_vars": "different"},
 )
-"""Options that put values which differ between files side by side, the simplest first."""
+"""Options that keep values that differ between files side by side, the simplest first."""
 OVERRIDING = re.compile(r"[^.]*compat='override'\.?")
-"""What xarray advises where values differ: to take those of the first file for those of all."""
+"""What xarray advises where values differ: to use those of the first file for all."""
 
 
 def combine_naming_files(
@@ -193,10 +194,10 @@ def combine_naming_files(
     files: Sequence[Any],
     opened: Sequence[Any],
 ) -> Any:
-    """Combine nested datasets; an error names the files, and the first that does not fit.
+    """Combine nested datasets; errors name the files, and the first that does not fit.
 
-    ``dims`` are the dimensions that they are joined along, if given, ``files`` and ``opened`` the
-    files and their datasets in order.
+    ``dims`` are the dimensions to join along, if given; ``files`` and ``opened`` are the files and
+    their datasets, in order.
     """
     shown = [without_secrets(str(file)) for file in files]
     check_lengths(shown, opened, dims)
@@ -207,7 +208,7 @@ def combine_naming_files(
         if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
             error.add_note("concat_dim is not given, so the files are merged; pass concat_dim=")
         if isinstance(error, xr.MergeError):
-            # advice that changes values
+            # advice that would change values
             texts = (OVERRIDING.sub("", a).strip() if isinstance(a, str) else a for a in error.args)
             error.args = tuple(texts)
             keeping = "rename the variable in preprocess, or open them apart"
@@ -238,9 +239,9 @@ def write_options(options: Mapping[str, str]) -> str:
 
 
 def _find_first_failing(combine: Combine, datasets: Nested) -> int | None:
-    """Return the number of the first dataset that does not combine with those before it.
+    """Return the number of the first dataset that does not combine with those before it, or None.
 
-    This costs little more than combining the datasets up to there. Grids have no such order.
+    This costs little more than combining the datasets up to it. Grids have no such order.
     """
     if len(datasets) < 2 or any(isinstance(item, list) for item in datasets):
         return None
@@ -271,7 +272,7 @@ Parts = Mapping[str, xr.Dataset]
 
 
 def _group_by_variables(parts: Iterable[Any], dim: Any = None) -> list[list[Any]]:
-    """Return datasets by the variables that they have: those with a dimension, or with data."""
+    """Group datasets by the variables that they have: those with a dimension, or with data."""
     found: dict[frozenset[Any], list[Any]] = defaultdict(list)
     for part in parts:
         names = part.data_vars if dim is None else part.variables
@@ -282,7 +283,7 @@ def _group_by_variables(parts: Iterable[Any], dim: Any = None) -> list[list[Any]
 def _list_indexes(
     parts: Iterable[Any], dims: Collection[Any] | None = None
 ) -> dict[Any, list[Any]]:
-    """Return the indexes of datasets by dimension, or by some dimensions."""
+    """Return the indexes of datasets by dimension, optionally of some dimensions only."""
     found: dict[Any, list[pd.Index[Any]]] = defaultdict(list)
     for part in parts:
         for dim, index in part.indexes.items():
@@ -298,15 +299,15 @@ def _differ(indexes: Sequence[pd.Index[Any]]) -> bool:
 # ---------------------------------------------------------------------- long dimensions
 
 INDEX_BYTES = 8
-"""Bytes of an element of an index that xarray makes."""
+"""The size of an element of an index that xarray creates, in bytes."""
 
 
 def check_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[Any] | None) -> None:
-    """Refuse dimensions for whose length alone xarray would take too much memory.
+    """Raise an error for dimensions that are so long that xarray would run out of memory.
 
-    Where it concatenates, it makes a mask of the whole dimension. Where it reindexes, it makes an
-    index, and a mask, of the other dimensions too. Dimensions with an index are in memory already.
-    ``dims`` are the dimensions that the files are joined along, if given.
+    Concatenating creates a mask as long as the dimension. Reindexing creates an index and a mask
+    for the other dimensions as well. Dimensions with an index are already in memory. ``dims`` are
+    the dimensions along which the files are joined, if given.
     """
     groups: dict[str, dict[str, Any]] = defaultdict(dict)
     for file, each in zip(files, opened, strict=True):
@@ -328,10 +329,10 @@ def check_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[An
 
 
 def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bool:
-    """Say whether xarray may put variables with a dimension on the coordinates of other files.
+    """Return whether xarray may reindex variables with a dimension to coordinates of other files.
 
-    It does so to variables that some files lack, and where coordinates differ along a dimension
-    that the files are not joined along. Where nobody names dimensions, files of the same variables
+    It does so for variables that some files lack, and where coordinates differ along a dimension
+    along which the files are not joined. If no dimensions are named, files with the same variables
     follow each other along one, and the results are merged.
     """
     kinds = _group_by_variables(parts, dim)
@@ -352,7 +353,7 @@ def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bo
 # ---------------------------------------------------------------------- files that are unlike
 
 MOST_NAMES = 3
-"""Variables, or files, that a sentence names; of more it gives the number."""
+"""The most variables or files that a sentence names; of the others it gives the number."""
 SILENCE = (
     "if this is meant, silence the warning: "
     'warnings.simplefilter("ignore", virtualds.CombineWarning)'
@@ -364,7 +365,7 @@ Dims = tuple[str, ...]
 def warn_of_unlike_files(
     combination: Combination, opened: Mapping[str, Any], combined: xr.Dataset | xr.DataTree
 ) -> None:
-    """Warn once if combining files, given by name, repeated values, or united two grids."""
+    """Warn once if combining files, given by name, repeated values, or merged two grids."""
     found: list[str] = []
     groups = {file: list_groups(each) for file, each in opened.items()}
     for path, result in list_groups(combined).items():
@@ -381,8 +382,8 @@ def warn_of_unlike_files(
 def _find_joined(combination: Combination, parts: Parts) -> set[Any]:
     """Return the dimensions along which files follow each other.
 
-    Those that coordinates decide are the ones that `xarray.combine_by_coords` finds: along which
-    files of the same variables begin with other values.
+    If coordinates decide, they are those that `xarray.combine_by_coords` infers: dimensions along
+    which files with the same variables begin with different values.
     """
     if combination.combine == "nested":
         return set(combination.dims)
@@ -416,7 +417,7 @@ def _describe_repeated(parts: Parts, result: xr.Dataset, joined: Collection[Any]
 
 
 def _group_by_dims(parts: Parts, name: Any, joined: Collection[Any]) -> dict[Dims, list[str]]:
-    """Return the files that have a variable by dimensions: in any order, without the joined."""
+    """Group files by the dimensions of a variable: in any order, without the joined ones."""
     kinds: dict[frozenset[str], Dims] = {}
     found: dict[Dims, list[str]] = defaultdict(list)
     for file, part in parts.items():
@@ -429,9 +430,9 @@ def _group_by_dims(parts: Parts, name: Any, joined: Collection[Any]) -> dict[Dim
 def _describe_united(
     combination: Combination, parts: Parts, result: xr.Dataset, joined: Collection[Any]
 ) -> Iterator[str]:
-    """Yield a sentence for each coordinate that has elements which a file lacks.
+    """Yield a sentence for each coordinate with elements that some file lacks.
 
-    Times are no grid: members and variables that begin or end at other times are ordinary.
+    Times are not a grid: it is normal that members and variables begin or end at different times.
     """
     for dim, whole in result.indexes.items():
         is_time = isinstance(whole, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
@@ -453,10 +454,10 @@ def _describe_united(
 
 
 def _is_mixed(combination: Combination, parts: Parts, dim: Any, whole: pd.Index[Any]) -> bool:
-    """Say whether files are of two grids, instead of covering parts of one.
+    """Return whether files have two different grids, instead of covering parts of one.
 
-    Files that are only merged may cover other parts, as years that one variable lacks. Those that
-    are joined along another dimension may not.
+    Files that are merged may cover different parts, such as years that one variable lacks. Files
+    that are joined along another dimension may not.
     """
     is_nested, everything = combination.combine == "nested", [*parts.values()]
     if not (is_nested and set(combination.dims) <= {None}):
@@ -464,7 +465,7 @@ def _is_mixed(combination: Combination, parts: Parts, dim: Any, whole: pd.Index[
         lists = [found for alike in groups if (found := _list_indexes(alike).get(dim))]
         if any(map(_differ, lists)):
             return True
-    # does one lack elements of the whole between its own?
+    # does one lack elements of the whole grid between its own?
     indexes = [index for index in _list_indexes(everything)[dim] if index.size]
     places = map(whole.get_indexer, indexes if whole.is_unique else ())
     return any(there.max() - there.min() + 1 > there.size for there in places)

@@ -1,1 +1,1 @@
-"""Groups as xarray datasets and back: which parser or format reads a url, opened and decoded."""
+"""Groups and xarray datasets: finding the reader of a url, opening, decoding, and back."""

@@ -1,4 +1,4 @@
-"""Where the positions of a dimension lie on its axis: at dates, numbers, or their own numbers."""
+"""The interval of its axis that each position of a dimension covers: dates, numbers, or indices."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from virtualds.datasets.structure import GAP_FACTOR, find_gaps_among, text_of
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Span = tuple[float, float]
-"""A stretch of an axis, from its start to its end."""
+"""An interval of an axis: its start and its end."""
 
 Kind = Literal["positions", "numbers", "hours", "dates"]
 EPOCH = "days since 1970-01-01"
-"""What dates count (CF conventions, section 4.4), in their own calendar."""
+"""The unit of date axes (CF conventions, section 4.4), in the calendar of the dates."""
 OF_NUMPY = "proleptic_gregorian"
 
 
 class Counted(NamedTuple):
-    """The values of a coordinate as numbers, and what they count."""
+    """The values of a coordinate as numbers, and the kind of axis they lie on."""
 
     kind: Kind
     numbers: Floats
@@ -34,13 +34,13 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AxisCells:
-    """The stretch of its axis that each position of a dimension takes.
+    """The interval of its axis that each position of a dimension covers.
 
-    A cell begins at the value of its coordinate, and ends at the next value, or after the usual
-    step where dates are missing in an otherwise regular axis. ``low`` and ``high`` are the ends of
+    A cell begins at the value of its coordinate and ends at the next value. Where dates are missing
+    in an otherwise regular axis, it ends after the usual step. ``low`` and ``high`` are the ends of
     the cells, none of which ends before it begins: days since 1970-01-01 in a ``calendar``, lead
-    times in hours, other numbers, or positions. ``missing`` are stretches without a value in a
-    regular axis of dates; ``doubled`` those to which the values of the axis return.
+    times in hours, other numbers, or positions. ``missing`` are the gaps in a regular axis of
+    dates; ``doubled`` are the intervals that the axis covers more than once.
 
     >>> cells = AxisCells.of(xr.Dataset(coords={"x": [0.0, 0.5, 1.0]}), "x")
     >>> cells.kind, cells.span(1, 3)
@@ -62,8 +62,8 @@ class AxisCells:
     def of(cls, dataset: xr.Dataset, dim: Hashable, borders: Ints | None = None) -> AxisCells:
         """Return the cells of a dimension.
 
-        Where the coordinate is not loaded, has no order, or goes back at other positions than
-        ``borders``, the cells are the positions.
+        If the coordinate is not loaded, is not monotonic, or reverses anywhere other than at
+        ``borders``, the cells are the positions themselves.
         """
         found = _find_coordinate(dataset, dim)
         if found is not None and (cells := _make_cells(cls, found, borders)) is not None:
@@ -72,14 +72,14 @@ class AxisCells:
 
     @classmethod
     def of_positions(cls, size: int) -> AxisCells:
-        """Return the cells of an axis without coordinate."""
+        """Return the cells of an axis without a coordinate."""
         positions = np.arange(size, dtype=np.float64)
         return cls("positions", positions, positions + 1)
 
     @property
     def _jumps(self) -> Ints:
-        """Positions whose cell does not lie beside the cell before."""
-        # values may rise or fall, each on their own side of a place where they go back
+        """The positions whose cell is not adjacent to the previous cell."""
+        # values may rise or fall on either side of a reversal
         apart = np.minimum(
             np.abs(self.low[1:] - self.high[:-1]), np.abs(self.low[:-1] - self.high[1:])
         )
@@ -88,9 +88,9 @@ class AxisCells:
         return np.flatnonzero(far) + 1
 
     def pieces(self, start: Ints, stop: Ints) -> tuple[Ints, Floats, Floats]:
-        """Return half-open stretches of positions, none of them empty, in pieces without a gap.
+        """Split non-empty ranges of positions at the gaps of the axis.
 
-        The numbers are, for each piece, that of its stretch and both of its ends.
+        Returns, for each piece, the number of its range, and its two ends on the axis.
 
         >>> dates = np.array([0, 1, 2, 9, 10]) * np.timedelta64(1, "D") + np.datetime64("1970")
         >>> cells = AxisCells.of(xr.Dataset(coords={"time": dates.astype("M8[ns]")}), "time")
@@ -102,7 +102,7 @@ class AxisCells:
         count = np.searchsorted(places, stop) - first
         own = np.repeat(np.arange(start.size), count + 1)
         piece = np.arange(own.size) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
-        # the cut that ends each piece, and the one before it
+        # the cut at the end of each piece, and the one before it
         cut, ends = first[own] + piece, np.append(places, self.low.size)
         return (
             own,
@@ -113,25 +113,25 @@ class AxisCells:
         )
 
     def spans(self, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
-        """Return the ends of half-open stretches of positions, none of them empty."""
-        # an even entry begins a stretch, an odd one ends it
+        """Return both ends on the axis of non-empty ranges of positions."""
+        # even entries begin a range, odd ones end it
         cuts = np.stack([start, stop], axis=1).ravel()
         low = np.minimum.reduceat(np.append(self.low, np.inf), cuts)[::2]
         high = np.maximum.reduceat(np.append(self.high, -np.inf), cuts)[::2]
         return low, high
 
     def span(self, start: int, stop: int) -> Span:
-        """Return the ends of a stretch of positions."""
+        """Return both ends on the axis of a range of positions."""
         low, high = self.spans(np.array([start]), np.array([stop]))
         return float(low[0]), float(high[0])
 
     def begin(self, positions: Ints) -> Floats:
-        """Return where the cells of positions begin, on the side of the cell before."""
+        """Return where the cells at these positions begin, on the side of the previous cell."""
         falls = self.low.size and self.low[-1] < self.low[0]
         return (self.high if falls else self.low)[positions]
 
     def text_at(self, number: float) -> str:
-        """Return a place on the axis as text: a date, or a number.
+        """Format a position on the axis as text: a date, or a number.
 
         >>> AxisCells("dates", np.zeros(1), np.ones(1)).text_at(31.5)
         '1970-02-01T12:00'
@@ -148,7 +148,7 @@ class AxisCells:
 
 
 def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> Counted | None:
-    """Return the coordinate of a dimension if it is loaded and counts something."""
+    """Return the coordinate of a dimension as numbers if it is loaded and numeric, else None."""
     variable = dataset.variables.get(dim)
     if variable is None or variable.dims != (dim,) or not variable.size:
         return None
@@ -160,7 +160,7 @@ def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> Counted | None:
 
 
 def count_values(values: npt.NDArray[Any]) -> Counted | None:
-    """Return values as numbers; None for text and the like."""
+    """Return values as numbers, or None for text and other types that have no order."""
     if values.dtype.kind in "iuf":
         return Counted("numbers", values.astype(np.float64))
     if values.dtype.kind in "mM":
@@ -179,7 +179,7 @@ def count_values(values: npt.NDArray[Any]) -> Counted | None:
 
 
 def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> AxisCells | None:
-    """Return the cells of a coordinate; None if it goes back within a part."""
+    """Return the cells of a coordinate, or None if it reverses within a part."""
     steps = np.diff(found.numbers)
     sign = -1.0 if np.count_nonzero(steps < 0) * 2 > steps.size else 1.0
     rising = sign * found.numbers
@@ -190,7 +190,7 @@ def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> A
         return None
     steps = np.diff(rising)
     usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
-    # steps that dates are missing in, if the others are regular
+    # the steps across missing dates, if all others are regular
     has_gaps = found.kind == "dates" and bool(find_gaps_among(steps[steps > 0]))
     ends_early = (steps <= 0) | (has_gaps & (steps >= GAP_FACTOR * usual))
     width = np.append(np.where(ends_early, usual, steps), usual)
@@ -204,7 +204,7 @@ def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> A
 
 
 def _find_missing(rising: Floats, usual: float) -> Iterator[Span]:
-    """Yield where times are missing, as `find_gaps` finds them."""
+    """Yield the intervals without times, as `find_gaps` finds them."""
     values = np.unique(rising)
     if values.size > 2:
         for place in find_gaps_among(np.diff(values)):
@@ -212,7 +212,7 @@ def _find_missing(rising: Floats, usual: float) -> Iterator[Span]:
 
 
 def _find_doubled(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:
-    """Yield where the parts between ``breaks``, each of rising values, lie over each other."""
+    """Yield the intervals in which the rising parts between ``breaks`` overlap."""
     if not breaks.size:
         return
     starts, ends = low[np.append(0, breaks)], high[np.append(breaks, low.size) - 1]

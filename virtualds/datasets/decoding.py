@@ -1,4 +1,4 @@
-"""Decoding stored variables in the way that xarray decoded alike ones.
+"""Decoding stored variables as xarray decoded others like them.
 
 The stored dimensions, dtype, attributes and encoding determine the decoded ones, except for dates
 and durations, where xarray also looks at values. Variables that depend on values are decoded by
@@ -31,29 +31,30 @@ from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import locating
 
 TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
-"""Attributes that dates and durations, or packed numbers, decode by."""
+"""Attributes that determine how dates, durations and packed numbers decode."""
 CHARACTER = np.dtype("S1")
 """The type of characters, which xarray joins along their last axis (NUG, "Strings")."""
 CHARACTER_AXIS = "char_dim_name"
-"""The entry of an encoding that names the axis of characters; None in data that are not decoded."""
+"""The encoding entry that names the axis of characters; None for data that were not decoded."""
 OWN_ENCODING = ("source", "preferred_chunks")
-"""Encoding that each file gives itself: its keys, and what may change."""
+"""Encoding entries that differ between files: the names of the entries."""
 SHARED_INDEX_BYTES = 2**16
-"""Largest stored coordinate, in bytes, whose index equal files share."""
+"""Size in bytes up to which the index of a stored coordinate is shared between equal files."""
 
 
 NO_NAME = "__values__"
-"""The name that xarray writes for a variable whose name is None."""
+"""The name that xarray writes for a variable without a name."""
 USUAL_DATES = np.dtype("M8[ns]")
-"""The dtype of dates for which xarray has no reason to choose another."""
+"""The dtype that xarray gives to dates unless they need another."""
 DATED = re.compile(r"[A-Za-z]+ since [0-9]")
-"""How units of dates begin (CF conventions 1.12, section 4.4)."""
+"""The start of a units attribute of dates (CF conventions 1.12, section 4.4)."""
 SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
-"""Units of dates, in seconds; of others, only whole numbers are known to be whole seconds."""
+"""Units of dates, in seconds. For any other unit, only whole numbers are sure to be whole seconds.
+"""
 
 
 class MisfitError(Exception):
-    """Values decode to something other than in the plan; all that decodes by a plan raises it."""
+    """Values do not decode as the plan says; every method that decodes by a plan raises it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +63,11 @@ class VariableDecoding:
 
     ``name`` is its name in xarray. ``stored`` and ``decoded`` are dims and dtype before and after
     decoding, ``attributes`` and ``encoding`` those after it. ``declared`` are the stored
-    attributes, ``inherited`` those that decoding takes from another variable: bounds use the units
-    of their coordinate. ``packing`` says how chunks decode, if the variable is not loaded, and
-    ``decodes`` whether CF conventions are decoded. ``dated`` is the stored variable that says since
-    when dates count: the variable itself, or the one whose bounds it has. Each file may have its
-    own ``units``.
+    attributes, and ``inherited`` those that come from another variable: bounds use the units of
+    their coordinate. ``packing`` says how chunks decode, if the variable is not loaded, and
+    ``decodes`` whether CF conventions are decoded. ``dated`` is the name of the stored variable
+    whose ``units`` have the reference date: this variable, or the one whose bounds it holds. The
+    reference date may differ between files.
     """
 
     name: Any
@@ -85,7 +86,7 @@ class VariableDecoding:
     def of(
         cls, name: Any, group: ManifestGroup, shown: xr.Variable, loaded: bool, decodes: bool
     ) -> VariableDecoding:
-        """Derive the decoding from a stored and a decoded variable."""
+        """Derive the decoding of a variable from its stored and decoded forms."""
         known = NO_NAME if name is None else str(name)
         stored = group.variables[known]
         data = stored.data
@@ -120,7 +121,7 @@ class VariableDecoding:
         )
 
     def with_units(self, units: Any) -> VariableDecoding:
-        """Return how the variable decodes in a file in which dates count from another one."""
+        """Return the decoding of the same variable in a file with another reference date."""
         if not is_dated(units):
             raise MisfitError
         own, packing = {"units": units}, self.packing
@@ -141,7 +142,7 @@ class VariableDecoding:
 
     @property
     def units(self) -> Any:
-        """The units of dates."""
+        """The units of dates, including the reference date."""
         return self._declared.get("units")
 
     @property
@@ -157,7 +158,7 @@ class VariableDecoding:
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
         array = self.decode_array(stored)
-        # without fastpath xarray imports dask, to ask whether this is one of its arrays
+        # without fastpath, xarray imports dask to check whether this is one of its arrays
         return self._unshare(xr.Variable(self.decoded[0], array, fastpath=True), stored)
 
     def decode_array(self, stored: ManifestVariable) -> ManifestArray:
@@ -169,12 +170,12 @@ class VariableDecoding:
         return self.unpack(stored)
 
     def unpack(self, stored: ManifestVariable) -> ManifestArray:
-        """Return the decoded array of a virtual variable, whose values decode as in the plan."""
+        """Return the decoded array of a virtual variable, whose values are known to fit."""
         array: Any = stored.data
         return append_unpacking(array, self.packing, self.decoded[1], str(self.name))
 
     def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
-        """Return a decoded dimension coordinate, and its index, which files may share."""
+        """Return a decoded dimension coordinate and its index, which files may share."""
         values = self._read(stored)
         if values.dtype.hasobject or values.nbytes > SHARED_INDEX_BYTES:
             found, index = build_index(self.name, self.decode_as_variable(values))
@@ -186,7 +187,7 @@ class VariableDecoding:
         """Return the stored values of a variable."""
         data = stored.data
         if isinstance(data, ManifestArray) and data.name != str(self.name):
-            # for errors
+            # named in errors
             data = replace(data, name=str(self.name))
         return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
 
@@ -200,12 +201,12 @@ class VariableDecoding:
     def _read(self, stored: ManifestVariable) -> npt.NDArray[Any]:
         values = self.load_values(stored)
         if values.dtype != self.stored[1] and values.dtype == self.stored[1].newbyteorder("="):
-            # values that were concatenated have the byte order of this machine
+            # values that were concatenated have native byte order
             values = values.astype(self.stored[1])
         return values
 
     def decodes_like(self, other: VariableDecoding) -> bool:
-        """Say whether both decode the same stored values equally."""
+        """Return whether both decode equal stored values to equal results."""
         return self is other or (
             (self.stored, self.decoded, self.decodes)
             == (other.stored, other.decoded, other.decodes)
@@ -214,18 +215,18 @@ class VariableDecoding:
 
     @property
     def _declared(self) -> dict[str, Any]:
-        """The attributes that decoding uses."""
+        """The attributes that decoding uses, inherited ones included."""
         return {**self.declared, **self.inherited}
 
     @property
     def undated(self) -> dict[str, Any]:
-        """The attributes that decoding uses, but for units of dates."""
+        """The attributes that decoding uses, without the units of dates."""
         return {n: v for n, v in self._declared.items() if n != "units" or self.dated is None}
 
     def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return decoded values."""
+        """Decode stored values, and check that the result fits the plan."""
         if self.decoded[1] == USUAL_DATES and self.stored[0] == self.decoded[0]:
-            # many files have units of their own; xarray takes long
+            # reference dates often differ between files, and xarray is slow to decode each
             used = {n: v for n, v in self._declared.items() if n in TIME_ATTRIBUTES}
             packing = TimePacking.from_attributes(used, USUAL_DATES)
             if (dates := packing.count_dates(values)) is not None:
@@ -233,9 +234,9 @@ class VariableDecoding:
         return np.asarray(self.decode_as_variable(values).compute().data)
 
     def check_ends(self, ends: npt.NDArray[Any]) -> None:
-        """Check that a virtual variable decodes as in the plan, by its first and last value.
+        """Check by its first and last value that a virtual variable decodes as in the plan.
 
-        These are the values that xarray asks.
+        These are the values from which xarray infers the dtype.
         """
         one = replace(
             self, stored=(("ends",), self.stored[1]), decoded=(("ends",), self.decoded[1])
@@ -243,14 +244,14 @@ class VariableDecoding:
         one.decode_values(ends)
 
     def decode_as_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
-        """Return values as a variable decoded by xarray."""
+        """Return stored values as a variable decoded by xarray."""
         return self._decode_by_xarray(ManifestVariable(self.stored[0], values, self.declared))
 
     def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
-        """Say whether each value decodes independently of the others.
+        """Return whether each value decodes independently of the others.
 
-        xarray chooses the finest unit that any of the dates needs, which does not matter for
-        integers, nor for whole seconds.
+        xarray chooses the finest unit that any of the dates needs. For integers and whole seconds,
+        that unit never depends on the values.
         """
         if self.stored[0] != self.decoded[0] or values.dtype.hasobject:
             return False
@@ -265,7 +266,7 @@ class VariableDecoding:
         return bool((np.rint(seconds) == seconds).all())
 
     def _decode_by_xarray(self, stored: ManifestVariable) -> xr.Variable:
-        """Return a variable that xarray decodes alone, and reads on access."""
+        """Return a variable that xarray decodes on its own, and reads on access."""
         attributes = {**stored.attributes, **self.inherited}
         raw = xr.Variable(stored.dims, to_lazy(stored.data, self.name), attributes)
         found = xr.conventions.decode_cf_variable(
@@ -281,23 +282,24 @@ class VariableDecoding:
         return found
 
     def _unshare(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
-        """Give a variable its own attributes and encoding, not shared with other files."""
+        """Give a variable copies of the attributes and encoding that it shares with other files."""
         own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
         found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
-        # in the order of the first file, so that the order of opening does not show
+        # in the order of the first file, so that the result does not depend on which was opened
+        # first
         alike = {n: v for n, v in self.encoding.items() if n in own or n not in OWN_ENCODING}
         found.encoding = {**alike, **own}
         return found
 
 
 def is_dated(units: Any) -> bool:
-    """Say whether units are those of dates, and begin with a unit and a date."""
+    """Return whether a units attribute is one of dates: a unit and a reference date."""
     return isinstance(units, str) and DATED.match(units) is not None
 
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
-    """Say whether all groups decode the same stored values equally."""
-    # groups share their parts, and most share one
+    """Return whether all groups decode equal stored values to equal results."""
+    # groups share these objects, and mostly all of them share one
     return all(part.decodes_like(parts[0]) for part in {id(part): part for part in parts}.values())
 
 
@@ -315,19 +317,19 @@ def decode_together(
 
 
 def has_same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Say whether xarray takes the attributes for identical."""
+    """Return whether xarray considers the attributes identical."""
     first, second = (xr.Variable((), 0, attributes) for attributes in (one, other))
     return bool(first.identical(second))  # type: ignore[no-untyped-call]
 
 
 @lru_cache(256)
 def _get_shared_index(part: VariableDecoding, raw: bytes) -> tuple[xr.Variable, xr.Index]:
-    """Return a coordinate and its index for stored bytes."""
+    """Return the coordinate that stored bytes decode to, and its index."""
     return build_index(part.name, part.decode_as_variable(np.frombuffer(raw, part.stored[1])))
 
 
 def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
-    """Return a variable as an index of its dimension, with that index."""
+    """Return a variable as the index variable of its dimension, and its index."""
     found = xr.Coordinates({name: variable})
     return found.variables[name], found.xindexes[name]
 
@@ -349,9 +351,10 @@ def find_joined_characters(variables: Mapping[str, ManifestVariable]) -> list[st
 def set_characters_apart(
     variables: Mapping[str, ManifestVariable], joined: Collection[str]
 ) -> dict[str, ManifestVariable]:
-    """Give single characters that xarray would join an axis of their own, as netCDF does.
+    """Add a character axis of length 1 to single characters that xarray would otherwise join.
 
-    ``joined`` are the names of those that it is to join.
+    netCDF stores them so. ``joined`` are the names of the variables whose characters are to be
+    joined.
     """
     found = dict(variables)
     taken = {*variables}.union(*(v.dims for v in variables.values()))
@@ -368,7 +371,7 @@ def set_characters_apart(
 
 
 def settle_left_out(group: ManifestGroup) -> ManifestGroup:
-    """Return a group, with those below it, that decodes alike without what is left out of it."""
+    """Make a group, and those below it, decode alike whether or not variables were left out."""
     variables = set_characters_apart(
         group.variables, find_joined_characters({**group.variables, **group.left_out})
     )
@@ -385,7 +388,7 @@ def settle_left_out(group: ManifestGroup) -> ManifestGroup:
 def append_unpacking(
     array: ManifestArray, packing: Decoding | None, dtype: np.dtype[Any], name: str
 ) -> ManifestArray:
-    """Return an array whose chunks are unpacked after their codecs."""
+    """Return an array whose chunks are unpacked after their codecs are decoded."""
     fill = default_fill(dtype)
     alike = array.dtype == dtype and array.fill_value is fill
     if packing is None and alike and not array.has_gaps:
@@ -394,7 +397,7 @@ def append_unpacking(
         [p if p.packing is packing else replace(p, packing=packing) for p in array.pipelines]
     )
     if array.has_gaps:
-        # gaps hold stored numbers, which are unpacked too
+        # missing chunks read as the stored fill value, which is unpacked as well
         stored = np.full((1,), array.fill_value, array.dtype.newbyteorder("="))
         fill = (packing.decode(stored) if packing else stored.astype(dtype))[0]
     return ManifestArray(array.shape, dtype, fill, pipelines, array.fragments, name)
@@ -403,7 +406,7 @@ def append_unpacking(
 def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
     """Return the encoding of a variable, with chunk lengths for dask if they vary.
 
-    Regular chunks are in the encoding of the source already; a single chunk may be cut anywhere.
+    The encoding of the source already has regular chunks, and a single chunk may be cut anywhere.
     """
     data = variable.data
     if "preferred_chunks" in variable.encoding or not isinstance(data, ManifestArray):
@@ -416,11 +419,11 @@ def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class DecodingPlan:
-    """How the variables of a group decode.
+    """How all variables of a group decode.
 
-    ``parts`` are by name of the stored variable, ``coordinates`` names, and ``used`` the attributes
-    of the group that decoding consumes. ``known`` is the plan from which this one was made, if they
-    differ in units of dates only.
+    ``parts`` maps the names of stored variables to their decoding. ``coordinates`` are names, and
+    ``used`` the attributes of the group that decoding consumes. ``known`` is the plan from which
+    this one was derived, if the two differ only in units of dates.
     """
 
     parts: Mapping[str, VariableDecoding]
@@ -430,7 +433,7 @@ class DecodingPlan:
 
     @property
     def schema(self) -> DecodingPlan:
-        """The plan that stands for all that differ in units of dates only."""
+        """The plan that represents all plans that differ from it only in units of dates."""
         return self.known or self
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
@@ -441,7 +444,7 @@ class DecodingPlan:
         return pickle.dumps((self.parts, self.coordinates, self.used), 5)
 
     def with_units_of(self, group: ManifestGroup) -> DecodingPlan:
-        """Return the plan of a group like the known one, whose dates may count from another one."""
+        """Derive the plan of a group of the same structure, whose reference dates may differ."""
         parts = {
             name: part.with_units(units)
             for name, part in self.parts.items()
@@ -451,7 +454,7 @@ class DecodingPlan:
         return replace(self, parts={**self.parts, **parts}, known=self.schema) if parts else self
 
     def find_index(self, dim: Hashable) -> str | None:
-        """Return the variable that is the coordinate of a dimension, None if there is none."""
+        """Return the name of the variable that indexes a dimension, or None if there is none."""
         found = (name for name, part in self.parts.items() if part.name == dim and part.is_index)
         return next(found, None)
 
@@ -497,19 +500,19 @@ class DecodingPlan:
 
 @lru_cache(64)
 def _unpickle_plan(pickled: bytes) -> DecodingPlan:
-    """Return the plan of a pickle; all groups with it share one plan, also in this process."""
+    """Return the plan in a pickle; equal pickles give one shared plan, also in this process."""
     return DecodingPlan(*pickle.loads(pickled))
 
 
 ANY_DATES = ("units of dates",)
-"""Stands for the units of dates in a key."""
+"""Replaces the units of dates in the key of a plan."""
 
 
 def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes | None:
-    """Return everything in a group that a plan depends on; None if that cannot be pickled.
+    """Return a key of all that a plan of a group depends on, or None if it cannot be pickled.
 
-    Equal bytes mean equal structures, but for the dates from which dates count: they are a pickle
-    of it.
+    The key is a pickle. Groups with equal keys have the same structure, except for the reference
+    dates.
     """
     if group.problems:
         return None
@@ -518,7 +521,7 @@ def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes |
         data, attributes = variable.data, dict(variable.attributes)
         is_virtual = isinstance(data, ManifestArray)
         if isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines):
-            # chunks are unpacked already, by the packing of each file
+            # chunks are already unpacked, with the packing of each file
             return None
         if decodes and data.dtype.kind in "iuf" and is_dated(attributes.get("units")):
             attributes["units"] = ANY_DATES
@@ -535,4 +538,4 @@ def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes |
 
 
 IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
-"""Packing attributes that may change no value."""
+"""Packing attributes that may leave all values unchanged."""

@@ -1,4 +1,4 @@
-"""From datasets and trees of xarray to groups of stored variables."""
+"""Conversion of xarray datasets and trees to groups of stored variables."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from virtualds.stores.access_rules import check_nameable
 
 
 def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
-    """Return a dataset as a group of variables as they will be stored.
+    """Return a dataset as a group of variables in the form in which they are stored.
 
-    Virtual arrays get back the packing that all their chunks share. Loaded variables are encoded as
-    their ``encoding`` says, or losslessly if that would change their values.
+    The packing that all chunks of a virtual array share is moved back to its attributes. Loaded
+    variables are encoded as their ``encoding`` says, or losslessly if that would change their
+    values.
     """
     dataset = restore_references(dataset)
     coded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
@@ -47,22 +48,22 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
             )
         with locating(f"variable {name!r}"):
             variables[NO_NAME if name is None else name] = _to_stored(str(name), variable)
-    # file names that no set can hold; files in a set were checked when the set was written
+    # no set may refer to such file names; files in a set were checked when it was written
     arrays = [v.data for v in variables.values() if isinstance(v.data, ManifestArray)]
     manifests = (f.manifest for array in arrays for f in array.fragments)
     tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
     for file in chain.from_iterable(tables):
         check_nameable(file.url)
-    # what was not decoded is stored as it is
+    # variables that were not decoded are stored unchanged
     raw = [name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None]
     variables = set_characters_apart(variables, raw)
     return ManifestGroup(variables, attributes, encoding=dataset.encoding)
 
 
 def as_read(group: ManifestGroup) -> ManifestGroup:
-    """Return the group of a dataset as a format would read it, so that it can be decoded again.
+    """Return the group of a dataset as a format would read it, ready to be decoded again.
 
-    Decoding moves attributes such as units to the encoding, and refuses to replace one there.
+    Decoding moves attributes such as units to the encoding, and fails if they are there already.
     """
     variables = {
         name: replace(v, encoding={k: e for k, e in v.encoding.items() if k not in v.attributes})
@@ -75,7 +76,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
     dims = tuple(str(dim) for dim in variable.dims)
     if (data := get_virtual_array(variable)) is not None:
         array, packed = unpack(data)
-        # a packing that changes no value is recorded only in the encoding
+        # a packing that changes no value appears only in the encoding
         same = all(p.packing is None for p in array.pipelines)
         kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
         return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
@@ -91,7 +92,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
 
 
 def check_loading(name: str, variable: xr.Variable) -> None:
-    """Warn of many values that have to be read or computed first, and refuse too many."""
+    """Warn if many values must be read or computed first; raise an error if they are too many."""
     if not (is_unread(variable) or variable.chunks is not None):
         return
     limit = get_options().load_limit
@@ -109,7 +110,7 @@ def check_loading(name: str, variable: xr.Variable) -> None:
 
 
 def warn_of_values(name: str, nbytes: int, why: str) -> None:
-    """Warn that writing loads values that a user may think of as references."""
+    """Warn that writing loads values that a user may expect to be references."""
     if nbytes > COPIED_BYTES:
         warn_user(
             f"{name}: writing loads {format_bytes(nbytes)}, and the set holds a copy of them, "
@@ -123,10 +124,10 @@ def warn_of_values(name: str, nbytes: int, why: str) -> None:
 
 
 def group_from_tree(tree: xr.DataTree, inherited: bool = False, path: str = "") -> ManifestGroup:
-    """Return a tree as a group of groups as they will be stored; ``path`` is for errors.
+    """Return a tree as a group of groups in the form in which they are stored.
 
-    ``inherited`` says whether every group also stores the coordinates that it inherits. The first
-    group always does, if it is part of a larger tree.
+    With ``inherited``, every group also stores the coordinates that it inherits. The root always
+    does if it is part of a larger tree. ``path`` is for errors.
     """
     with locating(f"group {path or '/'}"):
         group = group_from_dataset(tree.to_dataset(inherit=inherited or not path))
@@ -138,13 +139,13 @@ def group_from_tree(tree: xr.DataTree, inherited: bool = False, path: str = "") 
 
 
 # ---------------------------------------------------------------------- values in memory
-# They are encoded so that they decode to themselves.
+# Encodings of loaded variables, with which they decode to the same values.
 
 
 TIMES = ("m", "M")
-"""Kinds of dtypes of durations and dates."""
+"""Dtype kinds of durations and dates."""
 ENCODE_ERRORS = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
-"""Errors of xarray if values do not fit their encoding."""
+"""Errors that xarray raises when values do not fit their encoding."""
 
 
 def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
@@ -163,7 +164,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     is_time = counts_time and variable.dtype.kind in "iuf"
     is_coded = is_time or not variable.attrs.keys().isdisjoint(PACKING_ATTRIBUTES)
     if is_coded and variable.dtype.kind in "iufSU":
-        # a variable that was not decoded is stored unchanged
+        # a variable that was never decoded is stored unchanged
         return variable.copy(data=_to_plain(variable.data))
     for encoding in _list_encodings(variable):
         attempt = variable.copy(deep=False)
@@ -171,7 +172,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
         attempt.encoding = {"_FillValue": None, **encoding}
         try:
             with warnings.catch_warnings():
-                # the units do not suit the values; other encodings may
+                # the units may not suit the values; the next encodings do
                 warnings.simplefilter("error", UserWarning)
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
             plain = stored.copy(data=_to_plain(stored.data))
@@ -182,7 +183,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
         except ENCODE_ERRORS:
             continue
     if variable.dtype.kind in TIMES:
-        # no unit of CF holds all of them, but numpy's does
+        # no CF unit represents all of them exactly, but a numpy unit does
         return variable
     raise UnsupportedError(
         f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
@@ -191,8 +192,8 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
 
 
 def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
-    """Yield encodings, that of the source first."""
-    # of values: without chunks and compression
+    """Yield the encodings to try, that of the source first."""
+    # encoding of values only: without chunks and compression
     found = {k: v for k, v in variable.encoding.items() if k in (*TIME_ATTRIBUTES, "_Encoding")}
     if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
         found.pop("dtype", None)
@@ -203,20 +204,20 @@ def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
 
 
 def _list_spellings(stored: xr.Variable, encoding: Mapping[str, Any]) -> Iterator[xr.Variable]:
-    """Yield a variable with units and calendar as the source has them, then as xarray has them."""
+    """Yield a variable with units and calendar written as in the source, then as by xarray."""
     if "units" in stored.attrs and "units" in encoding:
         again = stored.copy(deep=False)
         again.attrs["units"] = encoding["units"]
         if "calendar" not in encoding:
-            # xarray names the calendar that dates without one have
+            # xarray adds a calendar to dates that have none
             again.attrs.pop("calendar", None)
         yield again
     yield stored
 
 
 def _list_decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterator[xr.Variable]:
-    """Yield what a stored variable may decode to."""
-    # characters are given their axis where all variables are known
+    """Yield the values to which a stored variable may legitimately decode."""
+    # characters get their axis where all variables are known
     yield xr.conventions.decode_cf_variable(name, stored.copy(), concat_characters=False)
     if variable.dtype.kind == "O" and " since " in str(stored.attrs.get("units", "")):
         # dates of the standard calendar may have been decoded to objects
@@ -229,7 +230,7 @@ def _list_decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> It
 
 
 def _to_plain(values: Any) -> Any:
-    """Return values with text as objects, which every format holds, and other objects as numbers.
+    """Convert text to objects, which every format can store, and other objects to numbers.
 
     xarray decodes bytes and booleans to objects where some may be missing.
     """
@@ -244,11 +245,11 @@ def _to_plain(values: Any) -> Any:
 
 
 def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:
-    """Say whether a variable survived encoding; strings and times may change their dtype."""
+    """Return whether a variable survived encoding; the dtype of strings and times may change."""
     if again.dtype == variable.dtype and xr.Variable.equals(again, variable):  # type: ignore[no-untyped-call]
         return True
     if again.dtype.kind == variable.dtype.kind and again.dtype.kind in TIMES:
-        # numpy's comparison of times in two units may overflow
+        # numpy's comparison of times in different units may overflow
         converted = again.values.astype(variable.dtype)
         back = converted.astype(again.dtype)
         pairs = ((converted, variable.values), (back, again.values))

@@ -1,4 +1,4 @@
-"""Checking names, types and values of arguments; errors suggest what was meant."""
+"""Checks of the names, types and values of arguments; errors suggest the likely intention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 Options = TypeVar("Options")
 
 SIMILARITY = 0.7
-"""How similar, up to 1, two names must be for one to be a misspelling of the other."""
+"""The similarity, from 0 to 1, above which one name counts as a misspelling of another."""
 ELSEWHERE = {
     "backend": "the bytes of a file show its format; to name it, pass parser=",
     "chunks": "arrays stay virtual; chunks= is for xr.open_dataset(..., engine='virtual')",
@@ -31,7 +31,7 @@ ELSEWHERE = {
     "registry": "stores are found by the url, with access options in storage_options=",
     "mask_and_scale": "pass decode_cf=False to decode nothing at all",
 }
-"""What replaces arguments that other functions of xarray have."""
+"""Arguments of similar xarray functions, and what to use instead."""
 
 FLAG = ((bool, np.bool_), "True or False")
 TEXT = ((str, type(None)), "a string, or None")
@@ -58,11 +58,11 @@ KINDS: dict[str, tuple[Any, str]] = {
     "target_options": OPTIONS,
     "templates": FLAG,
 }
-"""Types of arguments by name, the same in all functions, if nothing else checks them."""
+"""The types of arguments by name, the same in all functions, where nothing else checks them."""
 
 
 def guess_name(name: object, known: Iterable[object]) -> str | None:
-    """Return the known name most like ``name``, None if none is similar.
+    """Return the known name most similar to ``name``, or None if none is similar.
 
     >>> guess_name("concat_dm", ["concat_dim", "combine"])
     'concat_dim'
@@ -72,13 +72,13 @@ def guess_name(name: object, known: Iterable[object]) -> str | None:
 
 
 def format_suggestion(name: object, known: Iterable[object]) -> str:
-    """Return the suggestion of a known name at the end of an error, "" without one."""
+    """Return a suggestion to append to an error message, or "" if no name is similar."""
     other = guess_name(name, known)
     return f"; did you mean {other!r}?" if other else ""
 
 
 def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keywords that a call, written as users write it, does not have."""
+    """Raise an error for keywords that a function, written as users call it, does not have."""
     known = sorted(known)
     for name in given:
         if name not in known:
@@ -90,7 +90,7 @@ def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> Non
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse a value that is not a choice of an argument.
+    """Raise an error if the value of an argument is not one of its choices.
 
     >>> check_choice("join", "outr", ["inner", "outer"])
     Traceback (most recent call last):
@@ -104,7 +104,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return one or several names as a tuple; None gives an empty one.
+    """Return one or several names as a tuple, empty for None.
 
     >>> names_of("drop_variables", "t"), names_of("drop_variables", ["t", "u"])
     (('t',), ('t', 'u'))
@@ -117,7 +117,7 @@ def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...
 
 
 def check_types(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of types that differ from `KINDS`.
+    """Raise an error for arguments whose types differ from `KINDS`.
 
     >>> check_types({"decode_cf": "no"})
     Traceback (most recent call last):
@@ -130,7 +130,7 @@ def check_types(given: Mapping[str, Any]) -> None:
 
 
 def select_fields(kind: type[Options], given: Mapping[str, Any]) -> Options:
-    """Return a dataclass of options, made of those of the given arguments that are its fields."""
+    """Create a dataclass of options from those given arguments that are its fields."""
     known: Any = kind
     chosen = {one.name: given[one.name] for one in fields(known) if one.name in given}
     return kind(**chosen)
@@ -146,11 +146,11 @@ def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:
 def make_strict(
     call: str | None = None, more: Iterable[str] = ()
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
-    """Make a function refuse unknown keywords and wrong types, with a suggestion.
+    """Create a decorator that checks the keywords and types of arguments, and suggests corrections.
 
     Python suggests names only from version 3.13 on, and never for functions with ``**kwargs``.
-    ``call`` is the function as users call it, by default its name; ``{0}`` in it is the first
-    argument. ``more`` are keywords that it accepts besides those of its signature.
+    ``call`` is the function as users call it, by default its name, where ``{0}`` stands for the
+    first argument. ``more`` are keywords that it accepts besides those of its signature.
     """
 
     def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:

@@ -5,12 +5,14 @@ backend" documents: `LazilyIndexedArray` and the explicit indexers exist only th
 only module that uses ``Variable._data``: no public attribute shows what a variable holds without
 loading it.
 
-Blocks of dask for far arrays, and for those of very many chunks: several stored chunks each.
+It also chooses dask blocks of several stored chunks, for remote arrays and for arrays of very many
+chunks.
 
-dask runs as many tasks at a time as there are threads. With a chunk in each block, as many requests
-are on their way, and a server that is 20 ms away answers two threads a hundred times a second. A
-block of many chunks sends their requests together, and joins those that are neighbours in a file.
-And a million tasks take dask minutes, wherever the chunks lie, or where most of them are missing.
+dask runs as many tasks at a time as it has threads. With one chunk per block, there are only as
+many requests in flight: two threads get a hundred answers a second from a server 20 ms away. A
+block of many chunks requests them concurrently, and merges the requests of adjacent chunks of a
+file. Besides, scheduling a million tasks takes dask minutes, wherever the chunks are, and even if
+most of them are missing.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from virtualds.stores import find_store
 class VirtualBackendArray(BackendArray):
     """An array that `xarray.open_dataset` indexes lazily; ``name`` is for errors.
 
-    xarray decodes its values unless they ``is_decoded`` already.
+    xarray decodes its values unless ``is_decoded``.
     """
 
     __slots__ = ("data", "dtype", "is_decoded", "name", "shape")
@@ -74,7 +76,7 @@ class VirtualBackendArray(BackendArray):
 
 
 def get_virtual_array(variable: xr.Variable) -> ManifestArray | None:
-    """Return the virtual array of a variable, None if it holds anything else.
+    """Return the virtual array of a variable, or None if its data are of another kind.
 
     ``Variable.data`` would load a lazy array.
     """
@@ -83,13 +85,13 @@ def get_virtual_array(variable: xr.Variable) -> ManifestArray | None:
 
 
 def is_unread(variable: xr.Variable) -> bool:
-    """Say whether a variable is read from a file on access."""
+    """Return whether a variable is still lazy: its values are read on access."""
     data = variable._data
     return isinstance(data, indexing.ExplicitlyIndexed) and not variable._in_memory
 
 
 def to_lazy(data: Data, name: str, is_decoded: bool = False) -> indexing.LazilyIndexedArray:
-    """Return a lazy array that xarray reads on first access, and then keeps."""
+    """Return a lazy array that xarray reads on first access and then caches."""
     return indexing.LazilyIndexedArray(VirtualBackendArray(data, name, is_decoded))
 
 
@@ -104,11 +106,10 @@ WRAPPING_TYPES = (
 
 
 class Layers(NamedTuple):
-    """The array below xarray's lazy arrays, and what they do with it.
+    """A virtual array, and the selections that xarray's lazy arrays apply to it.
 
-    ``keys`` are the selections, the innermost first: for each its entries, one per axis, and
-    whether they broadcast together. ``is_computed`` says whether values are computed from the
-    array.
+    ``keys`` are the selections, innermost first. Each has one entry per axis, and whether these are
+    broadcast against each other. ``is_computed`` is true if xarray computes values from the array.
     """
 
     array: ManifestArray
@@ -117,7 +118,7 @@ class Layers(NamedTuple):
 
 
 def layers_of(data: Any) -> Layers | None:
-    """Return the layers of a lazy array of xarray, None if there is no virtual array below."""
+    """Return the layers of an xarray lazy array, or None if it does not wrap a virtual array."""
     if isinstance(data, ManifestArray):
         return Layers(data, (), False)
     if isinstance(data, VirtualBackendArray):
@@ -133,35 +134,36 @@ def layers_of(data: Any) -> Layers | None:
 
 
 def is_wrapper(data: Any) -> bool:
-    """Say whether an object is a wrapper of xarray."""
+    """Return whether an object is one of xarray's wrappers of arrays."""
     return isinstance(data, (indexing.ExplicitlyIndexed, *WRAPPING_TYPES))
 
 
 def find_layers(variable: xr.Variable) -> Layers | None:
-    """Return the virtual array of a variable, also below lazy arrays of xarray."""
+    """Return the layers below a variable, or None if it does not wrap a virtual array."""
     return layers_of(variable._data)
 
 
 # ---------------------------------------------------------------------- far blocks
 
 FAR_BLOCK = 32 * MIB
-"""Decoded bytes that chunks are joined to."""
+"""Up to how many decoded bytes chunks are joined into one block."""
 MOST_TASKS = 100_000
-"""Chunks of a near array that are blocks of their own; more are joined as far ones are."""
+"""Up to how many chunks of a local array each become a block; more are joined as for remote arrays.
+"""
 
 Lengths = int | tuple[int, ...]
-"""Lengths of chunks along a dimension: all but the last alike, or each."""
+"""Lengths of chunks along a dimension: one length for all but the last, or the length of each."""
 
 
 class ChunkGrid(NamedTuple):
-    """The stored chunks of one variable."""
+    """The grid of stored chunks of one variable."""
 
     lengths: Mapping[Hashable, Lengths]
     array: ManifestArray
 
     @property
     def counts(self) -> dict[Hashable, int]:
-        """How many chunks there are along every dimension."""
+        """The number of chunks along every dimension."""
         return {
             dim: -(-size // max(n, 1)) if isinstance(n, int) else len(n)
             for (dim, n), size in zip(self.lengths.items(), self.array.shape, strict=True)
@@ -169,18 +171,18 @@ class ChunkGrid(NamedTuple):
 
     @property
     def chunk_nbytes(self) -> int:
-        """Decoded bytes of the largest chunk."""
+        """The decoded size of the largest chunk, in bytes."""
         longest = (n if isinstance(n, int) else max(n) for n in self.lengths.values())
         sizes = map(min, longest, self.array.shape)
         return prod(sizes) * self.array.dtype.itemsize
 
     def count_together(self) -> dict[Hashable, int]:
-        """Return how many chunks along every dimension may make a block.
+        """Return how many chunks along each dimension form one block.
 
-        They have `FAR_BLOCK` bytes at most, and are joined along the last dimensions first, since
-        these are mostly neighbours in a file. xarray combines these blocks with the ones that a
-        user wants along other dimensions, all of it at worst. So that this makes no block
-        of more than `LARGE_BLOCK`, a dimension keeps as many blocks as that goes into the array.
+        A block has at most `FAR_BLOCK` bytes. Chunks are joined along the last dimensions first,
+        where they are mostly adjacent in a file. A user may ask for any blocks along the other
+        dimensions, at worst for the whole length. So that no block then exceeds `LARGE_BLOCK`,
+        every dimension is split into at least as many blocks as `LARGE_BLOCK` fits into the array.
         """
         found = {}
         least = max(1, -(-self.array.nbytes // LARGE_BLOCK))
@@ -192,16 +194,15 @@ class ChunkGrid(NamedTuple):
 
 
 Together = Mapping[tuple[Hashable, Lengths], int]
-"""How many chunks make a block, by dimension and lengths."""
+"""The number of chunks that form a block, by dimension and lengths."""
 
 
 class PreferredChunks(dict[Hashable, Lengths]):
-    """The chunks that are stored, as ``encoding["preferred_chunks"]``; to xarray, blocks.
+    """The stored chunks as ``encoding["preferred_chunks"]``, and the blocks that xarray asks for.
 
-    xarray asks for the sizes along all dimensions that a user leaves to the backend by ``get(dim,
-    size)``. These may be more than one chunk: ``count_together`` returns how many make a block.
-    What xarray asks for otherwise are the chunks that requested blocks should not cut, and about
-    which it warns.
+    For dimensions whose blocks a user leaves to the backend, xarray calls ``get(dim, size)``. The
+    result may span several chunks: ``count_together`` returns how many form a block. Any other
+    access asks for the stored chunks, and xarray warns about requested blocks that cut them.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class PreferredChunks(dict[Hashable, Lengths]):
     @overload
     def get(self, dim: Hashable, default: Any, /) -> Any: ...
     def get(self, dim: Hashable, default: Any = None, /) -> Any:
-        """Return the sizes of blocks where a default is given, else those of chunks."""
+        """Return the sizes of blocks if a default is given, else those of stored chunks."""
         lengths = super().get(dim, default)
         if default is None or dim not in self:
             return lengths
@@ -229,17 +230,17 @@ class PreferredChunks(dict[Hashable, Lengths]):
         return PreferredChunks(self, self._count_together)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the stored chunks: blocks are chosen where a dataset is opened."""
+        """Pickle only the stored chunks: blocks are chosen when a dataset is opened."""
         return dict, (dict(self),)
 
 
 def prefer_far_blocks(
     variables: Mapping[Any, xr.Variable], arrays: Mapping[Any, ManifestArray]
 ) -> None:
-    """Let xarray make blocks of several chunks of those variables whose arrays are far.
+    """Make xarray choose blocks of several chunks for variables in remote stores.
 
     Variables whose chunks have the same lengths along a dimension have the same blocks there.
-    Nothing is looked at before xarray asks for the size of a block.
+    Nothing is computed until xarray asks for the size of a block.
     """
     stored = {name: variables[name].encoding.get("preferred_chunks") for name in arrays}
     known = {
@@ -251,7 +252,7 @@ def prefer_far_blocks(
     @cache
     def count_together() -> Together:
         found: dict[tuple[Hashable, Lengths], int] = {}
-        # the array of most chunks tells for all: one look at references does for a dataset
+        # the array with most chunks represents all, so that references are read once per dataset
         largest = max(known.values(), key=lambda grid: grid.array.nchunks).array
         if largest.nchunks > MOST_TASKS or is_far(largest):
             for grid in known.values():
@@ -265,11 +266,11 @@ def prefer_far_blocks(
 
 
 def is_far(array: ManifestArray) -> bool:
-    """Say whether chunks lie in a store that takes many requests at a time.
+    """Return whether chunks are in a remote store, which serves many requests at once.
 
-    Where references lie in a set, a few are read.
+    If the references are stored in a set, a few of them are read.
     """
-    # of the largest fragment, a file tells it
+    # a file of the largest fragment is representative
     manifest = max((f.manifest for f in array.fragments), key=lambda m: m.size, default=None)
     if manifest is None or not manifest.size:
         return False
@@ -279,25 +280,25 @@ def is_far(array: ManifestArray) -> bool:
             manifest = manifest.at(ids).pruned()
         file = next(iter(manifest.files), None)
     except (VirtualdsError, OSError):
-        # whoever reads the values is told what is wrong
+        # the error is raised when the values are read
         return False
     return file is not None and find_store(file.url).reach.at_once > 0
 
 
 # ---------------------------------------------------------------------- references behind them
-# A dataset from ``xr.open_dataset(url, engine="virtual")`` reads on access. If its values were only
-# selected, transposed or concatenated, they are still chunks of files, and can be written as
-# references.
+# A dataset from ``xr.open_dataset(url, engine="virtual")`` reads on access. As long as its
+# variables were only sliced, transposed or concatenated, they are still chunks of files, and can be
+# written as references.
 
 
 GRAPH_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors of other libraries when they are given virtual arrays that cannot be read."""
+"""Errors of other libraries when they compute with virtual arrays that cannot be read."""
 
 
 def restore_references(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a dataset whose lazy variables are virtual, if they refer to chunks of files.
+    """Return a dataset in which lazy variables are virtual again, if they refer to chunks of files.
 
-    An `UnsupportedError` is raised if values are computed from such chunks, or if no references can
+    An `UnsupportedError` is raised if values are computed from such chunks, or if references cannot
     express the selection.
     """
     changed = {}
@@ -327,9 +328,9 @@ def replace_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variabl
 
 
 def find_references(variable: xr.Variable) -> ManifestArray | None:
-    """Return the virtual array of a variable, also behind lazy arrays; None if there is none.
+    """Return the virtual array of a variable, also below lazy arrays, or None if there is none.
 
-    An `UnsupportedError` is raised if its values come from one, but references cannot express them.
+    An `UnsupportedError` is raised if its values come from one but references cannot express them.
     """
     if (array := get_virtual_array(variable)) is not None:
         return array
@@ -339,7 +340,7 @@ def find_references(variable: xr.Variable) -> ManifestArray | None:
 
 
 def _apply_selection(layers: Layers) -> ManifestArray:
-    """Return the virtual array that xarray's lazy arrays select, with its references."""
+    """Apply the selections of xarray's lazy arrays to the virtual array below them."""
     array = None
     if not layers.is_computed:
         array = load_deferred(_cast_class(ManifestArray, layers.array))
@@ -366,23 +367,23 @@ def _cast_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArra
 
 
 class UnreadArray(ManifestArray):
-    """A virtual array that a dask graph may select from, but not read."""
+    """A virtual array on which a dask graph may run selections, but which it must not read."""
 
     def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
-        """Refuse to read."""
+        """Raise an error instead of reading."""
         raise UnsupportedError(f"{self.label}: this array must not be read")
 
     def read_points(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
-        """Refuse to read."""
+        """Raise an error instead of reading."""
         return self.read(key)
 
 
 def _find_behind_dask(data: Any) -> ManifestArray | None:
-    """Return the virtual array behind a dask array, None if there is none."""
+    """Return the virtual array from which a dask array selects, or None if there is none."""
     from dask.core import flatten
 
     graph, keys = data.__dask_graph__(), data.__dask_keys__()
-    # the name that dask gives to an array in memory, which it only cuts into blocks
+    # the name that dask gives to an in-memory array, which it only slices into blocks
     if (layers := _find_layers(graph.get(f"original-{data.name}"))) is not None:
         return _apply_selection(layers)
     needed = dict(graph.cull(set(flatten(keys))))  # type: ignore[no-untyped-call]
@@ -396,7 +397,7 @@ def _find_behind_dask(data: Any) -> ManifestArray | None:
     arrays = {}
     for key, layers in sources.items():
         array = _apply_selection(layers)
-        # lazy references cannot be concatenated
+        # lazy arrays cannot be concatenated by reference
         loaded = tuple(replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
         arrays[key] = _cast_class(UnreadArray, replace(array, fragments=loaded))
     array = _run_graph(needed | arrays, keys, data.ndim)
@@ -406,12 +407,12 @@ def _find_behind_dask(data: Any) -> ManifestArray | None:
 
 
 def _find_layers(task: Any) -> Layers | None:
-    """Return the layers of an entry of a graph, None if it holds no virtual array."""
+    """Return the layers of an entry of a graph, or None if it does not wrap a virtual array."""
     return layers_of(getattr(task, "value", task))
 
 
 def _uses_virtual(task: Any) -> bool:
-    """Say whether an argument of a task is a virtual array."""
+    """Return whether an argument of a task is a virtual array."""
     if isinstance(task, tuple | list):
         parts: Iterable[Any] = task
     elif isinstance(task, Mapping):
@@ -422,7 +423,7 @@ def _uses_virtual(task: Any) -> bool:
 
 
 def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
-    """Run a graph on virtual arrays instead of values, and join the blocks.
+    """Run a graph on virtual arrays instead of values, and concatenate the blocks.
 
     Slices and transposes of virtual arrays are virtual arrays; computations fail.
     """
@@ -430,7 +431,7 @@ def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
 
     first = reduce(lambda blocks, _: blocks[0], range(max(ndim, 1)), keys)
     try:
-        # one block shows whether anything is computed
+        # one block is enough to see whether anything is computed
         for wanted in (first, keys):
             found = get_sync(graph, wanted)
         return _join_blocks(found, ndim)
@@ -439,7 +440,7 @@ def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
 
 
 def _join_blocks(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:
-    """Join the blocks of a graph, nested once per axis, if all are virtual."""
+    """Concatenate the blocks of a graph, nested once per axis, if all are virtual."""
     if isinstance(blocks, list | tuple):
         parts = [_join_blocks(block, ndim, axis + 1) for block in blocks]
         return concatenate(parts, axis) if ndim else parts[0]
@@ -449,7 +450,7 @@ def _join_blocks(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:
 
 
 def find_virtual(variable: xr.Variable) -> ManifestArray | None:
-    """Return the virtual array that a variable holds or selects from, None if it has none."""
+    """Return the virtual array that a variable holds or selects from, or None if there is none."""
     try:
         return find_references(variable)
     except UnsupportedError:
@@ -462,10 +463,10 @@ def find_virtual(variable: xr.Variable) -> ManifestArray | None:
 def to_lazy_copy(
     dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray], chunks: Any
 ) -> xr.Dataset:
-    """Return a dataset with lazy variables in place of virtual ones, whose arrays are given.
+    """Return a dataset in which the given virtual arrays are replaced by lazy ones.
 
-    With ``chunks`` None they are lazy arrays of xarray, else of dask, as `xarray.open_dataset`
-    makes them.
+    With ``chunks`` None they are xarray's lazy arrays, else dask arrays, as from
+    `xarray.open_dataset`.
     """
     variables = {
         name: xr.Variable(
@@ -496,7 +497,7 @@ def to_lazy_copy(
 def _chunks_of(
     variable: xr.Variable, array: ManifestArray, chunks: Any
 ) -> dict[Hashable, tuple[int, ...]]:
-    """Return the requested blocks; where dask may choose, of whole chunks."""
+    """Return the requested blocks; those that dask may choose consist of whole chunks."""
     from dask.array.core import normalize_chunks
 
     whole, preferred = array.blocks, variable.encoding["preferred_chunks"]

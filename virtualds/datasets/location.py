@@ -1,7 +1,7 @@
 """Locations of files and sets, and the parser or format that reads them.
 
-A `Location` is made once, where a user names a file or a set, and passed on. Its reader is found
-once: by the name of a parser or format, or by content.
+A `Location` is created once, from what a user passes to a function. Its reader is also determined
+once: by the name of a parser or format, or by the content of the file.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ from virtualds.stores.store import Store, StoreError
 from virtualds.urls import join_path, normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- objects in place of paths
-# Objects that users give in place of paths: where the file or set is that they mean.
+# Objects that users pass instead of paths, and the file or set that each refers to.
 #
-# An open file that has a path or url means the file of that name, so that references to it can be
-# written. Bytes, other open files and dicts of references get a url that only this process knows.
+# An open file with a path or url stands for the file of that name, so that references to it can be
+# written. Bytes, other open files and dicts of references get a url that is valid only in this
+# process.
 
 
 LOCAL = (None, "file", "local")
@@ -62,15 +63,15 @@ LOCAL = (None, "file", "local")
 KNOWN = {"fo", "target_protocol", "target_options", "remote_protocol", "remote_options", "fs"} | {
     *("ref_storage_args", "template_overrides")
 }
-"""Options of fsspec's ``reference`` filesystem that say what it opens."""
+"""Options of fsspec's ``reference`` filesystem that determine what it opens."""
 TUNING = {"simple_templates", "max_gap", "max_block", "cache_size", "asynchronous", "loop"} | {
     *("lazy", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time")
 }
-"""Its options that say how it works, which we do without."""
+"""Options of it that only tune how it works, and are ignored."""
 
 
 def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Location | None:
-    """Return the location that an object means, None for a path and for objects that mean no file.
+    """Return the location of an object, or None for a path and for objects that are not files.
 
     It may be a ``reference://`` url, bytes, an open binary file, a file, mapper or filesystem of
     fsspec, or a dict of kerchunk references, of which the options are those of their files.
@@ -102,7 +103,7 @@ def _hold(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Location:
 
 
 def _find_open_file(given: Any) -> Location | None:
-    """Return the file that an open file of Python means, None if it is none."""
+    """Return the location of an open Python file, or None if the object is not one."""
     if not (hasattr(given, "read") and hasattr(given, "seek")):
         return None
     if isinstance(given, io.TextIOBase):
@@ -110,13 +111,13 @@ def _find_open_file(given: Any) -> Location | None:
     if (path := _find_path(given)) is not None:
         return Location(normalise_url(path))
     if isinstance(given, io.BytesIO):
-        # the user may change or close it later
+        # a snapshot: the user may change or close it later
         return _hold(HeldBytes(given.getbuffer(), "BytesIO"))
     return _hold(HeldFile(given))
 
 
 def _find_path(file: Any) -> str | None:
-    """Return the path of an open local file, if that still leads to it."""
+    """Return the path of an open local file, or None if the path no longer leads to that file."""
     name = getattr(file, "name", None)
     if not isinstance(file, io.BufferedReader | io.FileIO | io.BufferedRandom):
         return None
@@ -133,8 +134,8 @@ def _find_path(file: Any) -> str | None:
 
 
 def _filesystem_of(given: Any) -> Any:
-    """Return the filesystem of an object of fsspec, None for other objects."""
-    # where fsspec was not imported, there are no objects of it
+    """Return the filesystem of an fsspec object, or None for other objects."""
+    # if fsspec was never imported, no object can come from it
     spec: Any = sys.modules.get("fsspec.spec")
     if spec is None:
         return None
@@ -147,7 +148,7 @@ def _filesystem_of(given: Any) -> Any:
 def _find_in_fsspec(
     given: Any, filesystem: Any, options: Mapping[str, Any] | None
 ) -> Location | None:
-    """Return what a file, mapper or filesystem of fsspec means."""
+    """Return the location of a file, mapper or filesystem of fsspec, or None for other objects."""
     path = getattr(given, "root", None) if hasattr(given, "root") else getattr(given, "path", None)
     if _is_references(filesystem) and not (path or "").strip("/"):
         positional = dict(zip(("fo",), filesystem.storage_args, strict=False))
@@ -168,13 +169,13 @@ def _is_references(filesystem: Any) -> bool:
 
 
 def _find_url(given: Any, filesystem: Any, path: Any) -> Location | None:
-    """Return the url and options of a path, None where fsspec would not find it again by them."""
+    """Return a path as url and options, or None if fsspec would not find the file again by them."""
     import fsspec
 
     if not isinstance(path, str) or _is_references(filesystem):
         return None
     if getattr(given, "compression", None):
-        # the object gives other bytes than the file of this name
+        # the object returns other bytes than the file of this name
         return None
     url, options = filesystem.unstrip_protocol(path), dict(filesystem.storage_options)
     try:
@@ -190,7 +191,7 @@ def _find_url(given: Any, filesystem: Any, path: Any) -> Location | None:
 
 
 def _open_reference_url(url: str, options: Mapping[str, Any]) -> Location:
-    """Return the set that a url ``reference://`` or ``reference::URL`` means with its options."""
+    """Return the location of the set that a ``reference://`` or ``reference::URL`` url opens."""
     _, _, rest = url.partition("::")
     given = {**options, **({"fo": rest} if rest else {})}
     inside = url.partition("::")[0].removeprefix("reference").strip(":/")
@@ -203,7 +204,7 @@ def _open_reference_url(url: str, options: Mapping[str, Any]) -> Location:
 
 
 def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> Location:
-    """Return the set that options of fsspec's ``reference`` filesystem mean."""
+    """Return the location of the set that options of fsspec's ``reference`` filesystem open."""
     if other := sorted(given.keys() - KNOWN - TUNING):
         raise UnsupportedError(
             f"reference://: virtualds does not know the options {other} of fsspec's filesystem of "
@@ -228,7 +229,7 @@ def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None
 
 
 def _find_policy(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> AccessPolicy:
-    """Return how the files of a set are opened, by options of fsspec's filesystem."""
+    """Return how the files of a set are opened, from the options of fsspec's filesystem."""
     protocol, access = given.get("remote_protocol"), given.get("remote_options")
     if (filesystem := given.get("fs")) is not None:
         if isinstance(filesystem, Mapping):
@@ -248,7 +249,7 @@ def _hold_references(
     options: Mapping[str, Any] | None,
     policy: AccessPolicy | None = None,
 ) -> Location:
-    """Return a dict of references as a set of this process."""
+    """Register a dict of references as a set of this process, and return its location."""
     text = json.dumps(dict(document), default=_to_json).encode()
     return _hold(
         HeldBytes(text, "references"), policy or AccessPolicy(options=StorageOptions.of(options))
@@ -256,9 +257,9 @@ def _hold_references(
 
 
 def _to_json(value: Any) -> Any:
-    """Return what dicts of references hold besides JSON: bytes, and numbers of numpy."""
+    """Convert what dicts of references contain besides JSON: bytes and numpy numbers."""
     if isinstance(value, bytes):
-        # as in fsspec, bytes may hold the text of an inline value
+        # as in fsspec, the text of an inline value may be given as bytes
         is_encoded = value.startswith(b"base64:")
         return value.decode() if is_encoded else f"base64:{base64.b64encode(value).decode()}"
     if hasattr(value, "item"):
@@ -272,43 +273,43 @@ def _to_json(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- detection
-# Finding the parser or format of a file or folder: by the suffix of a set, or by its content.
+# Detecting the parser or format of a file or folder: by the suffix of a set, or by its content.
 #
-# Far away, what is surely needed is asked for first, and what may be needed all at once: a request
-# takes as long as hundreds of kilobytes.
+# For remote files, what is certainly needed is requested first, then everything that may be needed
+# at once: a request takes as long as transferring hundreds of kilobytes.
 
 
 Found = tuple[Parser | Format, SourceFile]
 """The reader of a file or folder, and the source that it reads."""
 
 ARCHIVES = {"zip": is_zip, "tar": is_tar}
-"""First bytes of archives, by the scheme of the files in them."""
+"""Functions that recognise archives by their first bytes, by the scheme of the files in them."""
 
 MOST, *OTHERS = PARSERS.entries
 READERS = LateTable[Parser | Format](MOST, *FORMATS, *OTHERS)
 """Every reader: HDF5, the format of most files, comes first."""
 
 FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
-"""Readers of folders, reference sets first: some also look like Zarr stores."""
+"""Readers of folders, reference sets first, since some of them also look like Zarr stores."""
 
 HEAD_BYTES = 4096
-"""First bytes that identify most files; a local file gives more in the same time."""
+"""First bytes of a remote file, enough to identify most; more of a local file costs nothing."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A file or folder whose reader is looked for, and the store that answers for it."""
+    """A file or folder whose reader is being detected, and its store."""
 
     url: str
     options: StorageOptions | None
     store: Store
 
     def find_by_marker(self, tried: Sequence[str] = ()) -> Found | None:
-        """Return the reader of a folder, None if there is none; some files were looked at already.
+        """Return the reader of a folder, or None; files in ``tried`` were checked before.
 
-        If none recognises it and one of its files must not be read, that is the error.
+        If no reader recognises it, and access to one of its files is denied, that error is raised.
         """
-        # plugins are imported only if they are needed
+        # plugins are imported only if no other reader recognises the folder
         own: Callable[[], Sequence[Parser | Format]] = lambda: FOLDER_READERS  # noqa: E731
         denied: PermissionError | None = None
         for list_readers in (own, load_plugins):
@@ -324,15 +325,15 @@ class _Place:
     def find_marked_by(
         self, readers: Sequence[Parser | Format], tried: Sequence[str] = ()
     ) -> Found | None:
-        """Return the first of some readers that recognises a folder, None if none does."""
+        """Return the first of some readers that recognises a folder, or None if none does."""
         names = list(dict.fromkeys(name for reader in readers for name in reader.markers))
         if names and (listed := find_names(self.url, self.options)) is not None:
             names = [name for name in names if name.partition("/")[0] in listed]
         return self.find_among(readers, [name for name in names if name not in tried])
 
     def find_among(self, readers: Sequence[Parser | Format], names: Sequence[str]) -> Found | None:
-        """Return the first reader that recognises a folder by one of some files in it."""
-        # near ones are read as they are taken, far ones at once
+        """Return the first reader that recognises a folder by one of some files in it, or None."""
+        # local ones are read one by one, remote ones concurrently
         read: Iterable[bytes | PermissionError | None] = map(self._read_marker, names)
         if self.store.reach.at_once:
             read = fetch_many(names, lambda name: self.url, self._read_marker)
@@ -348,20 +349,20 @@ class _Place:
         return None
 
     def _read_marker(self, name: str) -> bytes | PermissionError | None:
-        """Return a file of a folder, None if there is none, or why it must not be read."""
+        """Return a file of a folder, None if it does not exist, or the error that denies access."""
         url = join_path(self.url, name)
         try:
             return self.store.read_all(url, self.options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         except PermissionError as error:
-            # the user named the folder, not the file in it
+            # the user named the folder, not this file
             denied = type(error)(str(error).replace(url, self.url.rstrip("/")))
             denied.__cause__ = error
             return denied
 
     def check_not_begun(self) -> None:
-        """Refuse a folder with an unfinished set, which is not there yet."""
+        """Raise an error for a folder with an unfinished set, which does not exist yet."""
         begun = False
         for name in (name for form in FORMATS for name in form.first_written):
             with suppress(OSError):
@@ -382,8 +383,8 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     store, ends = find_store(url), url.rstrip("/")
     markers: tuple[str, ...] = ()
     if scheme_of(url) != "file":
-        # the file that makes a remote folder a set of the format of its suffix, if it has one;
-        # a local folder is looked through in no time
+        # the file that marks a remote folder as a set of the format of its suffix, if it has one;
+        # checking a local folder takes no time
         named = (f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes))
         markers = next(named, ())
     place = _Place(url, options, store)
@@ -391,7 +392,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
         if markers and (found := place.find_among(FOLDER_READERS, markers)) is not None:
             return found
     except PermissionError:
-        # it may be missing: servers that list nothing may say no more; it is asked for once more
+        # it may not exist: servers that cannot list may deny access instead; one more request shows
         markers = ()
     head = b""
     try:
@@ -402,7 +403,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
             source, head = store.read_head(url, options, FIRST_PAGES * PAGE)
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        # object stores have no folders, and may refuse access to them
+        # object stores have no folders, and may deny access to them
         if (found := place.find_by_marker(markers)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
@@ -413,7 +414,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     for scheme, is_archive in ARCHIVES.items():
         if is_archive(head):
             return _find_only_content(f"{scheme}://::{url}", options)
-    # web servers show folders as pages
+    # web servers return a page for a folder
     is_page = head.lstrip()[:1] == b"<"
     if (not head or is_page) and (found := place.find_by_marker(markers)) is not None:
         return found
@@ -439,12 +440,12 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
 def give_options(
     reader: Parser | Format, source: SourceFile, options: StorageOptions | None
 ) -> Found:
-    """Give a set the access options, which its files may need even if the set does not."""
+    """Pass the access options on to a set, whose files may need them even if the set does not."""
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
 
 def check_data_in(url: str, head: bytes) -> None:
-    """Refuse an empty file, and a page of a server, by the first bytes."""
+    """Raise an error for an empty file, or a web page in place of a file, by its first bytes."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
         raise FormatError(f"{url}: the file is empty; fetch it again, or write it anew")
@@ -461,13 +462,13 @@ def check_data_in(url: str, head: bytes) -> None:
 
 
 def _find_by_bytes(head: bytes) -> Parser | Format | None:
-    """Return the parser or format for the first bytes of a file, None if there is none."""
+    """Return the parser or format that recognises the first bytes of a file, or None."""
     return next((r for r in READERS if not r.markers and r.detect(head)), None)
 
 
 def _find_only_content(root: str, options: StorageOptions | None) -> Found:
-    """Return the parser or format of the only file or folder in an archive."""
-    # the archive may have been replaced, so its members are listed again
+    """Return the reader of the only file or folder in an archive, and its location."""
+    # the archive may have been replaced since, so its members are listed again
     place = _Place(root, options, find_store(root))
     names = [file.path for file in place.store.list_files(root, options)]
     if (found := place.find_by_marker()) is not None:
@@ -493,7 +494,7 @@ def _find_only_content(root: str, options: StorageOptions | None) -> Found:
 
 @contextmanager
 def name_both_options(target: Any) -> Iterator[None]:
-    """Say in errors about credentials which options are for files, and which for a set, if any."""
+    """Name the options for files and for a set in errors about credentials, if both exist."""
     try:
         yield
     except PermissionError as error:
@@ -509,9 +510,9 @@ def name_both_options(target: Any) -> Iterator[None]:
 class Location:
     """The location of a file or a set: an absolute url with scheme, and access options.
 
-    ``opened`` is an object of a format's library in place of a url, which is its name then;
-    ``given`` the location as the user gave it; and ``policy`` how the files are opened that a set
-    refers to, where an object or ``reference://`` says it.
+    ``opened`` is an object of a format's library, such as an Icechunk session; ``url`` is then its
+    name. ``given`` is the location as the user wrote it. ``policy`` is how the files of a set are
+    opened, if an object or a ``reference://`` url determines it.
 
     Examples
     --------
@@ -530,7 +531,7 @@ class Location:
 
     @classmethod
     def of(cls, given: Any, options: Mapping[str, Any] | None = None) -> Location:
-        """Return the location that a user gives: a path, a url, or an object."""
+        """Return the location of what a user passes: a path, a url, or an object."""
         if (meant := find_meaning(given, options)) is not None:
             return replace(meant, given=given if isinstance(given, str) else meant.url)
         is_path = isinstance(given, str | os.PathLike)
@@ -553,16 +554,16 @@ class Location:
 
     @property
     def format(self) -> Format | None:
-        """The format whose library opened the object, None for a url."""
+        """The format whose library the object belongs to, or None for a url."""
         return None if self.opened is None else format_of_object(self.opened)
 
     @cached_property
     def is_local(self) -> bool:
-        """Whether it is a file or folder of this machine."""
+        """Whether it is a file or folder on this machine."""
         return scheme_of(self.url) == "file"
 
     def hold_scan(self) -> AbstractContextManager[None]:
-        """Hold what is fetched of a remote file until the end of the block; nothing of a local."""
+        """Cache what is fetched of a remote file until the end of the block."""
         return nullcontext() if self.is_local else hold_scan(self.url, self.options)
 
 
@@ -570,7 +571,7 @@ class Location:
 
 
 def reader_of(location: Location, name: str | None = None) -> Found:
-    """Return the named parser or format, or the one that recognises the file or folder.
+    """Return the named reader, or the one that recognises the file or folder, and its source.
 
     A file is recognised by its first bytes, a folder by its metadata file. An unknown name is a
     `ValueError`, and an unknown format a `FormatError`.
@@ -578,7 +579,7 @@ def reader_of(location: Location, name: str | None = None) -> Found:
     if not name:
         return detect_reader(location.url, location.options)
     url, options = location.url, location.options
-    # plugins are imported only if needed; none may replace a parser of this package
+    # plugins are imported only if needed, and cannot replace a parser of this package
     listed = (one for readers in (lambda: READERS, load_plugins) for one in readers())
     reader = next((one for one in listed if one.name == name), None)
     if reader is None:
@@ -590,9 +591,9 @@ def reader_of(location: Location, name: str | None = None) -> Found:
 
 
 def format_for(location: Location, name: str | None = None) -> Format:
-    """Return the named format, or that of an object's library, of the suffix, or of the set there.
+    """Return the named format, or that of the object's library, the suffix, or the existing set.
 
-    If no format has this name, or none was found, that is a `ValueError`.
+    Raises `ValueError` if there is no such format, or none can be inferred.
     """
     if name is not None:
         known = {form.name: form for form in FORMATS}
@@ -611,7 +612,7 @@ def format_for(location: Location, name: str | None = None) -> Format:
 
 
 def format_there(location: Location) -> Format | None:
-    """Return the format of the existing set, None if there is none."""
+    """Return the format of the existing set, or None if there is none."""
     if location.format is not None:
         return location.format
     try:
@@ -624,7 +625,7 @@ def format_there(location: Location) -> Format | None:
 
 
 def check_data(location: Location, reader: Parser | Format) -> None:
-    """Refuse files without data, and compressed ones, to explain why a named reader failed."""
+    """Raise a clear error for empty and compressed files, after a named reader failed."""
     try:
         _, head = find_store(location.url).read_head(location.url, location.options, HEAD_BYTES)
     except OSError:
@@ -635,5 +636,5 @@ def check_data(location: Location, reader: Parser | Format) -> None:
 
 
 def is_set_folder(url: str) -> bool:
-    """Say whether a folder is a reference set, by its metadata file."""
+    """Return whether a folder is a reference set, by its metadata file."""
     return _Place(url, None, find_store(url)).find_marked_by(FORMATS) is not None

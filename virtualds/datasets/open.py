@@ -70,8 +70,8 @@ def open_virtual_dataset(
     Parameters
     ----------
     url : str or path, or an object
-        A path, or a url with scheme. The first bytes of a file show its format; a set that is a
-        folder is known by its metadata file. Or bytes, an open binary file, a dict of kerchunk
+        A path, or a url with scheme. The format of a file is detected by its first bytes, that of a
+        set in a folder by its metadata file. Or bytes, an open binary file, a dict of kerchunk
         references, a file, mapper or ``ReferenceFileSystem`` of fsspec, a ``reference://`` url with
         its ``storage_options``, or a ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
     group : str, optional
@@ -116,10 +116,10 @@ def open_virtual_dataset(
         The format is unknown, or the file is damaged.
     UnsupportedError
         Byte ranges cannot express a variable of the file; the error names the variable and the
-        remedy. Or ``snapshot`` is given, and the format keeps no snapshots.
+        remedy. Or ``snapshot`` is given, and the format has no snapshots.
     ValueError
-        ``on_error`` or ``parser`` is unknown, ``allow`` names no folder, or there is no variable of
-        a name in ``loadable_variables``; the message names those that there are.
+        ``on_error`` or ``parser`` is unknown, ``allow`` names no folder, or a name in
+        ``loadable_variables`` matches no variable; the message lists those that exist.
 
     Examples
     --------
@@ -160,7 +160,8 @@ def open_virtual_datatree(
     drop_variables : str or iterable of str, optional
         Variables to leave out of every group that has them.
     loadable_variables : names, glob patterns, predicate, or [], optional
-        As in `open_virtual_dataset`, for every group; one of them must have a variable for a name.
+        As in `open_virtual_dataset`, for every group; each name must match a variable in at least
+        one.
     storage_options, parser, parser_options, decode_cf, allow, snapshot
         As in `open_virtual_dataset`.
     on_error : {"raise", "skip", "keep"}
@@ -201,12 +202,12 @@ def open_dataset_or_tree(
 
 
 def check_loadable(group: ManifestGroup, opening: OpenOptions, url: str) -> None:
-    """Refuse names in ``loadable_variables`` that no group has."""
+    """Raise an error for names in ``loadable_variables`` that match no variable of any group."""
     if opening.loadable_variables is None:
         return
     groups = [part for _, part in group.walk()] if opening.below else [group]
     known = {name for part in groups for name in part.variables}
-    # ``on_error="skip"`` has left these out, with a warning
+    # ``on_error="skip"`` has left these out and warned
     problems = {name for part in groups for name in part.problems}
     dropped = problems.union(opening.skip)
     check_variables(opening.loadable_variables, known, dropped, without_secrets(url))
@@ -220,7 +221,7 @@ def make_dataset_or_tree(
 ) -> Any:
     """Return a group of a file as a tree with ``opening.below``, else as a dataset.
 
-    It knows its source. ``plan`` says how the group decodes, if that is known.
+    Its encoding names its source. ``plan`` is how the group decodes, if that is already known.
     """
     if plan is None:
         groups = [part for _, part in group.walk()] if opening.below else [group]
@@ -247,10 +248,10 @@ def make_dataset_or_tree(
 def open_group(
     location: Location, opening: OpenOptions = OPEN_DEFAULTS, found: Found | None = None
 ) -> ManifestGroup:
-    """Read the structure of a group of any file with a known format.
+    """Read the structure of a group of a file or set in any format.
 
-    With ``opening.below``, groups below are read, too, and their problems reported. ``found`` is
-    the reader, if the caller already knows it.
+    With ``opening.below``, the groups below it are read as well, and their problems reported.
+    ``found`` is the reader, if the caller has already detected it.
     """
     prefixes = AccessPolicy.of(opening.allow).prefixes
     allow = replace(location.policy, prefixes=prefixes)
@@ -280,7 +281,7 @@ def open_group(
 def _read_file(
     location: Location, how: ReadOptions, opening: OpenOptions, found: Found | None
 ) -> ManifestGroup:
-    """Find the reader of a file, set or object, unless it is known, and read with it."""
+    """Detect the reader of a file, set or object unless it is given, and read with it."""
     begun = time.perf_counter()
     reader: Parser | Format
     if (form := location.format) is not None and form.read_object is not None:
@@ -292,7 +293,7 @@ def _read_file(
             read = _read_source(reader, source, how, opening)
         except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
             if opening.parser:
-                # the user has named a parser for a file that may hold no data at all
+                # the user named a parser, but the file may not contain any data
                 check_data(location, reader)
             raise
         read = resolve_archive_members(read) if isinstance(reader, Parser) else read
@@ -305,7 +306,7 @@ def _read_file(
 def _read_source(
     reader: Parser | Format, source: SourceFile, how: ReadOptions, opening: OpenOptions
 ) -> ManifestGroup:
-    """Read a group of a file, with the groups below it if wanted, or of a reference set."""
+    """Read a group of a file, with the groups below it if requested, or of a reference set."""
     if how.snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
         raise UnsupportedError(
             f"{source.url}: snapshot={how.snapshot!r}, but {reader.name} keeps no snapshots; "
@@ -324,7 +325,7 @@ def _read_source(
 
 
 # ---------------------------------------------------------------------- flat files
-# They do not describe themselves.
+# Flat binary files, which have no metadata of their own.
 
 
 @make_strict()
@@ -351,7 +352,7 @@ def open_flat(
     dtype : dtype
         Dtype of the stored values, including byte order: ``">f4"``.
     shape : int or sequence of int
-        Elements per axis. One of them may be -1 and follows from the file size.
+        Elements per axis. One of them may be -1, and is inferred from the file size.
     offset : int, default 0
         Where the values begin, in bytes. Bytes after the last value are ignored.
     order : {"C", "F"}
@@ -374,7 +375,7 @@ def open_flat(
     AccessError
         The file must not be read.
     FormatError
-        The file is too short, or has no whole number of elements for the -1.
+        The file is too short, or its size gives no whole number of elements for the -1.
     UnsupportedError
         The dtype is of Python objects.
     ValueError
@@ -428,7 +429,7 @@ def _check_axes(shape: tuple[int, ...], dims: tuple[str, ...], offset: int, orde
 def _settle_shape(
     shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, source: SourceFile
 ) -> tuple[int, ...]:
-    """Return a shape in which the file size replaces the -1."""
+    """Return a shape in which -1 is replaced by the size inferred from the file size."""
     if -1 not in shape:
         return shape
     row = dtype.itemsize * prod(n for n in shape if n != -1)

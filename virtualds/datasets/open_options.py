@@ -1,4 +1,4 @@
-"""How a file or a set is opened: all that a user says of it, and which variables are loaded."""
+"""Options of opening a file or a set, and the choice of the variables to load."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 
 
 class OptionalNames(tuple[str, ...]):
-    """Names and patterns of variables to load, of which files need not have any."""
+    """Names and patterns of variables to load, which need not match any variable."""
 
-    # it prints as a tuple, so that a cache keeps what it holds of the same names
+    # prints as a tuple, so that caches treat both as the same names
     __slots__ = ()
 
 
 def count_bytes_in_files(array: ManifestArray) -> int:
-    """Return how many bytes of files an array takes, as far as sizes are known."""
+    """Return how many bytes of files an array occupies, as far as sizes are known."""
     total = 0
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()
@@ -60,7 +60,7 @@ def count_bytes_in_files(array: ManifestArray) -> int:
 
 
 def read_ahead(group: ManifestGroup) -> ManifestGroup:
-    """Read variables that are always loaded once: decoding dates would read them again."""
+    """Load variables that are always loaded, so that decoding dates does not read them again."""
     read: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
     for name, array in find_loaded_first(group).items():
@@ -76,7 +76,7 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
 
 
 def find_loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
-    """Return arrays that are loaded by default, of any type and size."""
+    """Return the arrays that are loaded by default whatever their type and size."""
     return {
         name: v.data
         for name, v in group.variables.items()
@@ -89,7 +89,7 @@ def find_loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
 def make_chooser(
     loadable: Loadable, coordinates: set[Hashable]
 ) -> Callable[[str, xr.Variable], bool]:
-    """Return a function that decides whether a variable is loaded.
+    """Return a predicate that decides whether a variable is loaded.
 
     The default depends on the structure only, so it is the same for every file of an archive.
     """
@@ -107,9 +107,10 @@ def make_chooser(
 def check_variables(
     loadable: Loadable, known: Iterable[Hashable], dropped: Collection[str], where: str
 ) -> None:
-    """Refuse names of variables to load that are not among those that there are.
+    """Raise an error for names of variables to load that do not exist.
 
-    Patterns and predicates may match none; ``dropped`` and optional names need no variable either.
+    Patterns and predicates may match none, and ``dropped`` and optional names need not exist
+    either.
     """
     if loadable is None or callable(loadable) or isinstance(loadable, OptionalNames):
         return
@@ -123,7 +124,7 @@ def check_variables(
 
 
 def make_optional(loadable: Loadable) -> Loadable:
-    """Return names that files need not have.
+    """Return the variables to load, as names that files need not have.
 
     Examples
     --------
@@ -136,7 +137,7 @@ def make_optional(loadable: Loadable) -> Loadable:
 
 
 def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
-    """Say whether xarray needs all values of a variable to decode it.
+    """Return whether xarray needs all values of a variable to decode it.
 
     Characters become strings, and dates objects; a duration may need a finer unit than its
     attribute ``dtype`` says, and booleans cannot hold missing values.
@@ -155,13 +156,14 @@ def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
 
 @dataclass(frozen=True)
 class OpenOptions:
-    """How a file or a set is opened, and what of it.
+    """Options of opening a file or a set: how to read it, and which parts.
 
-    The arguments of `virtualds.open_virtual_dataset`, where iterables become tuples, since they are
-    gone through for every file. ``below`` says whether the groups below are opened too, as a tree;
-    ``omits_damaged``, whether damaged parts of a file are left out and named by its group, whatever
-    ``on_error`` says; and ``defers``, whether references may be looked up in source files when
-    values are read. An unknown ``on_error`` is a `ValueError`, and what is no name a `TypeError`.
+    These are the arguments of `virtualds.open_virtual_dataset`. Iterables become tuples, since they
+    are iterated for every file. With ``below``, the groups below are opened as well, as a tree.
+    With ``omits_damaged``, damaged parts of a file are left out, and its group lists them, whatever
+    ``on_error`` is. With ``defers``, references may be looked up in source files when values are
+    read. Raises `ValueError` for an unknown ``on_error``, and `TypeError` for anything that is not
+    a name.
     """
 
     group: str | None = None
@@ -195,22 +197,22 @@ class OpenOptions:
 
 
 OPEN_DEFAULTS = OpenOptions()
-"""How a file is opened of which a user says nothing but where it is."""
+"""The options with which a file is opened by default."""
 
 
 # ---------------------------------------------------------------------- coordinates
-# Fetching the coordinates that opening a remote file or set needs: all of them at once.
+# Fetching the coordinates that opening a remote file or set needs, all at once.
 #
-# Opening reads them one after the other, some of them more than once. What is fetched here is held
-# until the file or set is open (`virtualds.stores.scan_cache`).
+# Opening reads them one after the other, some of them more than once. What is fetched here is
+# cached until the file or set is open (`virtualds.stores.scan_cache`).
 
 
 MOST_TOGETHER = 2**26
-"""Bytes of values that are read ahead, in all; others are read when they are needed."""
+"""The total size of values that are fetched in advance; the rest is read when it is needed."""
 
 
 class EarlyRead(NamedTuple):
-    """A part of an array that opening reads, and the bytes of its values."""
+    """A part of an array that opening will read, and the size of its values in bytes."""
 
     array: ManifestArray
     nbytes: int
@@ -218,9 +220,9 @@ class EarlyRead(NamedTuple):
 
 
 def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
-    """Fetch what opening reads of the groups of a remote file or set, with few rounds of requests.
+    """Fetch what opening will read from groups of a remote file or set, in few rounds of requests.
 
-    Errors are left to those who read.
+    Errors are raised later, when the values are read.
     """
     if opening.loadable_variables is not None or scheme_of(url) == "file":
         return
@@ -229,7 +231,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
     others: list[EarlyRead] = []
     for one in wanted:
         manifests = [fragment.manifest for fragment in one.array.fragments]
-        # all chunks may lie in the one file that is opened
+        # all chunks may be in the one file that is being opened
         if all(not m.is_in_set and [file.url for file in m.listed] == [url] for m in manifests):
             for manifest in manifests if one.key is None else ():
                 _, found = gather_references(manifest)
@@ -240,7 +242,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
             others.append(one)
     with explain_open_errors(url):
         fetch_ahead(ranges)
-    # parts of arrays are read at once, so that what they take is held
+    # parts of arrays are read at once, so that the fetched bytes stay cached
     sizes = accumulate(one.nbytes for one in others)
     few = [one for one, so_far in zip(others, sizes, strict=True) if so_far <= MOST_TOGETHER]
     if few:
@@ -250,13 +252,13 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
 
 
 def _list_early_reads(group: ManifestGroup, opening: OpenOptions) -> Iterator[EarlyRead]:
-    """Yield what opening reads: coordinates of dimensions, and the ends of other times."""
+    """Yield what opening will read: dimension coordinates, and both ends of other times."""
     loaded = find_loaded_first(group)
     for name, variable in group.variables.items():
         array = variable.data
         if not isinstance(array, ManifestArray) or name in group.problems:
             continue
-        # scalars are loaded with virtual arrays, and lazy ones when they are used
+        # scalars are loaded into virtual datasets, but read on access in lazy ones
         if name in loaded and not (opening.defers and not array.ndim):
             if is_small_enough_to_load(array.nbytes):
                 yield EarlyRead(array, array.nbytes)
@@ -266,7 +268,7 @@ def _list_early_reads(group: ManifestGroup, opening: OpenOptions) -> Iterator[Ea
 
 
 def _read(one: EarlyRead) -> None:
-    # who reads it again meets the error, and knows what to say about it
+    # reading it again raises the error with its context
     with suppress(VirtualdsError):
         for fragment in one.array.fragments if one.key is None else ():
             _, found = gather_references(fragment.manifest)

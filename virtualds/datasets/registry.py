@@ -17,7 +17,7 @@ from virtualds.formats.zarr.document import STORE_MARKERS, ZMETADATA
 from virtualds.importing import Late, LateTable
 
 ICECHUNK_MARKERS = ("repo", "refs/branch.main/ref.json")
-"""Files that make a folder a repository of Icechunk, of version 2 and of version 1."""
+"""Files that mark a folder as an Icechunk repository, of version 2 and of version 1."""
 ICECHUNK_FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
 """The folders of a repository (Icechunk specification, "File layout")."""
 WITH_ICECHUNK = partial(
@@ -54,22 +54,22 @@ PARSERS = LateTable[Parser](
     "virtualds.parsers.hdf4:PARSER",
     PLAIN_ZARR,
 )
-"""The source formats; a new one is one module with a `Parser`, and one line here."""
+"""The source formats; to add one, write one module with a `Parser`, and one line here."""
 
 
 PLUGIN_GROUP = "virtualds.parsers"
-"""The entry point group of parsers in other packages."""
+"""The entry point group under which other packages register parsers."""
 
 
 PARSER_ERRORS = (*LIBRARY_ERRORS, RuntimeError, SyntaxError, ValueError)
-"""Errors of plugins, which must not keep other files from opening."""
+"""Errors of plugins, which must not prevent other files from opening."""
 
 
 @cache
 def load_plugins() -> tuple[Parser, ...]:
-    """Import the parsers of other packages and return them, warning of broken ones."""
+    """Import and return the parsers of other packages; warn about those that fail."""
     points = entry_points(group=PLUGIN_GROUP)
-    # names of our own parsers cost the import of all of them
+    # a plugin with a name of our own is found only by importing all of ours
     known = {parser.name for parser in PARSERS} if points else set()
     found: dict[str, Parser] = {}
     for point in points:
@@ -95,9 +95,9 @@ def load_plugins() -> tuple[Parser, ...]:
 
 
 def is_recognised(parser: Parser, head: bytes) -> bool:
-    """Say whether the parser of another package recognises the first bytes of a file.
+    """Return whether a parser of another package recognises the first bytes of a file.
 
-    A parser that fails causes a warning and counts as no.
+    If the parser fails, that is a warning, and the result is False.
     """
     try:
         return bool(parser.detect(head))
@@ -111,7 +111,7 @@ def is_recognised(parser: Parser, head: bytes) -> bool:
 
 
 SUBCHUNK, INLINE_THRESHOLD = CHANGES = "subchunk", "inline_threshold"
-"""Choices of every format whose chunks `virtualds.writing.write` cuts and holds."""
+"""Options of every format whose chunks `virtualds.writing.write` splits or stores inline."""
 
 ZARR_V3 = Format(
     "zarr-v3",
@@ -134,7 +134,7 @@ ZARR_V3 = Format(
         Late("virtualds.formats.zarr_manifests:is_table_inside"),
     ),
 )
-"""The format that keeps whatever arrays can hold, also for the notes of the package itself."""
+"""The format that can store every array, and also the package's own metadata."""
 
 FORMATS: tuple[Format, ...] = (
     Format(
@@ -187,6 +187,6 @@ FORMATS: tuple[Format, ...] = (
 
 
 def format_of_object(opened: Any) -> Format | None:
-    """Return the format whose library an object comes from, None for a path or other object."""
+    """Return the format whose library an object belongs to, or None for a path or other object."""
     library = type(opened).__module__.partition(".")[0]
     return next((form for form in FORMATS if form.library == library), None)

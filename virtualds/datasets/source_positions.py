@@ -1,7 +1,7 @@
-"""Where data of sources lie along a dimension: which of them a set has, and where new ones go.
+"""Which positions along a dimension come from which sources, and where new data are inserted.
 
-Tables in a set may list files without chunks of an array; where that matters, the references are
-read piece by piece.
+The file table of a set may list files that an array does not use. Where that matters, the
+references are read in pieces.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from virtualds.urls import lies_under
 
 Mask = npt.NDArray[np.bool_]
 Stretch = tuple[int, int]
-"""Start and stop along a dimension."""
+"""Start and stop of a range along a dimension."""
 
 
 def list_arrays_along(dataset: xr.Dataset, dim: str) -> list[tuple[ManifestArray, int]]:
-    """Return the virtual arrays that have a dimension, with its axis."""
+    """Return the virtual arrays with a given dimension, each with its axis."""
     found = ((v, get_virtual_array(v)) for v in dataset.variables.values() if dim in v.dims)
     return [(array, v.dims.index(dim)) for v, array in found if array is not None]
 
 
 def urls_of(dataset: xr.Dataset, dim: str | None = None) -> set[str]:
-    """Return the urls of sources, or those along a dimension; tables may list unused ones."""
+    """Return the urls of sources, or of those along a dimension; tables may list unused ones."""
     return {file.url for file in _list_files(dataset, dim)}
 
 
 def _list_files(dataset: xr.Dataset, dim: str | None) -> Iterator[SourceFile]:
-    """Yield the files in the tables of arrays; most arrays of a dataset share one table."""
+    """Yield the files in the tables of arrays; the arrays of a dataset mostly share one table."""
     if dim is None:
         found = (get_virtual_array(variable) for variable in dataset.variables.values())
     else:
@@ -53,13 +53,13 @@ def _list_files(dataset: xr.Dataset, dim: str | None) -> Iterator[SourceFile]:
 
 
 def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[str]:
-    """Return those of some urls that tables of arrays list, without listing all."""
+    """Return which of some urls the tables of arrays list, without iterating over the tables."""
     manifests = (f.manifest for array in arrays for f in array.fragments)
     return {file.url for manifest in manifests for file in manifest.find_listed(urls)}
 
 
 def lies_in(array: ManifestArray, urls: set[str]) -> bool:
-    """Say whether a chunk of an array lies in some files; tables may list more."""
+    """Return whether any chunk of an array is in some files; tables may list unused ones."""
     listed = _find_listed([array], urls)
     return bool(listed) and not listed.isdisjoint(file.url for file in array.sources)
 
@@ -67,36 +67,36 @@ def lies_in(array: ManifestArray, urls: set[str]) -> bool:
 def find_coverage_along(
     dataset: xr.Dataset, dim: str, urls: Collection[str] | None = None
 ) -> Coverage:
-    """Return which files, all or those of some urls, cover a dimension of a dataset."""
+    """Return which files cover which part of a dimension: all files, or those of some urls."""
     return find_coverage(dataset.sizes[dim], _list_arrays(dataset, dim), urls)
 
 
 def _list_arrays(dataset: xr.Dataset, dim: str) -> Iterable[tuple[ManifestArray, int]]:
-    """Return the arrays along a dimension that memory can hold the positions of."""
+    """Return the arrays along a dimension; raise an error if its positions do not fit in memory."""
     size = dataset.sizes[dim]
     check_joinable(size, f"dimension {dim!r} of {size:,} elements")
     return list_arrays_along(dataset, dim)
 
 
 def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
-    """Return the urls that chunks along a dimension really use; tables may list more."""
+    """Return the urls that chunks along a dimension really use; tables may list unused ones."""
     return {*find_coverage_along(dataset, dim, urls).urls}
 
 
 def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
-    """Say for every position along a dimension whether data there come from some sources."""
+    """Return the mask of positions along a dimension whose data come from some sources."""
     arrays = [(a, n) for a, n in _list_arrays(dataset, dim) if _find_listed([a], urls)]
     [found] = mark_covered(dataset.sizes[dim], arrays, urls.__contains__)
     return found
 
 
 def find_stretches(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Stretch]]:
-    """Return the stretches along a dimension that come from each of some sources, if any do."""
+    """Return the ranges along a dimension that come from each of some sources, if there are any."""
     return find_coverage_along(dataset, dim, urls).list_stretches()
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
-    """Return the only dimension along which sources follow each other."""
+    """Return the one dimension along which sources follow each other."""
     found = list_dims_between(present, urls)
     if len(found) != 1:
         raise ValueError(
@@ -107,26 +107,25 @@ def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
 
 
 def list_dims_between(present: xr.Dataset, urls: set[str]) -> list[str]:
-    """Return the dimensions along which some sources have only a part of the positions."""
+    """Return the dimensions along which some sources cover only part of the positions."""
     met = {str(dim): find_positions(present, str(dim), urls) for dim in present.dims}
     return [dim for dim, there in met.items() if there.any() and not there.all()]
 
 
 # ---------------------------------------------------------------------- copies
-# Chunks of a set that name no source: rewritten ones in files of the set, and bytes held in it.
-#
-# A set does not note which source such a chunk was made of.
+# Chunks of a set that refer to no source: rewritten chunks in files of the set, and inline bytes. A
+# set does not record from which source such a chunk was made.
 
 
 SUFFIX = ".chunks"
-"""What the name of the folder of rewritten chunks has behind the name of the set."""
+"""The suffix of the folder of rewritten chunks, after the name of the set."""
 _NATIVE = re.compile(r".*/chunks/[0-9A-HJKMNP-TV-Z]{20}")
-"""Chunks that an Icechunk repository holds itself: https://icechunk.io/en/latest/reference/spec/."""
+"""Native chunks of an Icechunk repository: https://icechunk.io/en/latest/reference/spec/."""
 _FILE = re.compile(rf"(?P<folder>.*{re.escape(SUFFIX)}/.+/[0-9a-f]{{16}})/[^/]+")
 
 
 def find_copy_folder(url: str) -> str | None:
-    """Return the folder of the rewritten chunks that a file holds; None if it holds none.
+    """Return the folder of rewritten chunks in which a file is, or None if it is in no such folder.
 
     Examples
     --------
@@ -139,19 +138,19 @@ def find_copy_folder(url: str) -> str | None:
 
 
 def is_copy(url: str) -> bool:
-    """Say whether a file holds chunks that a set made itself."""
+    """Return whether a file contains chunks that a set wrote itself."""
     return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
 
 
 def is_held(url: str, root: str) -> bool:
-    """Say whether a file holds what the set at the url ``root`` made itself."""
-    # most urls are neither, which is quickly seen
+    """Return whether a file was written by the set at the url ``root``."""
+    # a quick test first, since most urls are neither
     is_inside = bool(root) and url.startswith(root) and lies_under(url, root)
     return is_inside or ("chunks/" in url and is_copy(url))
 
 
 def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
-    """Say for every position whether there are copies, and no chunk in a source."""
+    """Return the mask of positions that have copies, and no chunk in a source."""
 
     def is_own(url: str) -> bool:
         return url == IN_THE_SET or is_copy(url)
@@ -162,9 +161,10 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
 
 
 def borders(marked: Mask, stretch: Stretch) -> bool:
-    """Say whether a position beside a stretch is marked.
+    """Return whether a position adjacent to a range is marked.
 
-    Copies beside a stretch may be of its source, which is longer then than its references show.
+    Copies adjacent to a range may be of the same source, which then covers more than its references
+    show.
     """
     begin, stop = stretch
     return bool(marked[max(begin - 1, 0) : begin].any() or marked[stop : stop + 1].any())
@@ -174,17 +174,17 @@ def borders(marked: Mask, stretch: Stretch) -> bool:
 
 
 STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
-"""A stretch of a stored chunk: the location of the chunk, its elements ``begin`` to ``stop`` along
-the dimension, and the ``place`` in the dimension where they appear."""
+"""A range of a stored chunk: the location of the chunk, its elements ``begin`` to ``stop`` along
+the dimension, and the ``place`` in the dimension at which they appear."""
 
 
 def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
-    """Say for every position of a dataset whether the set already has it."""
+    """Return the mask of positions of a dataset that the set already has."""
     if dim not in present.indexes or dim not in new.indexes:
         return _find_same_elements(present, new, dim)
     index = new.indexes[dim]
     known = np.asarray(index.isin(present.indexes[dim]) & index.notna())
-    # two missing values are not the same place
+    # two missing values are not the same position
     return (
         known
         if index.notna().all()
@@ -193,7 +193,7 @@ def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask
 
 
 def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
-    """Say for every position whether the set refers to the same elements."""
+    """Return the mask of positions at which the set refers to the same elements."""
     found = np.zeros(new.sizes[dim], bool)
     there = [array for array, _ in list_arrays_along(present, dim)]
     urls = _find_listed(there, urls_of(new, dim))
@@ -217,7 +217,7 @@ def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
 
 
 def _list_stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
-    """Return the stretches of chunks in some files that an array shows along an axis."""
+    """Return the ranges of chunks in some files that an array shows along an axis, as a table."""
     found = [pd.DataFrame(columns=list(STRETCH_COLUMNS))]
     for fragment in array.fragments:
         slabs = fragment.axes[axis].slabs()
@@ -239,7 +239,7 @@ def _list_stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
 
 
 def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
-    """Say that the set has copies at the positions of a coordinate, if it has."""
+    """Return a sentence that the set has copies at the positions of a coordinate, or "" if not."""
     if dim not in present.indexes or dim not in there.indexes:
         return ""
     place = np.flatnonzero(present.indexes[dim].isin(there.indexes[dim]))
@@ -252,7 +252,7 @@ def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
 
 
 def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
-    """Refuse sources whose size, time or etag has changed since the set was written."""
+    """Raise an error for sources whose size, time or etag has changed since the set was written."""
     now = {file.url: file for file in _list_files(new, dim)}
     changed = {
         file.url
@@ -273,7 +273,7 @@ REMEDY = (
     "pass on_duplicate='skip' to leave them out, or mode='replace-source' if a source was "
     "processed again"
 )
-"""What to do about positions that the set has already."""
+"""The remedy for positions that the set already has."""
 
 
 def duplicates_error(
@@ -299,11 +299,11 @@ def duplicates_error(
 
 
 POSITIONS = ("end", "start", "coordinate")
-"""Where new data may go."""
+"""Where new data can be inserted."""
 
 
 class Piece(NamedTuple):
-    """A stretch along a dimension, of the set or of the new data."""
+    """A range along a dimension, of the set or of the new data."""
 
     is_new: bool
     begin: int
@@ -312,19 +312,19 @@ class Piece(NamedTuple):
 
 NOTHING = Piece(True, 0, 0)
 Places = Sequence[tuple[Stretch, Piece]]
-"""Pieces of new data, and the stretches of the set that each takes the place of, which rise.
+"""Pieces of new data, each with the range of the set that it replaces, in rising order.
 
-Either may be empty: then something is inserted, or dropped.
+Either may be empty: the piece if the range is deleted, the range if the piece is inserted.
 """
 
 
 def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
-    """Return the part of a dataset that a stretch along a dimension covers."""
+    """Return the part of a dataset in a range along a dimension."""
     return dataset.isel({dim: slice(*stretch)})
 
 
 def put_between(size: int, places: Places) -> list[Piece]:
-    """Return the pieces of a set of some size with new ones in place of stretches."""
+    """Return the pieces of a set of a given size in which new pieces replace some ranges."""
     pieces, last = [], 0
     for (begin, stop), piece in places:
         pieces += [Piece(False, last, begin), piece]
@@ -336,7 +336,7 @@ def put_between(size: int, places: Places) -> list[Piece]:
 def find_places(
     present: xr.Dataset, new: xr.Dataset, wanted: Ints, dim: str, position: str
 ) -> Places:
-    """Return where the wanted positions of new data go: to an end, or by their coordinate."""
+    """Return where wanted positions of new data go: to an end, or by their coordinate."""
     size = present.sizes[dim]
     if position != "coordinate":
         where = np.full(wanted.size, size if position == "end" else 0)
@@ -353,7 +353,7 @@ def find_places(
 def _sort_into(
     present: xr.Dataset, new: xr.Dataset, wanted: Ints, dim: str
 ) -> tuple[Ints, npt.NDArray[np.intp]]:
-    """Return positions of new data in the order of the set, and the positions before which they go.
+    """Return positions of new data in the order of the set, and before which positions they go.
 
     A `CombineError` is raised if the set has no order, or the new data repeat a value.
     """
@@ -378,7 +378,7 @@ def _sort_into(
 
 
 def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> Places:
-    """Return the stretches of the set to replace, rising, with their replacements."""
+    """Return the ranges of the set to replace, in rising order, with their replacements."""
     known = urls_of(present)
     shared = urls_of(new) & known
     if not shared:
@@ -404,7 +404,7 @@ def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> Places:
 def _find_stretch_with_copies(
     present: xr.Dataset, new: xr.Dataset, dim: str, url: str, run: Stretch, there: Stretch
 ) -> Stretch:
-    """Return where the set has the values of a source, of which it may have copies."""
+    """Return where the set has the values of a source, including possible copies of them."""
     found = _find_stretch_of_values(present, cut_along(new, dim, run), dim)
     if found[0] > there[0] or found[1] < there[1]:
         raise CombineError(
@@ -426,7 +426,7 @@ def _check_one_run(runs: Sequence[Stretch], url: str, where: str) -> Stretch:
 
 
 def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretch:
-    """Return where the set has the values of the new coordinate."""
+    """Return the range in which the set has the values of the new coordinate."""
     if dim in present.indexes and dim in new.indexes and present.indexes[dim].is_unique:
         found = present.indexes[dim].get_indexer(new.indexes[dim])
         if found.size and found[0] >= 0 and (np.diff(found) == 1).all():
@@ -440,7 +440,7 @@ def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> S
 def find_replaced_static(
     present: xr.Dataset, new: xr.Dataset, dim: str | None
 ) -> dict[Hashable, Any]:
-    """Return variables without the dimension whose source in the set is replaced."""
+    """Return the variables without the dimension whose source in the set is being replaced."""
     urls = urls_of(new)
     static = {
         name: variable

@@ -1,7 +1,7 @@
-"""The structure of a dataset as small facts that show how files of an archive differ.
+"""The structure of a dataset as a list of facts, by which files of an archive are compared.
 
 A fact describes one aspect of one variable or dimension in words. Files with equal facts have the
-same structure. No value of a virtual array is read.
+same structure. Listing them reads no value of a virtual array.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from virtualds.errors import CombineError
 REGULAR_TOLERANCE = 0.12
 """Tolerance for steps, as a fraction of the usual step: months have 28 to 31 days."""
 GAP_FACTOR = 1.5
-"""Fewest usual steps in a gap."""
+"""The least length of a gap, in usual steps."""
 FEWEST = 2
-"""Fewest usual steps that make an axis regular."""
+"""The least number of usual steps that make an axis regular."""
 
 
 def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -44,7 +44,7 @@ def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[int]:
-    """Return which steps are gaps; none if the other steps are irregular.
+    """Return the indices of steps that are gaps; empty if the other steps are irregular.
 
     >>> find_gaps_among([31, 28, 61, 31, 30])
     [2]
@@ -62,7 +62,7 @@ def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[in
 
 
 def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
-    """Return the times before and after each gap of a time index; other indexes have none.
+    """Return the times before and after each gap of a time index; empty for other indexes.
 
     >>> find_gaps(pd.DatetimeIndex(["2001-01-01", "2001-01-02", "2001-01-03", "2001-01-07"]))
     [(Timestamp('2001-01-03 00:00:00'), Timestamp('2001-01-07 00:00:00'))]
@@ -84,9 +84,10 @@ def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
 def find_renamed(
     usual: Sequence[str], other: Sequence[str], taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return how to rename the dimensions of a variable to make them the usual ones.
+    """Return how to rename the dimensions of a variable to the usual names.
 
-    It is empty if they differ in more than names, or if a usual name is ``taken`` by a variable.
+    The result is empty if they differ in more than names, or if a usual name is ``taken`` by a
+    variable.
 
     >>> find_renamed(("time", "lat", "lon"), ("time", "latitude", "lon"))
     {'latitude': 'lat'}
@@ -101,7 +102,7 @@ def find_renamed(
 
 
 def write_rename(names: Mapping[str, str]) -> str:
-    """Return the function, as code, that renames dimensions in the files that have them.
+    """Return the code of a function that renames dimensions in the files that have them.
 
     >>> write_rename({"latitude": "lat"})
     'lambda ds: ds.rename({"latitude": "lat"} if "latitude" in ds.dims else {})'
@@ -133,7 +134,7 @@ STORED, CODECS, SCALE, FILL, UNITS, CALENDAR = (
 )
 SYSTEM = "coordinate reference system"
 CHUNKS, ATTRIBUTE = "chunks along ", "attribute "
-"""Prefixes of aspects that a dimension or an attribute follows."""
+"""Prefixes of aspects; the name of a dimension or an attribute follows."""
 THERE = "there"
 LONGEST_TEXT = 160
 """Longest text of a fact; longer texts are cut and end in a digest."""
@@ -144,7 +145,7 @@ Opened = xr.Dataset | xr.DataTree
 class Fact(NamedTuple):
     """An aspect of a variable or dimension: ``("t", "data type")``.
 
-    The subject of the dataset itself is ``""``.
+    The dataset itself has the subject ``""``.
     """
 
     subject: str
@@ -206,7 +207,7 @@ def digest_values(values: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text; dates at midnight without time.
+    """Format a value as text; dates at midnight without the time.
 
     >>> text_of(np.datetime64("2001-01-31T00:00:00.000000000"))
     '2001-01-31'
@@ -218,7 +219,7 @@ def text_of(value: Any) -> str:
 
 
 def describe_gaps(indexes: Mapping[Any, pd.Index[Any]]) -> list[str]:
-    """Return a text for each gap in time coordinates, with the times before and after it."""
+    """Return a text for each gap in time coordinates, with the times before and after the gap."""
     return [
         f"{str(dim)!r} has nothing between {text_of(before)} and {text_of(after)}"
         for dim, index in indexes.items()
@@ -244,7 +245,7 @@ def describe_storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
 
 
 def _find_packing(array: ManifestArray) -> dict[str, Any]:
-    """Return the packing of the first pipeline, and the stored types of all."""
+    """Return the packing of the first pipeline, and the stored dtypes of all."""
     dtypes = ", ".join(dict.fromkeys(p.dtype.str for p in array.pipelines))
     packing = array.pipelines[0].packing if array.pipelines else None
     return {"dtype": dtypes or str(array.dtype), **(packing.attributes if packing else {})}
@@ -259,7 +260,7 @@ def _format_chunks(array: ManifestArray) -> Iterator[str]:
 
 
 def format_lengths(lengths: Iterable[int]) -> str:
-    """Return the different lengths of chunks as text.
+    """Format the distinct lengths of chunks as text.
 
     >>> format_lengths([2, 2, 1]), format_lengths(range(5)), format_lengths([])
     ('2, 1', '0, 1, 2 and 2 others', 'none')
@@ -274,12 +275,12 @@ def _list_attributes(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, 
 
 
 def name_attribute(subject: str, name: Any) -> Fact:
-    """Return the fact of an attribute; units that are not times have an aspect of their own."""
+    """Return the fact for an attribute; units other than those of times have their own aspect."""
     return Fact(subject, UNITS if name == UNITS and subject else f"{ATTRIBUTE}{name}")
 
 
 def shorten(value: Any) -> str:
-    """Return an attribute as text, cut and with a digest if it is long."""
+    """Format an attribute as text; long text is cut and gets a digest."""
     text = str(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
     if len(text) <= LONGEST_TEXT:
         return text
@@ -290,14 +291,14 @@ def shorten(value: Any) -> str:
 # ---------------------------------------------------------------------- combine errors
 
 SEVERE = (SIZE, DIMENSIONS, ROLE, DTYPE, CALENDAR, VALUES, PRESENCE)
-"""Aspects that keep files from combining, the likeliest first."""
+"""Aspects that prevent files from combining, the most likely first."""
 ABSENT = "not there"
 
 
 def find_first_difference(
     files: Sequence[Any], opened: Iterable[Opened], joined: Iterable[Any] | None = None
 ) -> str | None:
-    """Describe the first file that differs from the first one, None if nothing relevant does.
+    """Describe the first file that differs from the first one; None if no difference matters.
 
     Dimensions to join along may differ: the ``joined`` ones, by default all with a coordinate.
 
@@ -327,18 +328,18 @@ def find_first_difference(
 
 
 def _is_free(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool:
-    """Say whether a fact may differ because it concerns a joined dimension."""
+    """Return whether a fact may differ because it concerns a joined dimension."""
     if fact.aspect not in (SIZE, VALUES):
         return False
     within, _, name = fact.subject.rpartition("/")
     dims = {name} if fact.aspect == SIZE else {*facts[fact._replace(aspect=DIMENSIONS)].split(", ")}
-    # dimensions with a coordinate are aligned by it
+    # dimensions with a coordinate are aligned by that coordinate
     aligned = {d for d in dims if Fact(f"{within}/{d}".lstrip("/"), PRESENCE) in facts}
     return bool(aligned if joined is None else dims & joined) or name in aligned
 
 
 def _list_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]:
-    """Return the most severe differences of two files, and their severity."""
+    """Return the severity of the worst differences between two files, and these differences."""
     for severity, aspect in enumerate(SEVERE):
         texts = [
             f"{f.subject!r} is {other.get(f, ABSENT)}"
@@ -374,25 +375,26 @@ TITLES = (
     *("geoid_name", "geopotential_datum_name"),
 )
 TEXTS = ("crs_wkt", "spatial_ref", "proj4", "proj4_params")
-"""Attributes with the whole system as text: that of the CF conventions, of GDAL, and of PROJ."""
+"""Attributes with the whole reference system as text: those of the CF conventions, GDAL and PROJ.
+"""
 CODES = ("epsg_code", "srid")
-"""Attributes with the code of the whole system."""
+"""Attributes with the code of the whole reference system."""
 SYSTEM_ATTRIBUTES = frozenset((*KINDS, *NUMBERS, *TITLES, *TEXTS, *CODES))
-"""Attributes of a grid mapping that say which system it is."""
+"""Attributes of a grid mapping that identify the reference system."""
 
 TOLERANCE = 1e-10
-"""Difference of equal numbers: programs write the flattening with 12 or more digits.
+"""The tolerance for equal numbers: programs write the flattening with 12 or more digits.
 
 It is relative, and absolute near 0.
 """
 SHORT_TOLERANCE = 1e-7
-"""The relative difference of numbers of 32 bits."""
+"""The relative tolerance for 32-bit numbers."""
 CODE = re.compile(
     r"""(?:ID|AUTHORITY)\["([^"]+)",\s*"?([^",\[\]]+)"?(?:,[^\[\]]*)?\s*\]\s*\]\s*$"""
 )
-"""The code of a whole system, which ends its text; the version of the code may follow it."""
+"""The code of a whole reference system, at the end of its text; a version may follow it."""
 PLAIN_CODE = re.compile(r"(?:urn:ogc:def:crs:)?([A-Za-z]+):(?:[\d.]*:)?(\w+)")
-"""A code alone, or its URN."""
+"""A code without text, or as a URN."""
 TITLE = re.compile(r"""^\s*\w+\["([^"]+)\"""")
 
 System = Mapping[str, Any]
@@ -418,7 +420,7 @@ def list_systems(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
 
 
 def find_systems(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int], System]:
-    """Return the reference systems of variables, of which the attributes are given."""
+    """Return the reference systems of variables, given the attributes of all."""
     found: dict[tuple[str, int], System] = {}
     for name, given in attributes.items():
         if not given.keys().isdisjoint(SYSTEM_ATTRIBUTES):
@@ -430,12 +432,12 @@ def find_systems(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str,
 
 
 def select_system(attributes: System) -> System:
-    """Return the attributes that say which system a variable has."""
+    """Return the attributes that identify the reference system of a variable."""
     return {name: v for name, v in attributes.items() if name in SYSTEM_ATTRIBUTES}
 
 
 def _list_mappings(text: Any) -> list[str]:
-    """Return the names of grid mappings in an attribute.
+    """Return the names of the grid mappings in a ``grid_mapping`` attribute.
 
     >>> _list_mappings("crs"), _list_mappings("crs: x y geographic: lat lon")
     (['crs'], ['crs', 'geographic'])
@@ -446,7 +448,7 @@ def _list_mappings(text: Any) -> list[str]:
 
 
 def check_one_system(files: Mapping[str, Systems]) -> None:
-    """Refuse files of several reference systems, by the names of the files."""
+    """Raise an error if files have different reference systems."""
     first: dict[tuple[str, int], tuple[str, System]] = {}
     for file, systems in files.items():
         for key, system in systems.items():
@@ -461,9 +463,10 @@ def check_one_system(files: Mapping[str, Systems]) -> None:
 
 
 def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = None) -> None:
-    """Refuse a dataset of another reference system than a set, of which the systems are ``known``.
+    """Raise an error if a dataset has another reference system than a set with the ``known`` ones.
 
-    ``systems`` are those that the set would have with the dataset; by default those of the dataset.
+    ``systems`` are those that the set would have once the dataset is added; by default those of the
+    dataset.
     """
     for key, system in (list_systems(new) if systems is None else systems).items():
         difference = describe_difference(known.get(key, {}), system)
@@ -479,7 +482,7 @@ def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | Non
 
 
 def describe_difference(one: System, other: System) -> tuple[str, str] | None:
-    """Return what two systems are, None if nothing says that they differ.
+    """Describe both systems, or return None if no attribute shows that they differ.
 
     Numbers and kinds are compared where both have them. Codes decide about names and texts, which
     differ between versions of the programs that write them.
@@ -505,7 +508,7 @@ def list_differing(one: System, other: System) -> list[str]:
 
 
 def find_code(system: System) -> str | None:
-    """Return the code of a system, None if it is not known.
+    """Return the code of a reference system, or None if it has none.
 
     >>> find_code({"crs_wkt": 'PROJCRS["UTM 32", UNIT["m",1], ID["EPSG",32632]]'})
     'EPSG:32632'
@@ -518,7 +521,7 @@ def find_code(system: System) -> str | None:
 
 
 def _write_code(system: System, name: str) -> str | None:
-    """Return an attribute as text without spaces around it; numbers alone are codes of EPSG.
+    """Format an attribute as a code, or return None; bare numbers are EPSG codes.
 
     >>> [_write_code({"srid": given}, "srid") for given in (4326, "EPSG:4326", "-1")]
     ['EPSG:4326', 'EPSG:4326', '-1']
@@ -535,7 +538,7 @@ def _write_code(system: System, name: str) -> str | None:
 
 
 def describe_system(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
-    """Return what a system is called, or its attributes of some names."""
+    """Return the name of a reference system, or else its attributes of the given names."""
     code = find_code(system)
     of_texts = (TITLE.match(str(system.get(name, ""))) for name in TEXTS)
     titles = [*(match[1] for match in of_texts if match), *(system.get(n) for n in TITLES[:2])]
@@ -547,7 +550,7 @@ def describe_system(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -
 
 
 def _describe(system: System, other: System, names: Sequence[str]) -> str:
-    """Return what a system is called, and where that is the same, what differs."""
+    """Return the name of a reference system, or what differs if both have the same name."""
     shown = describe_system(system, names)
     if shown != describe_system(other, names):
         return shown
@@ -561,7 +564,7 @@ def _shorten(value: Any) -> str:
 
 
 def _is_alike(one: Any, other: Any) -> bool:
-    """Say whether two values of an attribute agree, or one is not given.
+    """Return whether two values of an attribute agree, or one of them is missing.
 
     >>> _is_alike("0,0,0", [0, 0, 1e-12]), _is_alike(["30", "60"], ["30", "61"])
     (True, False)
@@ -590,7 +593,7 @@ def _join_items(value: Any) -> str:
 
 
 def _list_numbers(value: Any) -> list[float] | None:
-    """Return the numbers of an attribute, which may be written as text; None if it has others."""
+    """Return the numbers in an attribute, which may be text, or None if it has anything else."""
     is_text = isinstance(value, str)
     items = re.sub(r"[\[\],]", " ", value).split() if is_text else _list_items(value)
     try:
@@ -600,7 +603,7 @@ def _list_numbers(value: Any) -> list[float] | None:
 
 
 def list_system_names(dataset: xr.Dataset) -> Iterator[tuple[Hashable, str]]:
-    """Yield the grid mappings of a dataset, and what their systems are called."""
+    """Yield the grid mappings of a dataset, each with the name of its reference system."""
     mappings = {
         name
         for v in dataset.variables.values()

@@ -1,4 +1,4 @@
-"""From groups to datasets and trees, lazy or virtual.
+"""Conversion of groups to xarray datasets and trees, lazy or virtual.
 
 xarray decodes: dtype, attributes and encoding of every variable are those that xarray gives the
 stored variable. Variables that stay virtual get the same decoding as the last step of their
@@ -56,15 +56,15 @@ from virtualds.formats.undecodable import (
 from virtualds.options import get_options
 
 DECODING_PLANS: RecordCache[DecodingPlan] = RecordCache(64)
-"""Plans of decoded groups, for later groups of the same structure."""
+"""Plans of decoded groups, reused for later groups of the same structure."""
 
 
 DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
-"""The decoders that ``decode_cf`` switches."""
+"""The decoders that ``decode_cf`` turns on and off."""
 
 
 CHANGEABLE = (np.ndarray, list, dict, set)
-"""Types of attributes that can be changed in place."""
+"""Types of mutable attributes."""
 
 
 # ---------------------------------------------------------------------- group -> dataset
@@ -94,19 +94,19 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
             if variable.dims == (name,):
                 count = partial(count_bytes_in_files, array)
                 check_backed(array.nbytes, count, f"variable {name!r}")
-            # else xarray decodes the whole selection in one thread, step by step
+            # otherwise xarray decodes the whole selection in one thread, step by step
             with suppress(UnsupportedError):
                 decoded[name] = _to_virtual_array(str(name), stored, array, variable)
     for name, data in decoded.items():
         variables[name] = variables[name].copy(data=to_lazy(data, str(name), is_decoded=True))
     prefer_far_blocks(variables, decoded)
     _check_no_scalar_of_a_dimension(variables)
-    # indexes would read values
+    # creating indexes would read values
     return _assemble_dataset(variables, {}, attributes, coordinates, group)
 
 
 def _check_few_deferred(stored: ManifestVariable, name: str) -> None:
-    """Refuse to load more values than opening may that lie in no chunk, as strings do."""
+    """Raise an error if too many values would be loaded that are not in chunks, as of strings."""
     data = stored.data
     if not isinstance(data, ManifestArray | np.ndarray):
         check_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
@@ -121,8 +121,8 @@ def to_virtual_dataset(
 ) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
 
-    ``plan`` says how the group decodes, if that is known. ``dates`` are parts of variables by which
-    xarray is to see how their dates decode, where their first or last value cannot be read.
+    ``plan`` is how the group decodes, if that is already known. ``dates`` are parts of variables
+    from which xarray infers how dates decode, if their first or last value cannot be read.
     """
     if dates:
         return _decode_dataset(group, opening, dates)[1]
@@ -133,7 +133,7 @@ def to_virtual_dataset(
             attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
             return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
         except (MisfitError, *DECODING_ERRORS):
-            # xarray raises an error that explains wrong values
+            # let xarray decode it, whose error explains what is wrong with the values
             pass
     outline, dataset = _decode_dataset(group, opening)
     if key is not None:
@@ -142,7 +142,7 @@ def to_virtual_dataset(
 
 
 def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPlan | None:
-    """Return how a group decodes, if a dataset has been made of one like it."""
+    """Return the plan by which a group decodes, or None if none like it has been decoded yet."""
     return _get_plan(_make_key(group, opening), group)
 
 
@@ -163,7 +163,7 @@ def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
 def _decode_dataset(
     group: ManifestGroup, opening: OpenOptions, dates: Mapping[str, ManifestArray] | None = None
 ) -> tuple[DecodingPlan, xr.Dataset]:
-    """Return a group as a dataset, all of it decoded by xarray, and how that was done."""
+    """Return how a group decodes, and its dataset, all of it decoded by xarray."""
     loadable, decode_cf = opening.loadable_variables, opening.decode_cf
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _name_arrays(group)
@@ -192,7 +192,7 @@ def _decode_dataset(
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
                     array = _to_virtual_array(str(name), stored, stored.data, variable)
-                    # with fastpath, xarray need not import dask.array to ask whether this is one
+                    # with fastpath, xarray does not import dask.array to check whether this is one
                     shown = (variable.dims, array, variable.attrs, variable.encoding)
                     variables[name] = xr.Variable(*shown, fastpath=True)
                 elif isinstance(stored.data, np.ndarray):
@@ -223,13 +223,13 @@ def _assemble_dataset(
     coordinates: Collection[Hashable],
     group: ManifestGroup,
 ) -> xr.Dataset:
-    """Assemble a dataset from variables that fit together, and their indexes.
+    """Assemble a dataset from variables that are known to fit together, and their indexes.
 
-    `xarray.Dataset` would align them again, which costs more than everything before.
+    `xarray.Dataset` would align them again, which costs more than all the rest of opening.
     """
     coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
     ordered = {n: v for n, v in variables.items() if n not in coords} | coords
-    # xarray makes a coordinate of every variable that has the name of a dimension
+    # xarray makes a coordinate of every variable named like a dimension
     named = {*coordinates}.union(*(v.dims for v in variables.values()))
     data = [name for name in variables if name not in named]
     for variable in variables.values():
@@ -241,12 +241,12 @@ def _assemble_dataset(
 
 
 def _unshare(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return attributes that may be changed in place: alike files share those of their groups."""
+    """Return attributes that may be modified in place: groups of equal structure share theirs."""
     return {n: deepcopy(v) if isinstance(v, CHANGEABLE) else v for n, v in attributes.items()}
 
 
 def _name_arrays(group: ManifestGroup) -> ManifestGroup:
-    """Name every array, for errors."""
+    """Return a group in which every array is named in errors."""
     variables = {
         name: replace(v, data=replace(v.data, name=name))
         if isinstance(v.data, ManifestArray)
@@ -273,11 +273,11 @@ def _decode_by_xarray(
     if NO_NAME in variables:
         variables[None] = variables.pop(NO_NAME)
     order = list(variables)
-    # the decoded dtype of unreadable values is unknown
+    # the decoded dtype of unreadable values cannot be known
     refused = {name: variables[name] for name in order if name in group.problems}
     muted = {n: v.copy(deep=False) for n, v in refused.items()}
     for variable in muted.values():
-        # nor do attributes count that may be the problem, which texts are not
+        # attributes that are not text may be the problem, and are left out
         texts = {name: value for name, value in variable.attrs.items() if isinstance(value, str)}
         variable.attrs = texts
     gone = {n: xr.Variable(v.dims, v.data, v.attributes) for n, v in group.left_out.items()}
@@ -291,7 +291,7 @@ def _decode_by_xarray(
     for name, variable in decoded.items():
         stored = group.variables[NO_NAME if name is None else name]
         if stored.data.dtype.kind in "mM":
-            # bounds that are dates already do not need the units of their coordinate
+            # bounds that are already dates do not need the units of their coordinate
             for key in {"units", "calendar"} - stored.attributes.keys():
                 variable.attrs.pop(key, None)
         if stored.data.dtype == CHARACTER and decoders.get("concat_characters") is False:
@@ -300,7 +300,7 @@ def _decode_by_xarray(
 
 
 def _check_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> None:
-    """Refuse a scalar with the name of a dimension, which no xarray dataset can hold."""
+    """Raise an error for a scalar named like a dimension, which xarray cannot represent."""
     dims = {dim for variable in variables.values() for dim in variable.dims}
     if wrong := [name for name, found in variables.items() if name in dims and not found.dims]:
         raise FormatError(
@@ -312,7 +312,7 @@ def _check_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> Non
 def _to_virtual_array(
     name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> ManifestArray:
-    """Return a virtual array that decodes as xarray has decoded it, chunk by chunk."""
+    """Return a virtual array that decodes chunk by chunk as xarray decoded the variable."""
     if decodes_as_a_whole(stored, decoded):
         raise UnsupportedError(
             f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
@@ -321,7 +321,7 @@ def _to_virtual_array(
         )
     dtype = decoded.dtype
     if any(p.packing is not None for p in array.pipelines) and dtype == array.dtype:
-        # each pipeline unpacks its file, because each file has its own packing
+        # each pipeline unpacks its own file, since the packing differs between files
         return array
     packing = _find_packing(stored, array.dtype, decoded)
     if packing is not None and packing.is_identity and dtype == array.dtype:
@@ -332,14 +332,14 @@ def _to_virtual_array(
 def _find_packing(
     stored: ManifestVariable, dtype: np.dtype[Any], decoded: xr.Variable
 ) -> Decoding | None:
-    """Return the decoding that xarray applied, from the attributes that it consumed."""
+    """Return the decoding that xarray applied, inferred from the attributes that it consumed."""
     used = {
         name: value
         for name, value in stored.attributes.items()
         if name in TIME_ATTRIBUTES and not (name in PACKING_ATTRIBUTES and name in decoded.attrs)
     }
     if decoded.dtype.kind in "Mm" and dtype.kind not in "Mm":
-        # bounds have the units of their coordinate
+        # bounds use the units of their coordinate
         used |= {n: decoded.encoding[n] for n in ("units", "calendar") if n in decoded.encoding}
         return TimePacking.from_attributes(used, decoded.dtype)
     packed = {name: used[name] for name in PACKING_ATTRIBUTES if name in used}
@@ -356,7 +356,7 @@ def _find_packing(
 
 
 MakeDataset = Callable[[ManifestGroup], xr.Dataset]
-"""A function that returns a group as a dataset, without the groups below."""
+"""A function that converts a group to a dataset, without the groups below."""
 
 
 def to_lazy_datasets(
@@ -364,8 +364,8 @@ def to_lazy_datasets(
 ) -> dict[str, xr.Dataset]:
     """Return a group and all groups below it as lazy datasets, by path.
 
-    The group itself has the path ``""``. ``decoders`` are those of `to_lazy_dataset`; ``on_error``
-    says what to do with variables that cannot be decoded.
+    The group itself has the path ``""``. ``decoders`` are those of `to_lazy_dataset`, and
+    ``on_error`` is what to do with variables that cannot be decoded.
     """
     return dict(_make_datasets(group, lambda part: to_lazy_dataset(part, **decoders), on_error))
 
@@ -373,8 +373,8 @@ def to_lazy_datasets(
 def to_virtual_tree(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) -> xr.DataTree:
     """Return a group and all below it as a tree of datasets of virtual arrays.
 
-    Parameters and errors are those of `to_virtual_dataset`; of variables that cannot be decoded
-    ``opening.on_error`` decides.
+    Parameters and errors are those of `to_virtual_dataset`; ``opening.on_error`` is what to do with
+    variables that cannot be decoded.
     """
 
     def make(part: ManifestGroup) -> xr.Dataset:
@@ -392,7 +392,7 @@ def _make_datasets(
 
 
 def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
-    """Make a tree of datasets by path; the root has the path ``""``."""
+    """Create a tree from datasets by path; the root has the path ``""``."""
     for path, dataset in datasets.items():
         if odd := [name for name in dataset.variables if "/" in str(name)]:
             raise UnsupportedError(

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer, BufferPrototype
 
 LISTED = 4096
-"""Keys that are listed at a time."""
+"""The number of keys that one step in a thread lists."""
 READ_ONLY = "does not support writing; write references with ds.virtual.to_manifest"
 REFUSAL_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
-"""Errors of zarr-python and its codecs for unknown metadata."""
+"""Errors that zarr-python and its codecs raise for metadata that they do not support."""
 
 
 class Origin(NamedTuple):
-    """What was opened; stores of one origin are equal."""
+    """What a store shows; stores of the same origin are equal."""
 
     url: str
     options: StorageOptions | None = None
@@ -71,7 +71,7 @@ class VirtualStore(Store):
         return ("virtualds", *normalize_token((self._origin, *self._view.token)))
 
     def with_read_only(self, read_only: bool = False) -> VirtualStore:
-        """Return a new store with the same content; none can be written to."""
+        """Return a new store with the same content, which is read-only in any case."""
         if not read_only:
             raise UnsupportedError(f"{self}: this store {READ_ONLY}")
         return VirtualStore(self._view, self._origin)
@@ -88,8 +88,8 @@ class VirtualStore(Store):
     ) -> Buffer | None:
         """Return the bytes of a key, or a range of them; None if there is no such key.
 
-        A chunk that cannot be read is a `ReadError`, the metadata of an array that Zarr cannot hold
-        an `UnsupportedError`.
+        Raises `ReadError` for a chunk that cannot be read, and `UnsupportedError` for the metadata
+        of an array that Zarr cannot represent.
         """
         data = await asyncio.to_thread(self._view.get, key, _to_slice(byte_range))
         return None if data is None else prototype.buffer.from_bytes(data)
@@ -103,13 +103,13 @@ class VirtualStore(Store):
         return await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
 
     async def exists(self, key: str) -> bool:
-        """Say whether a key exists."""
+        """Return whether a key exists."""
         return await asyncio.to_thread(self._view.exists, key)
 
     async def getsize(self, key: str) -> int:
         """Return the number of bytes of a key, without fetching unchanged chunks.
 
-        If there is no such key, that is a `FileNotFoundError`.
+        Raises `FileNotFoundError` if there is no such key.
         """
         found = await asyncio.to_thread(self._view.get_size, key)
         if found is None:
@@ -120,7 +120,7 @@ class VirtualStore(Store):
 
     @property
     def supports_listing(self) -> bool:
-        """It does."""
+        """Whether keys can be listed: True."""
         return True
 
     async def list(self) -> AsyncIterator[str]:
@@ -163,10 +163,10 @@ class VirtualStore(Store):
 
 
 def find_objection(metadata: Mapping[str, Any]) -> str | None:
-    """Return why this zarr-python cannot read an array, None if it can."""
+    """Return why this zarr-python cannot read an array, or None if it can."""
     try:
         with warnings.catch_warnings():
-            # opening the array raises this error
+            # opening the array will raise the same error
             warnings.simplefilter("ignore")
             zarr.AsyncArray.from_dict(StorePath(MemoryStore()), dict(metadata))
     except REFUSAL_ERRORS as error:
@@ -175,7 +175,7 @@ def find_objection(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _to_slice(request: ByteRequest | None) -> slice:
-    """Return the range of bytes that a request asks for."""
+    """Return the slice of bytes that a request asks for."""
     if request is None:
         return slice(None)
     if isinstance(request, RangeByteRequest):

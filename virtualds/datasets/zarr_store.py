@@ -38,11 +38,11 @@ def zarr_store(
 ) -> VirtualStore:
     """Show a source file, a reference set or a dataset as a read-only store for zarr-python 3.
 
-    Every array is one of Zarr v3. Arrays that plain Zarr can describe are passed on: the metadata
-    say how to decode, the chunks are the bytes of the sources, and reading a chunk is one request.
-    All other arrays (several encodings, hidden elements, codecs or chunk grids that the installed
-    zarr-python does not know) are decoded here and served as uncompressed chunks. The store can be
-    pickled, for dask and its workers.
+    Every array is one of Zarr v3. Arrays that plain Zarr can describe are passed through: the
+    metadata describe how to decode them, the chunks are the bytes of the sources, and reading a
+    chunk is one request. All other arrays (several encodings, hidden elements, codecs or chunk
+    grids that the installed zarr-python does not know) are decoded here and served as uncompressed
+    chunks. The store can be pickled, for dask and its workers.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def zarr_store(
     group : str, optional
         Path of the group that becomes the root; groups below it become Zarr groups.
     snapshot : str, optional
-        Id of an earlier snapshot, if the set keeps snapshots; by default the newest.
+        Id of an earlier snapshot, if the format has snapshots; by default the newest.
     drop_variables : str or iterable of str, optional
         Variables to leave out.
     parser, parser_options
@@ -73,7 +73,7 @@ def zarr_store(
     ------
     UnsupportedError
         zarr-python 3 is not installed. The store also raises it for the metadata of an array that
-        Zarr cannot hold, and names the array.
+        Zarr cannot represent, and names the array.
     FileNotFoundError, AccessError, FormatError
         As `open_virtual_dataset`.
 
@@ -117,7 +117,7 @@ def _serve_dataset(
     else:
         skip = partial(xr.Dataset.drop_vars, names=opening.skip, errors="ignore")
         whole = group_from_tree(shown.map_over_datasets(skip) if opening.skip else shown)
-    # no two stores of datasets are equal
+    # stores of datasets have no url, and are never equal
     name = f"<{type(shown).__name__} {secrets.token_hex(6)}>"
     origin = adapter.Origin(name, None, opening)
     store: VirtualStore = adapter.VirtualStore(whole.group(opening.group), origin)

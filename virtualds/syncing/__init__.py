@@ -48,12 +48,12 @@ def sync(
     target_options: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> SyncReport:
-    """Make a reference set hold what its files hold now; create it if there is none.
+    """Update a reference set to the present state of its files; create it if there is none.
 
-    Only files that are new or have changed are opened. New ones are put where their coordinate
-    belongs, or at the end of a set without a coordinate that rises or falls. Changed ones replace
-    what the set has of them. All this is one change of the set, which readers see whole or not at
-    all. If nothing has changed, nothing is written.
+    Only files that are new or have changed are opened. New ones are inserted where their coordinate
+    belongs, or appended to a set without a monotonic coordinate. Changed ones replace what the set
+    has of them. All this is one commit, which readers see completely or not at all. If nothing has
+    changed, nothing is written.
 
     Parameters
     ----------
@@ -66,16 +66,16 @@ def sync(
         The dimension along which files follow each other.
     on_removed : {"error", "keep", "drop"}
         What to do about files of the set that are not listed: raise; keep their references; or
-        remove what comes from them. The default protects the set from a disk that is not mounted
-        and from an expired token.
+        remove their data. The default protects the set from a disk that is not mounted and from an
+        expired token.
     settle : float, default 60
         New and changed files that were modified less than so many seconds ago may still be written,
         and are left for the next run.
     format : str, optional
         Name of the format, if the suffix of ``target`` does not give it.
     conflict : {"retry", "raise"}
-        What to do if another writer is faster: compare with the new state of the set and go on, or
-        raise `ConflictError`.
+        What to do if another writer is faster: compare with the new state of the set and continue,
+        or raise `ConflictError`.
     allow : str, path, or iterable of them, optional
         Folders in which all files must lie, as in `open_virtual_dataset`. A remote set may refer
         to local files only if they are allowed here.
@@ -84,11 +84,12 @@ def sync(
     **how
         Arguments of `open_virtual_mfdataset`, such as ``preprocess``, ``coordinates``, ``overlap``,
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
-        ``ds.virtual.to_manifest``. With ``overlap="first"`` positions that the set has already are
-        left out of new files; with ``"last"`` they are, too, if the set has them from files whose
-        urls come later in the alphabet. ``on_unsupported="rewrite"`` is for formats that hold every
-        encoding anyway: a rewritten chunk names no file to follow. With ``on_error="skip"`` or
-        ``"collect"`` files that cannot be opened are reported; the set keeps what it has of them.
+        ``ds.virtual.to_manifest``. With ``overlap="first"``, positions that the set already has are
+        left out of new files; with ``"last"``, also if the set has them from files whose urls sort
+        after the new ones. ``on_unsupported="rewrite"`` only works for formats that can store every
+        encoding: rewritten chunks refer to no file whose changes could be followed. With
+        ``on_error="skip"`` or ``"collect"`` files that cannot be opened are reported; the set keeps
+        what it has of them.
 
     Returns
     -------
@@ -99,7 +100,7 @@ def sync(
     FileNotFoundError
         No file is listed; or files of the set are not listed, and ``on_removed`` is ``"error"``.
     FileExistsError
-        Something that is no set lies at ``target``.
+        ``target`` exists, and is not a reference set.
     OSError
         A folder cannot be listed.
     CombineError
@@ -107,16 +108,16 @@ def sync(
     ConflictError
         Another writer was faster; the set is as that writer left it.
     UnsupportedError
-        The format or the store cannot hold the files, or cannot be changed in this way; or
+        The format cannot store the files, or the format or store cannot be changed in this way; or
         ``concat_dim`` is several dimensions.
     TypeError, ValueError
-        There is no such argument, or not with this value.
+        There is no such argument, or it cannot have this value.
 
     Notes
     -----
     A file has changed if its size, or its modification time (local files) or etag (remote files),
-    is not that which the set notes. Sets of other tools note none of these, so of their files only
-    new and removed ones are found.
+    differs from what the set recorded. Sets of other tools record none of these, so only new and
+    removed files are detected in them.
 
     Examples
     --------
@@ -137,13 +138,13 @@ def sync(
     writing = WriteOptions(
         format, append_dim=concat_dim, conflict=conflict, allow=allow, choices=choices
     )
-    # a local set has no options of its own, so those of the files serve to compare with them
+    # a local set has no options of its own, so those of the files are used for comparing with them
     near = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
     access = target_options or (storage_options if near else None)
     with name_both_options(target):
         destination = Destination.of(Location.of(target, access), writing, sync)
         if destination.rewrite.is_needed:
-            # a set does not note which files copies were made of
+            # a set does not record from which files copies were made
             raise UnsupportedError(
                 f"{destination.location.target}: sync follows the files that a set refers to, and "
                 f"rewritten chunks refer to none; keep a zarr-v3 set up to date, which holds every "
@@ -170,15 +171,16 @@ def sync(
                 snapshot=destination.options.of_format.get("branch"),
             )
             before: ManifestGroup | None = None
-            # there need not be a set
+            # the set need not exist
             with suppress(FileNotFoundError):
                 before = open_group(destination.location, how_to_read)
             if before is not None:
                 check_dimension(before, update.known, concat_dim)
             known = update.known.tabulate(before)
-            # after the set was read: what others add to it meanwhile is not taken for removed
+            # listed after reading the set, so that what others add meanwhile is not considered
+            # removed
             listed = list_files(paths, update.options, known)
-            # these may take values from names, so that two names of one file are two parts
+            # these may derive values from names, so that two names of one file are different data
             named = any(opening.get(name) for name in ("preprocess", "coordinates"))
             changes = Changes.between(known, listed, settle, time.time(), every_name=named)
             if tells(INFO):
@@ -192,7 +194,7 @@ def sync(
 
 
 def _check_one_dimension(concat_dim: Any) -> None:
-    """Refuse grids of files: where a set lacks a cell, nothing says yet what to do."""
+    """Raise an error for grids of files: it is undecided what to do where a set lacks a cell."""
     if isinstance(concat_dim, str):
         return
     if isinstance(concat_dim, Iterable) and all(isinstance(dim, str) for dim in concat_dim):
@@ -221,20 +223,20 @@ def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFou
 
 
 OF_FILES = frozenset(list_arguments(open_virtual_mfdataset)) - {"target_options", "snapshot"}
-"""Arguments that say how files are opened and combined; ``cache`` xarray has itself."""
+"""Arguments of opening and combining files, except for ``cache``, which xarray has itself."""
 
 
 def read_archive(files: Any, given: Mapping[str, Any]) -> ManifestGroup:
-    """Return the group of many files, as a set of them would hold it."""
+    """Return the group of many files as a set of them would be read."""
     options = _list_options(given) | {"snapshot": given["snapshot"]}
     return as_read(group_from_dataset(open_virtual_mfdataset(_list_files(files), **options)))
 
 
 def update_references(files: Any, given: Mapping[str, Any]) -> None:
-    """Make the set ``references`` hold what the files hold now; never drop anything.
+    """Update the set ``references`` to the present state of the files, without removing any.
 
-    Without ``concat_dim`` this is a `TypeError`. If there is no set yet, since all files may still
-    be written, it is a `FileNotFoundError`.
+    Raises `TypeError` without ``concat_dim``, and `FileNotFoundError` if no set was created because
+    all files may still be written.
     """
     options = {name: value for name, value in _list_options(given).items() if name != "concat_dim"}
     if given["concat_dim"] is None:
@@ -264,7 +266,7 @@ def _list_files(files: Any) -> Any:
 
 
 def _list_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `open_virtual_mfdataset`."""
+    """Return the arguments for `open_virtual_mfdataset`."""
     found = {name: value for name, value in given.items() if name in OF_FILES}
     if found["combine"] is None:
         found["combine"] = "by_coords" if found["concat_dim"] is None else "nested"

@@ -1,6 +1,6 @@
-"""The files of a set and those that are there now, as columns, and how they differ.
+"""The files of a set and those that exist now, as tables, and the differences between them.
 
-Opening the files that a set lacks, as one dataset.
+Also opens the files that a set lacks, as one dataset.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 class FileOpener:
-    """Opens files as one dataset, the same files once, as `open_virtual_mfdataset` does."""
+    """Opens files as one dataset, like `open_virtual_mfdataset`, and never the same files twice."""
 
     def __init__(self, dim: str, options: Mapping[str, Any]) -> None:
         self._loadable = options.get("loadable_variables")
-        # the new files need not have what the set has
+        # a variable that only the set has may be named as well
         optional = {"loadable_variables": make_optional(self._loadable)}
         self._options = {"combine": "nested", **options, **optional, "concat_dim": dim}
         building = BuildOptions(on_error=options.get("on_error", "raise"))
@@ -57,13 +57,13 @@ class FileOpener:
         self.damaged: tuple[LeftOut, ...] = ()
 
     def open(self, urls: Urls) -> xr.Dataset | None:
-        """Return the dataset of some files, None if none of them can be opened."""
+        """Return the dataset of some files, or None if none of them can be opened."""
         if urls and urls not in self._opened:
             self._opened[urls] = self._open(urls)
         return self._opened.get(urls)
 
     def check_loaded(self, group: ManifestGroup) -> ManifestGroup:
-        """Refuse names in ``loadable_variables`` that neither the set nor a file has."""
+        """Raise an error for names in ``loadable_variables`` that neither set nor file has."""
         if not self.failed and self._options.get("preprocess") is None:
             dropped = names_of("drop_variables", self._options.get("drop_variables"))
             check_variables(self._loadable, group.variables, dropped, "the set or its files")
@@ -91,7 +91,7 @@ class FileOpener:
         self._examples[given] = tuple(schema.first for schema in reports[-1].schemas)
         self.failed |= {lost.url: lost for lost in reports[-1].left_out}
         self.damaged += reports[-1].damaged
-        # the set would know other files that these refer to, and not the files themselves
+        # the set would refer to their sources, and would not record these files themselves
         if found is not None and (others := sorted(urls_of(found) - set(urls))):
             raise UnsupportedError(
                 f"{without_secrets(urls[0])} and the files after it refer to data in other files, "
@@ -101,7 +101,7 @@ class FileOpener:
         return found
 
     def _is_nameable(self, url: str) -> bool:
-        """Say whether a set may name a file; if not, it is left out, or stops the run."""
+        """Return whether a set may refer to a file; if not, leave it out or raise an error."""
         try:
             check_nameable(url)
         except UnsupportedError as error:
@@ -112,12 +112,12 @@ class FileOpener:
         return True
 
     def list_examples(self, urls: Urls) -> Urls:
-        """Return one file of each schema that the opened files have."""
+        """Return one file of each schema among the opened files."""
         found = self._examples.get(urls, urls[:1])
         return tuple(url for url in found if url in urls)
 
     def explain_dimensions(self, urls: Urls, opened: xr.Dataset) -> CombineError:
-        """Return the error of files without the dimension, with the groups that have it."""
+        """Return the error for files without the dimension, naming the groups that have it."""
         names = ("parser", "parser_options", "allow")
         how = {name: self._options[name] for name in names if name in self._options}
         first = next(url for url in urls if url not in self.failed)
@@ -143,7 +143,7 @@ class FileOpener:
 class SetFiles:
     """Finds the files that follow each other along a dimension of the set at the url ``root``.
 
-    Files in the set are its own copies, and so are rewritten chunks.
+    Files inside the set are its own copies, as are rewritten chunks.
     """
 
     def __init__(self, dim: str, root: str) -> None:
@@ -151,9 +151,9 @@ class SetFiles:
         self._last: tuple[Any, FileColumns] = None, FileColumns.of(())
 
     def tabulate(self, group: ManifestGroup | None) -> FileColumns:
-        """Return the files of a set, none without a set.
+        """Return the table of the files of a set, empty without a set.
 
-        As long as a set names the same lists of files, it is the same object.
+        As long as the lists of files in the set are the same, the same object is returned.
         """
         variables = () if group is None else group.variables.values()
         data = [v.data for v in variables if self.dim in v.dims]
@@ -169,13 +169,13 @@ class SetFiles:
         columns = []
         for part in parts:
             urls, sizes, mtimes, etags = part.read_files().take(part.chunks > 0)
-            # most files of a set have one etag, None
+            # mostly all files of a set have the same etag, None
             tidy = {etag: normalise_etag(etag) for etag in set(etags)}
             known = np.array([tidy[etag] for etag in etags], object)
             columns.append(FileColumns(urls, sizes, mtimes, known, np.full(len(urls), np.nan)))
         found = FileColumns.join(columns)
         if len(set(found.urls)) < len(found):
-            # one row for each file, that of the array which knows most of it
+            # one row per file, from the array that has the most details of it
             absent = [found.sizes == NO_NUMBER, found.mtimes == NO_NUMBER, found.etags == ""]
             order = np.argsort(np.sum(absent, axis=0), kind="stable")
             found = found.take(np.sort(order[~pd.Index(found.urls[order]).duplicated()]))
@@ -187,9 +187,9 @@ class SetFiles:
 
 
 def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
-    """Return the files of a pattern or a list that are there, with what is told of them.
+    """Return the existing files of a pattern or a list, with the details that the listing has.
 
-    A file that the set knows, and that is in a list and not there any more, is left out.
+    A file in the list that belongs to the set but no longer exists is left out.
     """
     if isinstance(paths, str) and names_files(paths):
         return _complete(list_states(paths, options), known, options)
@@ -217,7 +217,7 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
 def _fetch_states(
     urls: Sequence[str], options: StorageOptions | None
 ) -> Sequence[FileState | None]:
-    """Return the present states of files, None for those that are not there; many at a time."""
+    """Return the present states of files, None for those that do not exist; many at a time."""
 
     def fetch(url: str) -> FileState | None:
         try:
@@ -231,10 +231,10 @@ def _fetch_states(
 def _complete(
     listed: FileColumns, known: FileColumns, options: StorageOptions | None
 ) -> FileColumns:
-    """Ask for the state of files of which a listing does not tell what is needed, each once.
+    """Fetch the states of files for which a listing lacks details, each once.
 
-    Of a file that a set knows, its size and etag are compared; of any other, the time says whether
-    it may still be written. Files that are gone are left out.
+    For a file of the set, size and etag are compared; for any other, the time shows whether it may
+    still be written. Files that no longer exist are left out.
     """
     place = _find_places(known, listed)
     there = place >= 0
@@ -256,10 +256,11 @@ def _complete(
 
 @dataclass(frozen=True)
 class Changes:
-    """How the files that are there differ from those of a set: urls, and how many are unchanged.
+    """The differences between the existing files and those of a set.
 
-    ``removed`` are those that the set has, and that are not listed; ``waiting`` may still be
-    written; ``repeated`` are other names of listed files, by links, which no other field has.
+    All are urls, but ``unchanged`` is a number. ``removed`` are files of the set that are not
+    listed; ``waiting`` may still be written; ``repeated`` are other names of listed files, by
+    links, which are in no other field.
     """
 
     new: tuple[str, ...] = ()
@@ -287,8 +288,8 @@ class Changes:
         """Compare the files of a set with the listed ones.
 
         A file that was modified less than ``settle`` seconds before or after ``now`` waits; the
-        clock of a server may be ahead. Second names of files are left out, unless ``every_name``
-        counts.
+        clock of a server may be ahead. Second names of files are left out, except with
+        ``every_name``.
         """
         place = _find_places(known, listed)
         there = place >= 0
@@ -310,15 +311,15 @@ class Changes:
         )
 
     def still_needed(self, before: FileColumns, now: FileColumns) -> Changes:
-        """Return what is left to do after another writer has changed the set.
+        """Return the changes that are still needed after another writer has changed the set.
 
-        What the other writer added, replaced or dropped stays as it is: its listing may be newer
+        What the other writer added, replaced or removed is left alone: its listing may be newer
         than ours.
         """
         rows, old = (pd.Index(files.urls, dtype=object) for files in (now, before))
 
         def keep_untouched(urls: Sequence[str]) -> tuple[str, ...]:
-            """Return those that the set has, and knows as it did before."""
+            """Return the files that are in the set, with the same state as before."""
             there = [url for url in urls if url in here]
             moved = _differ(now.take(rows.get_indexer(there)), before.take(old.get_indexer(there)))
             return tuple(url for url, is_moved in zip(there, moved, strict=True) if not is_moved)
@@ -337,12 +338,12 @@ class Changes:
 
 
 def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
-    """Say for each new file whether it is, by a link, another listed one.
+    """Return the mask of new files that are links to other listed ones, or linked by these.
 
-    Of several new names, the first counts that a set may hold and that is no symbolic link.
+    Of several new names, the first that a set may refer to and that is not a symbolic link is used.
     """
     found = np.zeros(len(listed), bool)
-    # only names of one size and one time are looked at
+    # only files of the same size and time can be the same file
     times, sizes = listed.mtimes, listed.sizes
     alike = (times != NO_NUMBER) & np.isin(times, times[fresh]) & np.isin(sizes, sizes[fresh])
     rows = np.flatnonzero(alike)
@@ -365,14 +366,14 @@ def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
 
 
 def _find_places(known: FileColumns, listed: FileColumns) -> npt.NDArray[np.intp]:
-    """Return the row of every listed file among the known ones, -1 for a new file."""
-    # names need not be UTF-8, as texts of Arrow must be
+    """Return the row of every listed file in the table of the set, -1 for new files."""
+    # names may not be UTF-8, as Arrow strings must be
     names = (pd.Index(files.urls, dtype=object) for files in (known, listed))
     return np.asarray(next(names).get_indexer(next(names)))
 
 
 def _differ(some: FileColumns, others: FileColumns) -> Mask:
-    """Say for each pair of states whether what both know differs."""
+    """Return the mask of pairs of states in which a detail differs that both have."""
     found = np.zeros(len(some), bool)
     for a, b in ((some.sizes, others.sizes), (some.mtimes, others.mtimes)):
         found |= (a != b) & (a != NO_NUMBER) & (b != NO_NUMBER)

@@ -1,6 +1,6 @@
-"""Making a set hold what its files hold now, and the report of what that has done, file by file.
+"""Updating a set to the present state of its files, in one change, and reporting on every file.
 
-It is one change of the set, also while others change it.
+The update is one commit, even while others change the set.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MEANINGS = {
     "kept": "no longer there, and kept",
     "repeated": "a second name of another file, and left out",
 }
-"""What happened to files, by the name of the attribute that lists them one by one."""
+"""Descriptions of what happened to files, by the attribute that lists the files."""
 
 
 @public
@@ -61,7 +61,7 @@ class SyncReport:
     target : str
         The set.
     added, replaced, dropped : tuple of str
-        Urls of files that came into the set, were opened again, or left the set.
+        Urls of files that were added to the set, were opened again, or were removed from it.
     kept : tuple of str
         Urls of files of the set that are not listed, and whose references the set keeps.
     waiting : tuple of str
@@ -74,11 +74,11 @@ class SyncReport:
     damaged : tuple of LeftOut
         Damaged parts, such as messages, that were left out of added or replaced files.
     unchanged : int
-        Number of files that the set has as they are.
+        Number of files that have not changed.
     settle : float
         Seconds for which a file must not have changed, or it waits.
     exists : bool
-        Whether there is a set now; there is none if no file could be taken into a new one.
+        Whether the set exists now; it does not if no file could be added to a new one.
     seconds : float
         Time of the whole run.
 
@@ -145,18 +145,18 @@ REMEDIES = {
     f"drop_variables= or preprocess=; or {ANEW}",
     "if_extra": "drop_variables= leaves it out",
 }
-"""What to do about new files that do not fit: only what `sync` takes."""
+"""Remedies for new files that do not fit: only arguments that `sync` has."""
 ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr), or "
-"""What to do about files that only this format can hold."""
+"""The remedy for files that only this format can store."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """How a set is brought up to date.
+    """How a set is updated.
 
-    ``drops`` says whether files that are no longer there leave the set; ``sorts``, whether new ones
-    are put where their coordinate belongs, if the set has one that rises or falls; and ``overlap``,
-    what to do about positions that the set has already.
+    With ``drops``, files that no longer exist are removed from the set. With ``sorts``, new ones
+    are inserted where their coordinate belongs, if it is monotonic. ``overlap`` is what to do about
+    positions that the set already has.
     """
 
     dim: str
@@ -172,9 +172,9 @@ class Update:
     ) -> SyncReport:
         """Make the changes, and return the report.
 
-        ``before`` are the files that the set had when they were compared, None if there was no set.
+        ``before`` are the files that the set had when the changes were found, None without a set.
         """
-        # files are opened before the set is locked or read again, so that writers seldom meet
+        # open files before the set is locked or read again, so that writers seldom conflict
         opened = [self.opener.open(urls) for urls in (changes.new, changes.changed)]
         drops = changes.removed if self.drops else ()
         done, added = changes, Urls()
@@ -195,7 +195,7 @@ class Update:
 
         is_needed = any(one is not None for one in opened) or bool(drops)
         if is_needed:
-            # a set that was removed meanwhile would come back with the new files alone
+            # otherwise a set that was removed meanwhile would be created with only the new files
             others = "leave the files that differ out of the pattern"
             if before is None:
                 others += ", or these variables out (drop_variables=)"
@@ -220,7 +220,7 @@ class Update:
         )
 
     def _apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, Urls]:
-        """Drop, replace and add files; return the group, and the files that came into it."""
+        """Remove, replace and add files; return the group, and the files that were added."""
         removed = changes.removed if self.drops else ()
         added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
         if removed and len(removed) == len(self.known.tabulate(group)):
@@ -235,7 +235,7 @@ class Update:
             self._check_order(group, after, changes.changed)
         grown = after if added is None else self._add(after, added, changes.new)
         if grown is begun:
-            # data that the set has, without references to the file, are opened in every run
+            # data that the set has without references to their file are opened in every run
             return group, ()
         if added is None or grown is after:
             return grown, ()
@@ -254,7 +254,7 @@ class Update:
         return group_from_dataset(added), self._list_added(changes, added, nothing)
 
     def _list_added(self, changes: Changes, added: xr.Dataset, shared: Mask) -> Urls:
-        """Return the new files that came into the set; others may have all that is in a file."""
+        """Return the new files that were added; the set may already have all data of the others."""
         opened = tuple(url for url in changes.new if url not in self.opener.failed)
         if self.overlap not in CROPPING_OVERLAPS or not self._find_traced(added).all():
             return opened
@@ -262,18 +262,18 @@ class Update:
         return tuple(url for url in opened if url in used)
 
     def _find_traced(self, new: xr.Dataset) -> Mask:
-        """Say for every position whether a chunk in a file tells that the set has it."""
+        """Return the mask of positions with a chunk in a file, to which the set can refer."""
         return find_positions(new, self.dim, urls_of(new))
 
     def _find_shared(self, group: ManifestGroup, new: xr.Dataset) -> Mask:
-        """Say for every position of new files whether the set has a value of its coordinate."""
+        """Return the mask of positions whose coordinate value is already in the set."""
         there, index = _index_of(group, self.dim), new.indexes.get(self.dim)
         if there is None or index is None:
             return np.zeros(new.sizes[self.dim], bool)
         return np.asarray(index.isin(there) & index.notna())
 
     def _find_used(self, new: xr.Dataset, where: Mask) -> set[str]:
-        """Return the files of which there are chunks at some positions."""
+        """Return the files with chunks at some positions."""
         urls = urls_of(new)
         runs = find_runs(np.flatnonzero(where))
         parts = (cut_along(new, self.dim, run) for run in runs)
@@ -297,7 +297,7 @@ class Update:
     def _name_misfit(
         self, group: ManifestGroup, urls: Urls, on_duplicate: str = "skip"
     ) -> Iterator[None]:
-        """Name the first file that does not fit the set: one of each schema is looked at."""
+        """Name the first file that does not fit the set in errors, trying one of each schema."""
         try:
             yield
         except CombineError as error:
@@ -317,7 +317,7 @@ class Update:
         return False
 
     def _check_traces(self, group: ManifestGroup, new: xr.Dataset) -> None:
-        """Refuse files without a coordinate if the set may have them already, as copies."""
+        """Raise an error for files without a coordinate if the set may have copies of them."""
         if self.dim in new.indexes:
             return
         copies = find_copies(to_virtual_dataset(group), self.dim)
@@ -331,16 +331,16 @@ class Update:
             )
 
     def _check_shadowed(self, group: ManifestGroup, new: xr.Dataset) -> None:
-        """Refuse new files that would take positions from earlier files of the set.
+        """Raise an error for new files that would replace all positions of earlier files.
 
-        A file of which later ones have all positions leaves no trace in the set. It is opened in
-        every run, and the set stays as it is.
+        If later files have all positions of a file, the set does not refer to it. It is opened in
+        every run, and the set stays unchanged.
         """
         shared = self._find_shared(group, new)
         if not shared.any():
             return
         present = to_virtual_dataset(group)
-        # without what the set holds itself
+        # except for what the set stores itself
         there, known = present.indexes[self.dim], self.known.tabulate(group).urls
         for url in sorted(self._find_used(new, shared)):
             common = new.indexes[self.dim][shared & find_positions(new, self.dim, {url})]
@@ -356,10 +356,10 @@ class Update:
                 )
 
     def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
-        """Return the parts to append, and what to do about positions that the set has.
+        """Return the parts to append, each with what to do about positions already in the set.
 
-        Data of which no chunk lies in a file leave no trace of the file in the set. It is opened in
-        every run, and its coordinate tells whether the set has it.
+        For data without a chunk in a file, the set does not refer to the file. It is opened in
+        every run, and its coordinate shows whether the set has it.
         """
         traced = self._find_traced(new)
         how = {True: "skip" if self.overlap in CROPPING_OVERLAPS else "raise", False: "skip"}
@@ -379,7 +379,7 @@ class Update:
         ]
 
     def _check_order(self, before: ManifestGroup, after: ManifestGroup, changed: Urls) -> None:
-        """Refuse changed files that no longer follow each other as the set does."""
+        """Raise an error for changed files that no longer follow each other as in the set."""
         old, new = _index_of(before, self.dim), _index_of(after, self.dim)
         if not self.sorts or old is None or new is None or not old.is_unique:
             return
@@ -387,7 +387,7 @@ class Update:
         kept = any(getattr(old, way) and getattr(new, way) for way in ways)
         if new.is_unique and (kept or not _is_ordered(old)):
             return
-        # the values along the dimension that come from each file
+        # the coordinate values that come from each file
         values = list[dict[str, Any]]()
         for group, index in ((before, old), (after, new)):
             dataset = to_virtual_dataset(group)
@@ -417,7 +417,7 @@ class Update:
     # ------------------------------------------------------------------ without the dimension
 
     def _lend_options(self, group: ManifestGroup) -> ManifestGroup:
-        """Let variables be read that new files are compared with; a set hands on no credentials."""
+        """Add access options to the files of a group, so that new files can be compared with it."""
         if self.options is None:
             return group
 
@@ -433,9 +433,9 @@ class Update:
         return replace(group, variables={**group.variables, **lent})
 
     def _mend_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
-        """Take variables without the dimension from a file that is as the set knows it.
+        """Take variables without the dimension from a file that has not changed.
 
-        New files are compared with them, and the file that they came from may be gone.
+        New files are compared with them, and the file from which they came may no longer exist.
         """
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = {*changes.removed, *changes.changed, *changes.waiting} - replaced
@@ -472,7 +472,7 @@ def _is_ordered(index: Any) -> bool:
 
 
 def _index_of(group: ManifestGroup, dim: str) -> Any:
-    """Return the index along a dimension of a set, None if it has none."""
+    """Return the index along a dimension of a set, or None if it has none."""
     if dim not in group.variables:
         return None
     alone = replace(group, variables={dim: group.variables[dim]}, groups={}, attributes={})
@@ -480,9 +480,9 @@ def _index_of(group: ManifestGroup, dim: str) -> Any:
 
 
 def check_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> None:
-    """Refuse a dimension along which the files of a set do not follow each other.
+    """Raise an error for a dimension along which the files of a set do not follow each other.
 
-    Of a sound set, two references tell it.
+    For most sets, two references are enough to check.
     """
     dims = sorted({dim for v in group.variables.values() for dim in v.dims})
     if concat_dim not in dims:
@@ -504,7 +504,7 @@ def check_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> N
 
 
 def _has_two_ends(variable: ManifestVariable, dim: str) -> bool:
-    """Say whether the first and last chunk along a dimension lie in two files."""
+    """Return whether the first and last chunk along a dimension are in different files."""
     data = variable.data
     if not isinstance(data, ManifestArray) or 0 in data.shape:
         return False

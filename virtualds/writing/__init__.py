@@ -1,1 +1,1 @@
-"""Sets are made, grown, edited and copied: groups and datasets become references on disk."""
+"""Writing reference sets: creating, appending to, editing, rewriting and copying them."""

@@ -1,7 +1,8 @@
-"""Adds sources to the group of a set, replaces sources in it, and drops sources from it.
+"""Appending sources to a group of a set, replacing sources in it, and dropping sources from it.
 
 Each of these is a concatenation of virtual datasets: lazy slices of the set, with new data between
-them. This module writes nothing; a format compares the result with the set, and writes.
+them. This module writes nothing; a format compares the result with the set, and writes the
+difference.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ from virtualds.options import get_options
 
 @dataclass(frozen=True)
 class Appending:
-    """How a dataset is added to a group of a set along a dimension.
+    """How a dataset is appended to a group of a set along a dimension.
 
-    ``position``, ``on_duplicate``, ``new_variables`` and ``missing_variables`` are those of
-    ``ds.virtual.to_manifest``. ``root`` is the url of the set, which holds values that were in
-    memory when it was written. The others are what errors tell the user to do: about positions that
-    the set has already, about a dataset that does not fit, and about a variable that the set lacks.
+    ``position``, ``on_duplicate``, ``new_variables`` and ``missing_variables`` are as in
+    ``ds.virtual.to_manifest``. ``root`` is the url of the set, in which values are stored that were
+    in memory when it was written. The other fields are remedies for errors: about positions that
+    the set already has, a dataset that does not fit, and a variable that the set lacks.
     """
 
     dim: str
@@ -86,9 +87,10 @@ class Appending:
         check_choice("on_duplicate", self.on_duplicate, ("raise", "skip"))
 
     def complete(self, present: xr.Dataset, new: xr.Dataset) -> tuple[xr.Dataset, xr.Dataset]:
-        """Return the set and the new dataset with the variables that they get.
+        """Return the set and the new dataset, both completed with the variables that they lack.
 
-        What is refused stays as it is, so that the comparison of both names it.
+        Variables that may not be added remain missing, so that the later comparison of both names
+        them.
         """
         extra = [name for name in new.variables if name not in present.variables]
         if self.new_variables == "drop":
@@ -108,7 +110,7 @@ class Appending:
 def _add_variables(
     dataset: xr.Dataset, model: xr.Dataset, names: list[Hashable], dim: str
 ) -> xr.Dataset:
-    """Return a dataset with variables of another, missing along the dimension."""
+    """Add variables of another dataset to a dataset, missing along the dimension."""
     for name in names:
         variable = model.variables[name]
         if dim in variable.dims:
@@ -125,7 +127,7 @@ def _add_variables(
 
 
 def _make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) -> xr.Variable:
-    """Return a variable like another without any value, of another length."""
+    """Return a variable like another one, of another length and without any values."""
     dtype = variable.dtype
     if not has_missing_value(dtype) or variable.dims == (name,):
         raise CombineError(
@@ -137,7 +139,7 @@ def _make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) -
     fill = default_fill(dtype)
     if get_virtual_array(variable) is None:
         return xr.Variable(variable.dims, np.full(shape, fill), variable.attrs, variable.encoding)
-    # no fragment, and so no reference: formats leave such chunks out
+    # no fragment, and so no references: formats leave such chunks out
     data = ManifestArray.full(shape, fill, dtype)
     return xr.Variable(variable.dims, data, variable.attrs, variable.encoding)
 
@@ -145,13 +147,13 @@ def _make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) -
 # ---------------------------------------------------------------------- append
 
 TEXT_KINDS = "OUST"
-"""Kinds of dtypes of text: the length of the strings may change the dtype."""
+"""Dtype kinds of text, where the length of the strings may change the dtype."""
 
 JOINABLE_KINDS = (set(TEXT_KINDS), set("biufc"), {"m"}, {"M"})
-"""Kinds of dtypes for which xarray finds a common dtype when it joins arrays."""
+"""Groups of dtype kinds that xarray promotes to a common dtype when it concatenates."""
 
 MOST_TRIED = 64
-"""Places at which an element is looked for that lies in a file that has not changed."""
+"""At how many positions to look for an element in an unchanged file."""
 
 CODING_ATTRIBUTES = (
     "units",
@@ -161,14 +163,14 @@ CODING_ATTRIBUTES = (
     "_FillValue",
     "missing_value",
 )
-"""Attributes that say how stored numbers encode values."""
+"""Attributes that determine how stored numbers encode values."""
 
 
 def append_along(old: ManifestGroup, new: xr.Dataset, how: Appending) -> ManifestGroup:
-    """Return a group with a dataset added along a dimension; itself if it has all of it already.
+    """Return a group with a dataset appended along a dimension, or unchanged if it has all of it.
 
-    A group without the dimension does not grow: the dataset must equal it. What does not fit the
-    group, or is there already, is a `CombineError`.
+    A group without the dimension does not grow: the dataset must be equal to it. Raises
+    `CombineError` for data that do not fit the group, or that it already has.
     """
     dim, new = how.dim, restore_references(new)
     grows = dim in list_sizes(old) or dim in new.dims
@@ -190,18 +192,18 @@ def append_along(old: ManifestGroup, new: xr.Dataset, how: Appending) -> Manifes
 def replace_sources(
     old: ManifestGroup, new: xr.Dataset, dim: str | None = None, root: str = ""
 ) -> ManifestGroup:
-    """Return a group in which a dataset replaces the data that came from the same sources.
+    """Return a group in which a dataset replaces the data from the same sources.
 
-    The sources have the urls that the set refers to, or the dataset has values of the coordinate
-    that the set has. ``dim`` is by default the only dimension along which sources follow each
-    other; ``root`` is the url of the set. What does not fit the set is a `CombineError`.
+    The data to replace come from sources with the same urls, or have the same values of the
+    coordinate. ``dim`` is by default the only dimension along which sources follow each other;
+    ``root`` is the url of the set. Raises `CombineError` for data that do not fit the set.
     """
     new = restore_references(new)
     present = _open_set(old, new, dim)
     check_systems_of_set(list_systems(present), new)
     if dim is None:
         dim = find_only_dimension(present, urls_of(new))
-    # variables without the dimension may come from one of the sources that have changed
+    # variables without the dimension may come from one of the changed sources
     static = find_replaced_static(present, new, dim)
     new = _load_index_alike(present, new.drop_vars(list(static)), dim)
     new = _select_comparable(present, new, Appending(dim))
@@ -212,13 +214,13 @@ def replace_sources(
 def remove_sources(
     old: ManifestGroup, urls: Iterable[str], dim: str | None = None, root: str = ""
 ) -> ManifestGroup:
-    """Return a group without the data that come from some sources; itself if all of it stays.
+    """Return a group without the data from some sources, or unchanged if no data are removed.
 
-    Positions along the dimension go where no chunk of another source is left. Elsewhere the chunks
-    are missing then: one file of a grid leaves a gap. Coordinates stay there, and so do variables
-    without a dimension of the grid. ``dim`` and ``root`` are those of `replace_sources`. A
-    `CombineError` is raised if the set has no such source or no other sources, or where no value of
-    a variable means that it is missing.
+    Positions along the dimension are removed if no chunk of another source is left there. At all
+    other positions the chunks become missing: removing one file of a grid leaves a gap. Coordinates
+    remain there, and so do variables without a dimension of the grid. ``dim`` and ``root`` are as
+    in `replace_sources`. Raises `CombineError` if the set has no such source or no other sources,
+    or if a gap would be left in a variable that has no missing value.
     """
     wanted = set(urls)
     present = _open_set(old, None, dim, wanted)
@@ -247,7 +249,7 @@ def remove_sources(
 
 
 def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Say for every position whether data there come from a source that shall go."""
+    """Return the mask of positions with data from a source that is to be removed."""
     met = np.zeros(present.sizes[dim], bool)
     copies, stretches = find_copies(present, dim), find_stretches(present, dim, urls)
     for url in sorted(urls):
@@ -270,21 +272,21 @@ def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[
 def _find_grid(
     present: xr.Dataset, dim: str, others: set[str], left: npt.NDArray[np.bool_]
 ) -> set[str]:
-    """Return the dimensions of the grid in which other sources lie, at positions that they have."""
+    """Return the dimensions of the grid of other sources that share positions with removed ones."""
     grid = {dim}
     for run in find_runs(np.flatnonzero(left)):
         part = cut_along(present, dim, run)
         for array, _ in list_arrays_along(part, dim):
-            # the files of one array lie alike
+            # all files of one array are arranged in the same way
             if used := others.intersection(file.url for file in array.sources):
                 grid |= set(list_dims_between(part, {min(used)}))
     return grid
 
 
 def _leave_gaps(dataset: xr.Dataset, urls: set[str], grid: set[str], root: str) -> xr.Dataset:
-    """Return a dataset in which chunks of some sources are missing.
+    """Return a dataset in which the chunks of some sources are missing.
 
-    What variables without a dimension of the grid have, is of other sources, too.
+    Variables without a dimension of the grid keep their chunks, which also belong to other sources.
     """
     changed: dict[Hashable, ManifestArray] = {}
     for url in sorted(urls):
@@ -301,7 +303,7 @@ def _leave_gaps(dataset: xr.Dataset, urls: set[str], grid: set[str], root: str) 
 
 
 def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> None:
-    """Refuse a gap that would read as a value, or that chunks of unknown sources may belong to."""
+    """Raise an error for a gap that would read as valid values, or that may contain copies."""
     if not has_missing_value(array.dtype):
         raise CombineError(
             f"{url}: other sources have data at its positions, so that it would leave a gap in "
@@ -326,9 +328,10 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
 def _open_set(
     old: ManifestGroup, new: xr.Dataset | None, dim: str | None, gone: Collection[str] = ()
 ) -> xr.Dataset:
-    """Return the set as a dataset; check that both datasets have the dimension, and its length.
+    """Return the set as a dataset; check the dimension and its length in both datasets.
 
-    Sources of ``new`` may have changed, and those of ``gone`` may be gone: nothing is read of them.
+    Nothing is read from the sources of ``new``, which may have changed, nor from those in ``gone``,
+    which may not exist any more.
     """
     unsound = {*gone} if new is None else urls_of(new)
     present = decode_group(
@@ -350,9 +353,9 @@ def _open_set(
 def _find_sound_dates(
     group: ManifestGroup, dim: str | None, unsound: set[str]
 ) -> dict[str, ManifestArray]:
-    """Return an element of each variable of dates whose first or last value cannot be read.
+    """Return a readable element of each variable of dates whose first or last cannot be read.
 
-    It is repeated, so that the group has its lengths.
+    The element is repeated to the lengths of the group.
     """
     found = dict[str, ManifestArray]()
     dated = {n: v for n, v in group.variables.items() if is_dated(v.attributes.get("units"))}
@@ -379,14 +382,14 @@ def _take_element(array: ManifestArray, axis: int, place: int) -> ManifestArray:
 
 
 def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
-    """Load the coordinate along the dimension if the set has it loaded, so that both have it."""
+    """Load the coordinate of the new dataset along the dimension if that of the set is loaded."""
     if dim not in present.indexes or dim in new.indexes or dim not in new.variables:
         return new
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
 def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: Appending) -> xr.Dataset:
-    """Return the variables that grow; refuse a dataset whose variables do not fit the set."""
+    """Return the variables that grow; raise an error for variables that do not fit the set."""
     dim = how.dim
     check_systems_of_set(list_systems(present), new)
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
@@ -411,7 +414,7 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: Appending) -> 
 
 
 def list_misfits(old: xr.Variable, new: xr.Variable, free: Collection[Hashable]) -> Iterator[str]:
-    """Yield why a variable is no part of one of a set, whose length may differ along some dims."""
+    """Yield why a variable is not part of one in a set, except for lengths along ``free``."""
     if coded := sorted(name for name in PACKING_ATTRIBUTES if name in new.attrs.keys() - old.attrs):
         yield f"it is not decoded, since it has {', '.join(coded)}; open it with decode_cf=True"
     elif old.dims != new.dims:
@@ -426,7 +429,7 @@ def list_misfits(old: xr.Variable, new: xr.Variable, free: Collection[Hashable])
 
 
 def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterator[str]:
-    """Yield why a new variable cannot continue the variable of the set."""
+    """Yield why a new variable does not continue the variable of the set."""
     if misfits := list(list_misfits(old, new, (dim,))):
         yield from misfits
         return
@@ -440,7 +443,7 @@ def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -
         yield f"its values are {kinds[0]} in the set and {kinds[1]} in the new dataset"
         return
     if dim not in old.dims and not _is_equal(name, old, new, dim):
-        # if it were left out, the new data would have the values of the set
+        # if it were left out, the values of the set would be used for the new data
         remedy = (
             "write the dataset to a set of its own"
             if old.dims == (name,)
@@ -451,7 +454,7 @@ def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -
 
 
 def _kind_of_elements(variable: xr.Variable) -> str | None:
-    """Return the type of the objects of a loaded variable, such as dates; None if unknown."""
+    """Return the type of the objects in a loaded variable, such as dates, or None."""
     if variable.dtype.kind in "UT":
         return "str"
     if variable.dtype.kind != "O" or get_virtual_array(variable) is not None or not variable.size:
@@ -462,7 +465,7 @@ def _kind_of_elements(variable: xr.Variable) -> str | None:
 
 
 def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
-    """Compare variables without the dimension; this may have to read them."""
+    """Return whether variables without the dimension are equal; this may have to read them."""
     try:
         return bool(old.equals(new))  # type: ignore[no-untyped-call]
     except VirtualdsError as error:
@@ -476,9 +479,10 @@ def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
 def load_alike(
     present: xr.Dataset, new: xr.Dataset, root: str, *, only_own: bool = False
 ) -> xr.Dataset:
-    """Load variables of the set that the new dataset has loaded: a set stores all or no values.
+    """Load those variables of the set that are loaded in the new dataset.
 
-    ``only_own`` leaves those virtual that are large, or of which the set does not hold all chunks.
+    A set stores either values or references of a variable. With ``only_own``, variables stay
+    virtual that are large, or of which some chunks are not in the set.
     """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():
@@ -501,14 +505,14 @@ def load_alike(
 
 
 def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: str) -> xr.Dataset:
-    """Return the set with pieces of new data in place of stretches of it.
+    """Return the set with pieces of new data in place of ranges of it.
 
-    Variables without the dimension are those of the set.
+    Variables without the dimension are taken from the set.
     """
     loaded = dict[Hashable, xr.Variable]()
     for name, variable in new.variables.items():
         if get_virtual_array(variable) is None:
-            # the set will hold its values
+            # these values will be stored in the set
             check_loading(str(name), variable)
             loaded[name] = variable.compute()
     new = replace_variables(new, loaded)
@@ -532,17 +536,17 @@ def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: s
     whole = joined.assign_coords(static.coords).assign(static.data_vars)
     ordered = xr.Dataset({name: whole[name] for name in present.data_vars}, whole.coords)
     for name, variable in present.variables.items():
-        # xarray takes attributes and encoding from the first piece, which may be a new one
+        # xarray takes attributes and encoding from the first piece, which may be new
         ordered[name].attrs = dict(variable.attrs)
         ordered[name].encoding = dict(variable.encoding)
         if ordered[name].dtype.kind in "biufc" and ordered[name].dtype != variable.dtype:
-            # the dtype of storage does not fit numbers that were promoted
+            # promoted numbers do not fit the stored dtype
             ordered[name].encoding.pop("dtype", None)
     return ordered
 
 
 def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Stretch]) -> xr.Dataset:
-    """Return a dataset of stretches along a dimension, in their order."""
+    """Return the ranges of a dataset along a dimension, concatenated in the given order."""
     size = dataset.sizes[dim]
     edges = np.unique([0, size, *chain.from_iterable(stretches)])
     order = np.searchsorted(edges, [begin for begin, _ in stretches])
@@ -564,9 +568,9 @@ def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Stretch]) ->
 def to_stored(
     old: ManifestGroup, dataset: xr.Dataset, changed: Collection[Hashable] | None = None
 ) -> ManifestGroup:
-    """Return a changed dataset as a group; all but some variables stay as they are stored.
+    """Return a changed dataset as a group, in which unchanged variables stay as they are stored.
 
-    A `CombineError` is raised if the encoding of the set cannot express values.
+    Raises `CombineError` if the encoding of the set cannot represent the values.
     """
     found = group_from_dataset(dataset)
     checked = old.variables if changed is None else map(str, changed)
@@ -586,7 +590,7 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
     before, after = dict(old.attributes), dict(new.attributes)
     differing = [key for key in CODING_ATTRIBUTES if str(before.get(key)) != str(after.get(key))]
     dtypes = [data.dtype.newbyteorder("=") for data in (old.data, new.data)]
-    # joining promotes numbers, and that is fine; times must keep the dtype of the set
+    # joining may promote numbers, but times must keep the dtype of the set
     if dtypes[0] != dtypes[1] and (before.get("units") or dtypes[1] != np.result_type(*dtypes)):
         before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
         differing.append("dtype")
@@ -600,9 +604,10 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
 
 
 def join_coordinates(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
-    """Return the attributes of a group that also names the coordinates of another.
+    """Return the attributes of a group, whose ``coordinates`` also name those of another group.
 
-    CF names coordinates that belong to no variable in an attribute of the group, as xarray does.
+    xarray writes the names of coordinates that belong to no variable to this attribute of the
+    group.
     """
     names = [str(attributes.get("coordinates", "")).split() for attributes in (old, new)]
     joined = " ".join(dict.fromkeys([*names[0], *names[1]]))

@@ -1,6 +1,7 @@
-"""Edits a reference set: names, attributes, what is left out, and where its sources lie.
+"""Editing reference sets: names, attributes, what to leave out, and the location of sources.
 
-And its upkeep: joining its small files, expiring snapshots, removing what writers have left.
+Also maintenance: joining small files, expiring snapshots, and removing files left by killed
+writers.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from virtualds.writing.write import (
 
 
 def load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:
-    """Return a group with the values loaded that a set holds itself, below the url ``own``."""
+    """Return a group in which values that the set stores itself, below ``own``, are loaded."""
 
     def read(path: str, variable: ManifestVariable) -> ManifestVariable:
         data = variable.data
@@ -70,21 +71,21 @@ NAMING_ATTRIBUTES = (
     "cell_measures",
     "formula_terms",
 )
-"""Attributes that name variables (CF conventions 1.11, appendix A)."""
+"""Attributes that contain names of variables (CF conventions 1.11, appendix A)."""
 
 TIME_UNITS = (
     *("days", "hours", "minutes", "seconds"),
     *("milliseconds", "microseconds", "nanoseconds"),
 )
-"""Units that make xarray decode numbers as durations."""
+"""Units with which xarray decodes numbers to durations."""
 
 Attributes = Mapping[str, Any]
 Words = Callable[[str], str | None]
-"""Takes the name of a variable; returns what it is called now, None if it is gone."""
+"""A function that returns the new name of a variable, or None if the variable was removed."""
 
 
 def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
-    """Return a group without some variables; a `ValueError` is raised if it lacks one."""
+    """Return a group without some variables; raise `ValueError` if one does not exist."""
     gone = set(names)
     for name in sorted(gone - group.variables.keys()):
         raise _unknown_error("drop_variables", name, group.variables)
@@ -93,7 +94,7 @@ def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGro
 
 
 def without_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
-    """Return a set without some groups and those below; a `ValueError` is raised for others."""
+    """Return a set without some groups and those below; raise `ValueError` if one is unknown."""
     for path in paths:
         above, _, name = path.rpartition("/")
         holder = find_group(root, above)
@@ -105,10 +106,10 @@ def without_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
 
 
 def rename_all(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
-    """Return a group whose variables and dimensions have other names.
+    """Return a group with renamed variables and dimensions.
 
-    A dimension is renamed in the groups below, too, which share it. Attributes that name variables
-    get the new names. A `ValueError` is raised if there is no such name, or a new one is taken.
+    A dimension is also renamed in the groups below, which share it. Attributes that name variables
+    get the new names. Raises `ValueError` if there is no such name, or a new one is taken.
     """
     dims = list_sizes(group)
     for name in sorted(names.keys() - group.variables.keys() - dims.keys()):
@@ -119,10 +120,10 @@ def rename_all(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
 
 
 def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGroup:
-    """Return a group with other attributes, by ``"name"`` or ``"variable:name"``; None removes one.
+    """Return a group with changed attributes, by ``"name"`` or ``"variable:name"``.
 
-    A `ValueError` is raised if there is no such variable, or if the attribute says how stored
-    numbers are decoded.
+    None removes an attribute. Raises `ValueError` if there is no such variable, or if the attribute
+    determines how stored numbers are decoded.
     """
     for key, value in changes.items():
         of, _, name = key.rpartition(":")
@@ -133,7 +134,7 @@ def change_attributes(group: ManifestGroup, changes: Attributes) -> ManifestGrou
             units = [str(text) for text in (value, owner.attributes.get("units"))]
             is_time = any(" since " in text or text in TIME_UNITS for text in units)
             if name in PACKING_ATTRIBUTES or (is_time and name in ("units", "calendar")):
-                # readers would get other values
+                # readers would decode other values
                 raise ValueError(
                     f"attributes {key!r}: it says how the stored numbers are decoded, and another "
                     f"value would change them; write the variable anew (mode='r+')"
@@ -181,7 +182,7 @@ def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGrou
 
 
 def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGroup:
-    """Return a group in which the groups below have other names of dimensions."""
+    """Return a group in which dimensions of the groups below are renamed."""
     below = {}
     for name, child in group.groups.items():
         with naming_group(name):
@@ -192,7 +193,7 @@ def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGrou
 def _change_words(
     group: ManifestGroup, change: Words, attributes: Collection[str]
 ) -> ManifestGroup:
-    """Return a group whose attributes name variables by other names."""
+    """Return a group in whose attributes variables are renamed."""
     variables = {
         name: replace(v, attributes=_change_naming(v.attributes, change, attributes))
         for name, v in group.variables.items()
@@ -206,7 +207,7 @@ def _change_naming(given: Attributes, change: Words, names: Collection[str]) -> 
     for name in (name for name in names if isinstance(found.get(name), str)):
         words: list[str | None] = []
         for word in found[name].split():
-            # a word with a colon is a key, and of mappings a name
+            # a word with a colon is a key; in grid mappings it is a name
             is_key, is_name = word.endswith(":"), name == "grid_mapping"
             changed = word if is_key and not is_name else change(word.removesuffix(":"))
             words.append(f"{changed}:" if is_key and is_name else changed)
@@ -220,7 +221,7 @@ def _change_naming(given: Attributes, change: Words, names: Collection[str]) -> 
 # ---------------------------------------------------------------------- the calls
 
 MOST_OWN_CHUNKS = 64
-"""Values that a set holds itself have few chunks: large ones, or one."""
+"""The most chunks of values that a set stores itself: these are one chunk, or few large ones."""
 
 
 @make_strict()
@@ -248,15 +249,15 @@ def edit(
         The set.
     rename : dict, optional
         Old names of variables and dimensions to new ones, as in `xarray.Dataset.rename`. A
-        dimension is renamed in the groups below, too. Attributes that name variables
+        dimension is also renamed in the groups below. Attributes that name variables
         (``coordinates``, ``bounds``, ``grid_mapping`` and so on) get the new names.
     drop_variables : str or iterable of str, optional
         Variables to leave out.
     drop_groups : str or iterable of str, optional
         Paths of groups to leave out, with the groups below them.
     attributes : dict, optional
-        New values, by ``"title"`` for an attribute of the group, or by ``"t:long_name"`` for one
-        of a variable. None removes an attribute. Attributes that say how numbers are decoded
+        New values, by ``"title"`` for an attribute of the group, or by ``"t:long_name"`` for one of
+        a variable. None removes an attribute. Attributes that determine how numbers are decoded
         (``scale_factor``, ``_FillValue``, units of time) cannot be changed.
     group : str, optional
         Path of the group to change, by default the root.
@@ -265,7 +266,7 @@ def edit(
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     allow : str, path, or iterable of them, optional
-        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
+        Folders in which the files of the set must lie, as in `open_virtual_dataset`.
     storage_options : dict, optional
         Access options, for fsspec.
 
@@ -314,10 +315,10 @@ def edit(
             renamed = {
                 name: v
                 for name, v in found.variables.items()
-                # of other arrays, the files would have to be listed
+                # otherwise the files of other arrays would have to be listed
                 if name in names and getattr(v.data, "nchunks", 0) <= MOST_OWN_CHUNKS
             }
-            # values that the set holds are written under the new name, for plain Zarr
+            # values that the set stores itself are written under the new name, for plain Zarr
             alone = replace(found, variables=renamed, groups={})
             loaded = load_own_values(alone, f"{location.url.rstrip('/')}/").variables
             found = replace(found, variables={**found.variables, **loaded})
@@ -335,7 +336,7 @@ REMEDY = (
     "convert the set to zarr-v3, which holds gaps (virtualds.convert), and drop the source there, "
     "or write the set anew without this source"
 )
-"""What to do about a set whose format cannot hold what is left."""
+"""The remedy for a set whose format cannot store the result."""
 
 
 @make_strict()
@@ -349,12 +350,12 @@ def drop_sources(
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Remove the data that come from some sources out of a reference set.
+    """Remove the data that come from some sources from a reference set.
 
-    Positions along the dimension go where no other source has data. Where one has, as in a grid of
-    files, the chunks are missing then, and read as missing values. Coordinates stay there, and so
-    do variables without the dimension, or without another one of the grid: if they come from one of
-    these sources, reading them still needs that file.
+    Positions along the dimension are removed if no other source has data there. Where another one
+    has, as in a grid of files, the chunks become missing, and read as missing values. Coordinates
+    remain there, and so do variables without the dimension, or without another one of the grid: if
+    they come from one of these sources, reading them still needs that file.
 
     Parameters
     ----------
@@ -369,7 +370,7 @@ def drop_sources(
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     allow : str, path, or iterable of them, optional
-        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
+        Folders in which the files of the set must lie, as in `open_virtual_dataset`.
     storage_options : dict, optional
         Access options, for fsspec.
 
@@ -381,7 +382,7 @@ def drop_sources(
     ConflictError
         Another writer was faster; this call has changed nothing.
     UnsupportedError
-        A set of this format cannot be changed, or cannot hold the gap; or the store has no
+        A set of this format cannot be changed, or cannot store the gap; or the store has no
         conditional writes.
     FileNotFoundError
         There is no set.
@@ -418,7 +419,7 @@ def drop_sources(
 
 Result = TypeVar("Result")
 SAMPLE = 20
-"""Moved files that are looked at before a set is changed."""
+"""How many moved files are checked before a set is changed."""
 
 
 @make_strict()
@@ -436,11 +437,11 @@ def compact(
     Parameters
     ----------
     url : str or path
-        The set. kerchunk-parquet: small records become large ones; on local disk alone, and readers
-        of the old records get a `ReadError` that says to open the set again. zarr-v3: the tables of
-        an array become one, but for a table that is much larger than all beside it; earlier
-        snapshots keep theirs until they expire. icechunk: the library writes the manifests of the
-        branch ``main`` anew. kerchunk-json is one file already.
+        The set. kerchunk-parquet: small records are joined to large ones, on local disk only;
+        readers of the old records get a `ReadError` that asks them to open the set again. zarr-v3:
+        the tables of an array are joined, except for one that is much larger than the others;
+        earlier snapshots keep theirs until they expire. icechunk: the library rewrites the
+        manifests of the branch ``main``. kerchunk-json is a single file already.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -477,7 +478,7 @@ def compact(
         if form.compact is None:
             return False
         base = form.read_version(location.url, location.options)
-        # the same references once more, if fewer files can hold them
+        # the same references in fewer files, if that is possible
         choices = form.compact(base)
         if choices is not None:
             form.write(base.group, location.url, location.options, base=base, **choices)
@@ -495,11 +496,11 @@ def rename_paths(
     conflict: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Give the sources of a reference set other urls, in place and in one commit.
+    """Change the urls of the sources of a reference set, in place and in one commit.
 
-    The archive was moved or copied: the references stay as they are, and only the urls change. A
-    zarr-v3 set gets a new table of files; the other formats have a url in each reference, and write
-    those that differ.
+    Use it when the archive was moved or copied: only the urls change, not the offsets and lengths.
+    A zarr-v3 set gets a new table of files; the other formats have a url in each reference, and
+    write the references that differ.
 
     Parameters
     ----------
@@ -508,8 +509,8 @@ def rename_paths(
     change : dict or callable
         Old prefix of urls to new prefix, or a function of a url.
     sample : int or None, default 20
-        How many of the moved files to look at before the commit, spread over all of them; None is
-        all, 0 none. Each must exist, and have the size and the etag that the set notes.
+        How many of the moved files to check before the commit, spread over all of them; None is
+        all, 0 none. Each must exist, and have the size and the etag that are recorded in the set.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -518,7 +519,7 @@ def rename_paths(
     Returns
     -------
     int
-        How many files have another url now.
+        The number of files whose url has changed.
 
     Raises
     ------
@@ -531,7 +532,8 @@ def rename_paths(
     ConflictError
         Another writer was faster; the set is unchanged.
     UnsupportedError
-        The store cannot replace the files of such a set in one step, or a new url holds a secret.
+        The store cannot replace the files of such a set in one step, or a new url contains a
+        secret.
 
     Examples
     --------
@@ -553,7 +555,7 @@ def rename_paths(
 
         def follow(file: SourceFile) -> SourceFile:
             if file.url.startswith(f"{url.rstrip('/')}/"):
-                # the set holds it itself, and moves with it
+                # stored in the set itself, and moved with it
                 return file
             seen.add(file.url)
             other = move_file(file, rename)
@@ -574,7 +576,7 @@ def rename_paths(
                 )
         moved, count = list(found), len(found)
         most = count if sample is None else min(sample, count)
-        # the first and the last among them
+        # including the first and the last
         for place in np.unique(np.linspace(0, count - 1, most).astype(int)).tolist():
             _check_present(moved[place], url)
         return after
@@ -593,19 +595,19 @@ def clean_up(
     conflict: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Removal:
-    """Remove the temporary files that killed writers have left in a set and beside it.
+    """Remove the temporary files that killed writers have left in a set and next to it.
 
-    Of a zarr-v3 set, files that belong to no snapshot go, too. Snapshots stay
-    (`expire_snapshots`), and so do all files that the set does not own.
+    In a zarr-v3 set, files that belong to no snapshot are removed as well. Snapshots are not
+    removed (see `expire_snapshots`), nor are files that the set does not own.
 
     Parameters
     ----------
     url : str or path
         The set.
     older_than : timedelta, default 1 day
-        Only files of at least this age go: younger ones may belong to a writer at work.
+        Only files of at least this age are removed: younger ones may belong to a running writer.
     dry_run : bool, default False
-        Whether to remove nothing, and only list what would go.
+        Whether to remove nothing, and only list what would be removed.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -630,7 +632,7 @@ def clean_up(
     """
     location = Location.of_url(url, storage_options)
     form, found = _find_format(location), Removal([], [], 0)
-    # the library of a format keeps its own files in order
+    # the library of a format maintains its own files
     if form.expire is not None and form.library is None:
         expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
         expire = partial(form.expire, location.url, location.options, expiry)
@@ -654,7 +656,7 @@ def _find_format(location: Location) -> Format:
 
 
 def _check_present(file: SourceFile, url: str) -> None:
-    """Refuse a file that is not the one that the set of a url refers to."""
+    """Raise an error for a file that is not the one to which the set refers."""
     try:
         found = find_store(file.url).describe(file.url, file.options)
     except OSError as error:
@@ -682,7 +684,7 @@ def snapshots(
     Parameters
     ----------
     url : str or path
-        A set in the format zarr-v3; other formats keep no snapshots.
+        A set in the format zarr-v3; other formats have no snapshots.
     storage_options : dict, optional
         Access options, for fsspec.
 
@@ -695,7 +697,7 @@ def snapshots(
     Raises
     ------
     UnsupportedError
-        The format keeps no snapshots.
+        The format has no snapshots.
 
     Examples
     --------
@@ -720,19 +722,19 @@ def expire_snapshots(
 ) -> Removal:
     """Delete earlier snapshots of a reference set, and the files that only they need.
 
-    A reader that still has one of them open gets a `ReadError` that says so. Remains of killed
-    writers are removed too, after a day.
+    A reader that still has one of them open gets a `ReadError` that says so. Files left by killed
+    writers are removed as well, after a day.
 
     Parameters
     ----------
     url : str or path
-        A set in the format zarr-v3; other formats keep no snapshots.
+        A set in the format zarr-v3; other formats have no snapshots.
     keep : int, default 1
-        How many of the newest snapshots stay.
+        How many of the newest snapshots to keep.
     older_than : timedelta, optional
         Delete only snapshots of at least this age.
     dry_run : bool, default False
-        Whether to delete nothing, and only list what would go.
+        Whether to delete nothing, and only list what would be deleted.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -746,7 +748,7 @@ def expire_snapshots(
     Raises
     ------
     UnsupportedError
-        The format keeps no snapshots.
+        The format has no snapshots.
     ConflictError
         Another writer was faster; the set is unchanged.
     ValueError
@@ -771,7 +773,7 @@ def expire_snapshots(
 
 
 def _find_keeper(location: Location) -> Format:
-    """Return the format of a set that keeps snapshots."""
+    """Return the format of a set if it has snapshots, or raise an error."""
     found = _find_format(location)
     if found.history is None:
         raise UnsupportedError(
@@ -781,7 +783,7 @@ def _find_keeper(location: Location) -> Format:
 
 
 def _settle(location: Location, conflict: str, change: Callable[[], Result]) -> Result:
-    """Make a change to a set, and settle conflicts with other writers."""
+    """Make a change to a set, and resolve conflicts with other writers."""
 
     def attempt() -> Result:
         with explain_write_errors(location.target), name_missing_set(location):

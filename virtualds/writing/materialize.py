@@ -1,10 +1,10 @@
-"""Copies of the bytes that a dataset refers to, without decoding them.
+"""Copying the bytes to which a dataset refers, without decoding them, and converting sets.
 
-There are two layouts. ``content`` is a zarr-v3 set that holds each chunk under its hash. So equal
-chunks are stored once, and a copy that was interrupted goes on where it stopped. ``chunks`` is a
-plain Zarr v3 store: every chunk lies where any reader of Zarr looks for it.
+There are two layouts. ``content`` is a zarr-v3 set in which every chunk is named by its hash. So
+equal chunks are stored once, and an interrupted copy resumes where it stopped. ``chunks`` is a
+plain Zarr v3 store, in which every chunk has the key that any reader of Zarr expects.
 
-Converting a reference set from one format to another.
+Sets are converted from one format to another without copying chunks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from virtualds.writing.edit import load_own_values
 from virtualds.writing.write import Destination, WriteOptions, estimate_cost
 
 LAYOUTS = ("content", "chunks")
-"""How copies lie in their store."""
+"""The layouts of copied chunks in their store."""
 
 # ---------------------------------------------------------------------- plain Zarr
 
@@ -57,7 +57,7 @@ def _copy_as_plain_zarr(
     options: StorageOptions | None,
     advance: Advance,
 ) -> None:
-    """Make a new plain Zarr v3 store of a group."""
+    """Create a plain Zarr v3 store with a copy of a group."""
     store = find_store(root)
     nodes = plan_writing(group, root).nodes
     _check_plain(root, group, nodes)
@@ -71,10 +71,10 @@ def _copy_as_plain_zarr(
         try:
             store.write_version(url, data, options, None)
         except ChangedError as error:
-            # another writer owns this file, so it must stay
+            # another writer owns this file, so it must not be removed
             raise _exists_error(root) from error
         except BaseException:
-            # other files may belong to another writer, so only an empty folder is removed
+            # other files may belong to another writer, so the folder is removed only if empty
             written.append(f"{url.rpartition('/')[0]}/{secrets.token_hex(8)}")
             raise
         written.append(url)
@@ -97,7 +97,7 @@ def _exists_error(root: str) -> FileExistsError:
 
 
 def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> None:
-    """Refuse arrays that readers of plain Zarr cannot decode, naming all of them."""
+    """Raise an error for arrays that readers of plain Zarr cannot decode; it names all of them."""
     variables = dict(group.walk_variables())
     problems = [
         f"{path}: {reason}"
@@ -118,7 +118,7 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
 def _put_chunks(
     path: str, node: PlannedArray, put: Callable[[str, bytes], None], advance: Advance
 ) -> None:
-    """Write the chunks of an array under their keys."""
+    """Write the chunks of an array with their keys."""
     key = parse_chunk_keys(node.metadata)
     if node.values is not None:
         for place, data in node.values.chunks:
@@ -143,7 +143,7 @@ def _put_chunks(
 
 
 def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -> None:
-    """Write the metadata of all nodes, and the root with consolidated metadata last."""
+    """Write the metadata of all nodes, and last those of the root, which are consolidated."""
     below = {
         path: {
             name: value
@@ -170,7 +170,7 @@ def materialize(
     checksums: bool,
     progress: ProgressOption,
 ) -> None:
-    """Copy all bytes that a group refers to; see ``ds.virtual.materialize``."""
+    """Copy all bytes to which a group refers; see ``ds.virtual.materialize``."""
     replaces = replaces_by(mode)
     if layout not in LAYOUTS:
         raise ValueError(f"layout={layout!r}: give one of {', '.join(map(repr, LAYOUTS))}")
@@ -189,7 +189,7 @@ def materialize(
 
 
 def _count_bytes(group: ManifestGroup) -> int:
-    """Return how many bytes of files all references of a group name."""
+    """Return the total length of all references of a group to files, in bytes."""
     return sum(
         int(rows.length[rows.file >= 0].sum())
         for array in group.list_arrays()
@@ -202,7 +202,7 @@ def _count_bytes(group: ManifestGroup) -> int:
 
 
 class _ContentCopier:
-    """Writes chunks into the set at a url, each under its hash, and counts the bytes."""
+    """Writes chunks to a set, each named by its hash, and counts the bytes."""
 
     def __init__(
         self, root: str, options: StorageOptions | None, checksums: bool, advance: Advance
@@ -212,7 +212,7 @@ class _ContentCopier:
         self._present = _list_present_chunks(root, options)
 
     def copy(self, path: str, variable: ManifestVariable) -> ManifestVariable:
-        """Copy the chunks of a variable, and return one that refers to the copies."""
+        """Copy the chunks of a variable, and return the variable with references to the copies."""
         array = variable.data
         if not isinstance(array, ManifestArray):
             return variable
@@ -224,7 +224,7 @@ class _ContentCopier:
 
     def _copy_manifest(self, chunks: StoredChunks) -> ChunkManifest:
         there = chunks.file >= 0
-        # many threads add to it
+        # shared by many threads
         copied: list[int] = []
 
         def keep(data: bytes) -> tuple[str, int]:
@@ -234,9 +234,9 @@ class _ContentCopier:
             return path, checksum_of(data) if self._checksums else 0
 
         rows, copies, which = chunks.read_distinct(there, keep)
-        # equal references are copied once
+        # equal references are copied only once
         self._advance(int(chunks.length[there].sum()) - sum(copied))
-        # the files need no fingerprints: their names are hashes
+        # the files need no fingerprint, since their names are hashes
         files = [SourceFile(f"{self._root}/{path}", options=self._options) for path, _ in copies]
         columns: dict[str, Any] = {"file": which}
         if self._checksums:
@@ -245,10 +245,10 @@ class _ContentCopier:
         return replace_chunks(old, rows, files, old.inline, offset=0, **columns)
 
     def _put(self, data: bytes) -> str:
-        """Write bytes under their hash, unless the set has them already; return their path."""
+        """Write bytes to a file named by their hash, unless it exists; return its path."""
         digest = hashlib.sha256(data).hexdigest()
         path = f"{CHUNKS}/{digest[:2]}/{digest}"
-        # in some stores a writer that is killed leaves an incomplete file
+        # in some stores, a killed writer leaves an incomplete file
         if self._present.get(path) != len(data):
             url = f"{self._root}/{path}"
             find_store(url).write_file(url, data, self._options)
@@ -259,7 +259,7 @@ class _ContentCopier:
 def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:
     """Return the sizes of the chunks in a set, by path.
 
-    This leaves out old chunks that the newest snapshot does not need: another process that expires
+    Old chunks that the newest snapshot does not need are left out: another process that expires
     snapshots may be about to remove them.
     """
     listed = find_store(root).list_files(f"{root}/{CHUNKS}", options)
@@ -297,9 +297,9 @@ def convert(
 ) -> None:
     """Convert a source file or a reference set, with all groups, to a set of another format.
 
-    Only values that a set itself holds are read, and references in records are read record by
-    record. Nothing is decoded: coordinates that `open_virtual_datatree` would load are references,
-    too.
+    The only values that are read are those stored in the set itself, and references in records are
+    read one record at a time. Nothing is decoded: coordinates that `open_virtual_datatree` would
+    load stay references.
 
     Parameters
     ----------
@@ -322,14 +322,14 @@ def convert(
     storage_options, target_options : dict, optional
         Access options of the source and of the target, for fsspec.
     **choices
-        Options of the target format, and how to write what it cannot hold:
+        Options of the target format, and how to write what it cannot store:
         ``on_unsupported="rewrite"``, ``main_encoding=``, ``rewrite_limit=`` and ``progress=``, as
         for ``ds.virtual.to_manifest``.
 
     Raises
     ------
     UnsupportedError
-        The format cannot hold the set; nothing has been written.
+        The format cannot store the set; nothing has been written.
     FormatError
         The format of the source is unknown, or the source is damaged.
     FileNotFoundError
@@ -377,7 +377,7 @@ def estimate_conversion(
 
 
 def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
-    """Read a source or a set, with the values that the set holds itself."""
+    """Read the group of a source or a set; values that the set stores itself are loaded."""
     with explain_open_errors(origin.url), origin.hold_scan():
         found = reader, _ = reader_of(origin, opening.parser)
         group = open_group(origin, opening, found)

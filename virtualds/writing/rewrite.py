@@ -1,7 +1,7 @@
-"""Rewriting: reads the values of chunks that a format cannot hold, and encodes and stores them.
+"""Rewriting: reading the values of chunks that a format cannot store, and encoding them anew.
 
-Blocks of chunks are read, encoded and written one after the other, on all cores, so that memory
-holds a few blocks, whatever the size of the archive.
+Blocks of chunks are read, encoded and written one after the other, on all cores, so that only a few
+blocks are in memory, however large the archive is.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from virtualds.writing.rewrite_plan import (
 # ---------------------------------------------------------------------- what a user asks for
 
 Tell = Callable[[int], object]
-"""Takes the number of bytes that have just been rewritten, before codecs."""
+"""A callback that receives the number of bytes just rewritten, before codecs."""
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """Whether to rewrite chunks that a format cannot hold, and how.
+    """Options of rewriting chunks that a format cannot store.
 
-    ``main_encoding`` is by variable, ``rewrite_limit`` the most bytes to rewrite, before codecs,
-    and ``progress`` as for ``ds.virtual.to_manifest``. Options that exclude each other are a
-    `ValueError`.
+    ``main_encoding`` is by variable, ``rewrite_limit`` is the most bytes to rewrite, before codecs,
+    and ``progress`` is as in ``ds.virtual.to_manifest``. Raises `ValueError` for options that
+    exclude each other.
     """
 
     on_unsupported: str = "error"
@@ -91,7 +91,7 @@ class Rewriting:
         return self.on_unsupported == "rewrite"
 
     def check_within_limit(self, plans: Mapping[str, VariablePlan], target: str) -> None:
-        """Refuse to rewrite more than the user allows."""
+        """Raise an error if there is more to rewrite than the user allows."""
         total = sum(plan.nbytes for plan in plans.values())
         if self.rewrite_limit is None or total <= self.rewrite_limit:
             return
@@ -112,7 +112,7 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class RewriteTarget:
-    """Where rewritten chunks of a set go, and which chunks its format needs rewritten."""
+    """Where the rewritten chunks of a set are written, and which chunks its format cannot store."""
 
     location: Location
     format: Format
@@ -121,33 +121,33 @@ class RewriteTarget:
 
     @property
     def is_needed(self) -> bool:
-        """Whether chunks may have to be rewritten: for the format, or since the user wants it."""
+        """Whether chunks may have to be rewritten: for the format, or because the user wants it."""
         is_limited = self.format.obstacles is not None
         return self.rewriting.rewrites and (is_limited or bool(self.rewriting.main_encoding))
 
     @property
     def root(self) -> str:
-        """Url of the folder of rewritten chunks."""
+        """The url of the folder of rewritten chunks."""
         if self.format.takes_in:
             return choose_waiting_room(self.location.target)
         return name_folder(self.location.url)
 
     @property
     def options(self) -> StorageOptions | None:
-        """Access options of the folder."""
+        """The access options of the folder."""
         same = scheme_of(self.root) == scheme_of(self.location.url)
         return self.location.options if same else None
 
     @property
     def for_writer(self) -> dict[str, Any]:
-        """What the writer of the format has to know: the folder whose chunks it takes in."""
+        """Arguments for the writer of the format: the folder whose chunks it moves into the set."""
         return {"takes_in": self.root} if self.is_needed and self.format.takes_in else {}
 
     def fit(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a group that the format can hold; chunks that it needs have been written.
+        """Return a group that the format can store, after writing the chunks that this requires.
 
-        An `UnsupportedError` is raised before anything is written if a variable cannot be
-        rewritten, or if there is more to rewrite than the user allows.
+        Raises `UnsupportedError`, before anything is written, if a variable cannot be rewritten, or
+        if there is more to rewrite than the user allows.
         """
         if not self.is_needed:
             return group
@@ -170,7 +170,7 @@ class RewriteTarget:
         return group.map_variables(lambda path, variable: done.get(path, variable))
 
     def _rewrite(self, plan: VariablePlan, tell: Tell) -> ManifestVariable:
-        """Return a variable with all chunks in its main encoding; those that are there stay."""
+        """Return a variable with all chunks in its main encoding, reusing rewritten ones."""
         identity = hashlib.sha256()
         for part in _list_identity(plan.array, plan.main):
             identity.update(part)
@@ -179,12 +179,12 @@ class RewriteTarget:
         writer = _ChunkWriter(plan, folder, self.options, tell)
         found = plan.finish(writer.write_all())
         if writer.has_files and not self.format.takes_in:
-            # the chunks stay there, and `verify` is to know what they were made of
+            # the chunks remain there, and `verify` needs the references from which they were made
             keep_original(plan, folder, self.options)
         return found
 
     def clear(self, group: ManifestGroup) -> None:
-        """Remove chunks that the format has taken into the set."""
+        """Remove the chunks that the format has moved into the set."""
         if not self.for_writer:
             return
         waiting = [
@@ -194,38 +194,37 @@ class RewriteTarget:
             if file.url.startswith(f"{self.root}/")
         ]
         if waiting:
-            # folders that become empty go too, below the folder that holds all names
+            # also folders that become empty, below the folder with all names
             beside = f"{self.root}.{secrets.token_hex(8)}"
             find_store(self.root).remove([*waiting, beside], self.options)
 
 
 def bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
-    """Return the function that says why a format, with some choices, cannot hold a variable."""
+    """Return the function that lists why a format, with some choices, cannot store a variable."""
     if form.obstacles is None:
         return lambda variable: []
     return partial(form.obstacles, **choices)
 
 
 # ---------------------------------------------------------------------- files of chunks
-# The files of rewritten chunks: a folder beside the set, named by what they were made of.
-#
-# A file holds the chunks of one block. Its name says variable, a hash of references and encoding,
-# and position. So a killed rewrite goes on where it stopped, and never takes chunks of another
-# state of the sources.
+# The files of rewritten chunks: a folder beside the set, named by what they were made of. A file
+# has the chunks of one block. Its name consists of the variable, a hash of references and encoding,
+# and the position. So a killed rewrite resumes where it stopped, and never uses chunks of another
+# version of the sources.
 
 
 MAGIC = b"VDSCHNK1"
 """The last bytes of a file of chunks."""
 ROW, TAIL = 16, 16
-"""Bytes of a row, and of what comes behind the rows."""
+"""The size of a row, and of the trailer after the rows, in bytes."""
 
 
 Rows = list[tuple[int, int]]
-"""Chunks of a file, one after the other: the number of the cell in C order, and the length."""
+"""The chunks of a file, one after the other: the number of the cell in C order, and the length."""
 
 
 def read_rows(file: SourceFile) -> Rows | None:
-    """Return the rows of a file of chunks, None if it is none of ours, or damaged."""
+    """Return the rows of a file of chunks, or None if it was not written by us, or is damaged."""
     store, size = find_store(file.url), file.size or 0
     if size < TAIL:
         return None
@@ -241,14 +240,15 @@ def read_rows(file: SourceFile) -> Rows | None:
 
 
 def name_folder(target: Any) -> str:
-    """Return the url of the folder of all rewritten chunks beside a set."""
+    """Return the url of the folder of all rewritten chunks next to a set."""
     return f"{str(target).rstrip('/')}{SUFFIX}"
 
 
 def choose_waiting_room(target: Any) -> str:
-    """Return a folder where chunks wait until a format takes them into the set itself.
+    """Return a temporary folder for chunks that the format will move into the set.
 
-    It lies beside a local set, and else in a folder of temporary files that only this user owns.
+    It is next to a local set, and otherwise in a folder of temporary files that belongs to this
+    user.
     """
     if isinstance(target, str) and scheme_of(target) == "file":
         return name_folder(target)
@@ -263,7 +263,7 @@ def choose_waiting_room(target: Any) -> str:
 
 
 def _list_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
-    """Yield all that decides about the bytes of rewritten chunks."""
+    """Yield everything that determines the bytes of rewritten chunks."""
     packings = [p.packing for p in (*array.pipelines, main.pipeline)]
     yield repr((array.shape, array.dtype.str, repr(array.fill_value), main)).encode()
     yield repr([dict(packing.attributes) if packing else None for packing in packings]).encode()
@@ -279,11 +279,11 @@ def _list_identity(array: ManifestArray, main: MainEncoding) -> Iterator[Any]:
 
 
 # ---------------------------------------------------------------------- originals
-# The references of a rewritten variable as it was, kept beside its chunks for `verify`.
+# The original references of a rewritten variable, stored with its chunks for `verify`.
 
 
 NAME = "original.zarr"
-"""The set that holds the references, in the folder of the rewritten chunks."""
+"""The set with the original references, in the folder of the rewritten chunks."""
 VARIABLE = "values"
 """The name of the variable in that set."""
 
@@ -293,7 +293,7 @@ class Original:
     """A variable before it was rewritten.
 
     ``chunks`` is the chunk shape of its main encoding, and ``order`` its axes in the order in which
-    they are stored. ``is_decoded`` says whether the array has the values of packed numbers.
+    they are stored. ``is_decoded`` is true if packed numbers are already unpacked in the array.
     """
 
     array: ManifestArray
@@ -306,7 +306,7 @@ class Original:
         return self.array.read(self._find_box(cell))
 
     def show(self, stored: npt.NDArray[Any], cell: int) -> npt.NDArray[Any]:
-        """Return the elements of a chunk that the array shows."""
+        """Return the elements of a stored chunk that are visible in the array."""
         whole = stored.reshape([self.chunks[axis] for axis in self.order])
         box = self._find_box(cell)
         return whole.transpose(np.argsort(self.order))[tuple(slice(b.stop - b.start) for b in box)]
@@ -319,7 +319,7 @@ class Original:
 
 
 def keep_original(plan: VariablePlan, folder: str, options: StorageOptions | None) -> None:
-    """Write the references of a variable before it is rewritten, beside its chunks."""
+    """Write the original references of a variable next to its rewritten chunks."""
     main = plan.main
     noted = {
         "chunks": list(main.chunks),
@@ -327,13 +327,13 @@ def keep_original(plan: VariablePlan, folder: str, options: StorageOptions | Non
         "is_decoded": int(main.pipeline.packing is not None),
     }
     group = ManifestGroup({VARIABLE: plan.variable}, noted)
-    # a store without conditional writes has no place for a set; verify says so then
+    # a store without conditional writes cannot have such a set; verify reports that
     with suppress(UnsupportedError):
         ZARR_V3.write(group, f"{folder}/{NAME}", options, replace=True)
 
 
 def find_original(file: SourceFile) -> Original | None:
-    """Return the variable that the chunks of a file were made of; None if it is no such file."""
+    """Return the variable from which the chunks of a file were made, or None for other files."""
     folder = find_copy_folder(file.url)
     if folder is None:
         return None
@@ -354,18 +354,19 @@ def find_original(file: SourceFile) -> Original | None:
 
 
 BLOCK = 8 * MIB
-"""Bytes that are read at a time, if chunks are not larger: an interrupt waits no longer."""
+"""How many bytes are read at a time, unless chunks are larger: an interrupt waits no longer."""
 LARGEST_BLOCK = 64 * MIB
-"""Bytes of a block above which chunks are decoded several times."""
+"""The size of a block in bytes above which chunks are decoded more than once."""
 
 Box = tuple[slice, ...]
-"""Elements of an array, per axis."""
+"""A range of elements along each axis of an array."""
 
 
 def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> list[Box]:
-    """Return boxes of whole cells that hold all wanted cells of a grid, in C order.
+    """Return boxes of whole cells that cover all wanted cells of a grid, in C order.
 
-    A box is cut, along the first axes first, while it is large or has cells that nobody wants.
+    A box is split, along the first axes first, as long as it is too large, or has cells that are
+    not wanted.
     """
     pairs = zip(array.shape, chunks, strict=True)
     cells = [np.append(np.arange(0, size, chunk), size) for size, chunk in pairs]
@@ -387,7 +388,7 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
         if not parts and inside.all():
             found.append(box)
         elif not parts:
-            # the least box of whole cells that holds the wanted ones
+            # the smallest box of whole cells that covers the wanted ones
             cropped = []
             for along, chunk, cell in zip(box, chunks, np.nonzero(inside), strict=True):
                 first, low, high = along.start // chunk, int(cell.min()), int(cell.max()) + 1
@@ -398,7 +399,7 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
 
 
 def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, most: int) -> list[Box]:
-    """Return two parts of a box, the first of ``most`` bytes, or half of less; none uncut."""
+    """Split a box in two, the first of ``most`` bytes, or in halves; None if indivisible."""
     for axis, (along, cuts) in enumerate(zip(box, edges, strict=True)):
         first, last = np.searchsorted(cuts, along.start, "right"), np.searchsorted(cuts, along.stop)
         inner = cuts[first:last]
@@ -415,12 +416,12 @@ def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, most: int) -> list[Bo
 
 
 TINY = 512
-"""Bytes up to which chunks are held in the set itself."""
+"""The size in bytes up to which chunks are stored inline."""
 
 
 @dataclass
 class _ChunkWriter:
-    """Writes the chunks of one variable to a folder, or holds small ones."""
+    """Writes the chunks of one variable to a folder; small ones are stored inline."""
 
     plan: VariablePlan
     folder: str
@@ -430,7 +431,8 @@ class _ChunkWriter:
     checked: bool = False
     has_files: bool = False
     written: list[tuple[Ints, Ints, SourceFile | list[bytes]]] = field(default_factory=list)
-    """Cells, the lengths of their chunks, and the chunks or the file that has them in turn."""
+    """The cells, the lengths of their chunks, and the chunks or the file in which they follow in
+    order."""
 
     def write_all(self) -> ChunkManifest:
         """Write all chunks, and return the manifest of the variable."""
@@ -452,7 +454,7 @@ class _ChunkWriter:
 
     def _write_block(self, box: Box, present: Mapping[str, SourceFile]) -> None:
         try:
-            # the first and the last cell of the block, per axis
+            # the first and last cell of the block, per axis
             pairs = zip(box, self.plan.main.chunks, strict=True)
             name = ".".join(f"{s.start // c}-{-(-s.stop // c) - 1}" for s, c in pairs) or "0"
             if name in present and (rows := read_rows(present[name])) is not None:
@@ -466,12 +468,12 @@ class _ChunkWriter:
             place = None if self.plan.main.nbytes <= TINY else self._put(name, chunks)
             self._note(np.array([cell for cell, _ in chunks]), [data for _, data in chunks], place)
         except BaseException:
-            # an interrupt reaches one thread only
+            # an interrupt reaches only one thread
             self.stopping.set()
             raise
 
     def _encode_block(self, box: Box) -> Iterator[tuple[int, bytes]]:
-        """Yield the cells of a block that are rewritten, by number, and their chunks."""
+        """Yield the number and the encoded chunk of each cell in a block that is rewritten."""
         main, wanted = self.plan.main, self.plan.cells.rewritten
         values = self.plan.array.read(box)
         along = list(zip(box, main.chunks, strict=True))
@@ -492,15 +494,15 @@ class _ChunkWriter:
                 self.tell(main.nbytes)
 
     def _share(self, where: Mask, data: bytes) -> None:
-        """Write a chunk that many cells are."""
+        """Write a chunk that is equal in many cells."""
         name = hashlib.sha256(data).hexdigest()[:16]
         place = None if len(data) <= TINY else self._put(name, [(-1, data)])
         self._note(np.flatnonzero(where), [data], place)
 
     def _put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
-        """Write chunks to a file: under its name lies all of it or nothing."""
+        """Write chunks to a file, which exists either completely or not at all."""
         url, rows = f"{self.folder}/{name}", [(cell, len(data)) for cell, data in chunks]
-        # their bytes, their rows, and their count
+        # the chunks, their rows, and the number of rows
         tail = np.array(rows, "<i8").tobytes() + np.array([len(chunks)], "<i8").tobytes() + MAGIC
         data = b"".join([*(data for _, data in chunks), tail])
         find_store(url).write_file(url, data, self.options)
@@ -510,7 +512,7 @@ class _ChunkWriter:
         self.written.append((cells, np.array([*map(len, chunks)]), place or chunks))
 
     def _build_manifest(self) -> ChunkManifest:
-        """Return the references that stay, and those to what was written."""
+        """Return the references that remain, and those to the written chunks."""
         kept = self.plan.cells.kept
         files, inline = list(kept.files), list(kept.inline)
         rows: list[Any] = [np.zeros((4, 0), np.int64)]

@@ -1,4 +1,4 @@
-"""What rewriting costs: per variable the main encoding, the chunks to rewrite, and why."""
+"""Planning a rewrite: the main encoding of each variable, the chunks to rewrite, and why."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- what is rewritten
-# The choice of the main encoding of a variable: the fewest bytes to rewrite.
+# Choosing the main encoding of a variable: the one with the fewest bytes to rewrite.
 
 
 Obstacles = Callable[[ManifestVariable], list[str]]
-"""Returns why a format cannot hold a virtual variable; empty if it can."""
+"""A function that lists why a format cannot store a virtual variable; empty if it can."""
 MOST_CANDIDATES = 48
-"""Encodings of one variable that are compared: those of most of its elements."""
+"""How many encodings of a variable are compared: those of most of its elements."""
 MOST_ELEMENTS = 2**20
-"""Elements of a chunk of variables that have none, if a row is not longer."""
+"""The most elements in the chunks of a variable that has none, unless a single row is longer."""
 LEVEL = 4
-"""Compression level of encodings whose own codecs have no encoder."""
+"""The compression level of encodings whose own codecs have no encoder."""
 
 
 CHOICES = ("chunks", "codecs", "dtype")
-"""What a user may say about the main encoding of a variable."""
+"""The keys of a user's choices for the main encoding of a variable."""
 Choices = Mapping[str, Any]
-"""What a user says about it; other things are free."""
+"""A user's choices for the main encoding; whatever is not given is chosen automatically."""
 
 
 def _apply_wanted(
     wanted: Choices, main: MainEncoding, dims: tuple[str, ...]
 ) -> Iterator[MainEncoding]:
-    """Yield an encoding with the codecs and chunks that the user wants, if its dtype is too."""
+    """Yield an encoding with the wanted codecs and chunks, if it has the wanted dtype."""
     dtype, codecs, chunks = (wanted.get(name) for name in ("dtype", "codecs", "chunks"))
     pipeline = main.pipeline
     if dtype is not None and np.dtype(dtype) != pipeline.dtype:
@@ -84,7 +84,7 @@ def _apply_wanted(
 def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Choices) -> Cells:
     """Return the cells of the main encoding of a variable.
 
-    An `UnsupportedError` is raised if the format can hold none, or none of those that are wanted.
+    Raises `UnsupportedError` if the format can store none, or none that the user allows.
     """
     array: ManifestArray = variable.data  # type: ignore[assignment]
     costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, wanted)}
@@ -98,12 +98,12 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Ch
 
 
 def _list_candidates(variable: ManifestVariable, wanted: Choices) -> Iterator[MainEncoding]:
-    """Yield the encodings that chunks have, then those that can hold any of their values."""
+    """Yield the encodings that chunks have, then those that can represent any of their values."""
     found = list(islice(_list_present(variable), MOST_CANDIDATES))
     dims = variable.dims
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if not found:
-        # all of it is gaps: chunks of whole rows
+        # the variable has no chunks at all: choose chunks of whole rows
         shape = array.shape
         rows = max(1, min(shape[0], MOST_ELEMENTS // prod(shape[1:]))) if shape else 1
         found = [MainEncoding(build_fill_pipeline(array), (rows, *shape[1:])[: array.ndim])]
@@ -118,7 +118,7 @@ def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
     for fragment in array.fragments:
         chunks: tuple[int, ...] = ()
         for axis in fragment.axes:
-            # the stored length of chunks that covers most of the axis
+            # the stored chunk length that covers most of the axis
             lengths, counts = np.unique(axis.slabs().encoded, return_counts=True)
             chunks += (int(lengths[np.argmax(lengths * counts)]) if lengths.size else 1,)
         if 0 in fragment.shape:
@@ -131,13 +131,13 @@ def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
 
 
 def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
-    """Return an encoding with the chunks of another one that holds any values of a variable."""
+    """Return an encoding with the chunks of another one that fits any value of a variable."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     dtype = to_packed(array.dtype)
     bare = not set(PACKING_ATTRIBUTES) & variable.attributes.keys()
     size = 8 if bare and dtype.kind in "mM" else dtype.itemsize
     codecs = main.pipeline.codecs
-    # for elements of another size; others where they have no encoder
+    # shuffle for another element size, and other codecs if one has no encoder
     shuffle: tuple[Codec, ...] = (Shuffle(size),) if size > 1 else ()
     if all(map(is_lossless, codecs)):
         pairs = (shuffle if name_of(codec) == "shuffle" else (codec,) for codec in codecs)
@@ -151,7 +151,7 @@ def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
 def _find_objection(
     variable: ManifestVariable, main: MainEncoding, nbytes: int, obstacles: Obstacles
 ) -> str | None:
-    """Return why an encoding cannot be the main one; None if it can."""
+    """Return why an encoding cannot be the main one, or None if it can."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if main.pipeline.decoded_dtype != array.dtype.newbyteorder("=") and not array.dtype.names:
         return f"its values are {array.dtype}, {main.describe()} has others"
@@ -178,7 +178,7 @@ def as_stored(
     manifest: ChunkManifest,
     shape: tuple[int, ...] | None = None,
 ) -> ManifestVariable:
-    """Return a variable whose chunks all have the main encoding, as a set holds it."""
+    """Return a variable as it is stored when all its chunks have the main encoding."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     shape = main.chunks if shape is None else shape
     fragment = Fragment.whole(make_regular_axes(shape, main.chunks), manifest)
@@ -195,20 +195,20 @@ def as_stored(
 
 
 # ---------------------------------------------------------------------- costs
-# The table of what rewriting costs: a pandas table that is readable on 80 columns.
+# The table of the cost of rewriting: a pandas table that is readable on 80 columns.
 
 
 HEADINGS = ["variable", "chunks", "rewritten", "bytes", "encoding", "reason"]
 WIDTH = 80
-"""Letters of a line, if words allow that."""
+"""The length of lines in characters, unless a word is longer."""
 MOST_ROWS = 20
-"""Variables that a text shows; the table has them all."""
+"""The most variables that the text shows; the table itself has all of them."""
 
 
 class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
-    """A row for each virtual variable: what rewriting it costs, and why.
+    """A table with one row per virtual variable: what rewriting it costs, and why.
 
-    It is a pandas table in all but its looks; what is made of it is a plain one.
+    It is a pandas table with its own representation; tables derived from it are plain ones.
 
     Examples
     --------
@@ -263,15 +263,16 @@ class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
 
 
 PLACEHOLDER = SourceFile("file:///rewritten")
-"""The file of chunks that are still to be written, to ask a format about the result."""
+"""The file of chunks that are not written yet, for asking a format about the result."""
 
 
 @dataclass(frozen=True)
 class VariablePlan:
-    """How one variable, which the format cannot hold for some reasons, is written.
+    """How one variable is written that the format cannot store as it is.
 
-    ``cells`` are those of its main encoding. ``filled`` are missing chunks that must be written,
-    since the format has no place for their value.
+    ``cells`` are those of its main encoding, and ``reasons`` are why the format cannot store it.
+    ``filled`` are missing chunks that must be written, because the format cannot store their fill
+    value.
     """
 
     path: str
@@ -284,7 +285,7 @@ class VariablePlan:
     def of(
         cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Choices | None
     ) -> VariablePlan | None:
-        """Return the plan of a variable, None if it can be written as it is."""
+        """Return the plan of a variable, or None if it can be written as it is."""
         if not isinstance(variable.data, ManifestArray) or not variable.data.size:
             return None
         reasons = obstacles(variable)
@@ -303,7 +304,7 @@ class VariablePlan:
 
     @property
     def array(self) -> ManifestArray:
-        """The array as it is."""
+        """The array before rewriting."""
         return self.cells.array
 
     @property
@@ -313,17 +314,17 @@ class VariablePlan:
 
     @property
     def to_write(self) -> Mask:
-        """Cells that become chunks of the set."""
+        """The cells that are written as chunks."""
         return self.cells.rewritten | self.cells.gaps | self.filled
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks to write; equal ones are written once, and counted each."""
+        """The number of chunks to write; equal ones are written once, but each is counted."""
         return int(np.count_nonzero(self.to_write))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the chunks to write, before codecs."""
+        """The size of the chunks to write in bytes, before codecs."""
         return self.nchunks * self.main.nbytes
 
     def finish(self, manifest: ChunkManifest) -> ManifestVariable:
@@ -334,7 +335,7 @@ class VariablePlan:
 def plan_rewriting(
     group: ManifestGroup, obstacles: Obstacles, main_encoding: Mapping[str, Any], target: str
 ) -> dict[str, VariablePlan]:
-    """Return the plans of all variables that have to be rewritten, by path."""
+    """Return the plans of all variables that must be rewritten, by path."""
     variables = dict(group.walk_variables())
     if unknown := set(main_encoding) - variables.keys():
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
@@ -359,7 +360,7 @@ def plan_rewriting(
 
 
 def build_cost_table(group: ManifestGroup, plans: Mapping[str, VariablePlan]) -> CostTable:
-    """Return a row for each virtual variable: what rewriting it costs, and why."""
+    """Return a table with one row per virtual variable: what rewriting it costs, and why."""
     rows: list[tuple[Any, ...]] = []
     for path, variable in group.walk_variables():
         if (plan := plans.get(path)) is not None:
@@ -380,40 +381,40 @@ LOSSLESS = {
     *("blosc", "bz2", "gzip", "lz4", "lzma", "shuffle", "zlib", "zstd"),
     *("adler32", "crc32", "fletcher32"),
 }
-"""Ids of numcodecs that encode without loss, as our codecs decode."""
+"""Ids of numcodecs codecs that encode without loss what our codecs decode."""
 
 
 @dataclass(frozen=True)
 class MainEncoding:
-    """How all chunks of a variable are encoded in the set, and how long each is per axis."""
+    """How all chunks of a variable are encoded in the set, and the chunk shape."""
 
     pipeline: CodecPipeline
     chunks: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a chunk before codecs."""
+        """The size of a chunk in bytes, before codecs."""
         return prod(self.chunks) * self.pipeline.dtype.itemsize
 
     @property
     def is_encodable(self) -> bool:
-        """Whether chunks of it can be made without loss."""
+        """Whether chunks can be encoded without loss."""
         shown = [entry for entry in self.pipeline.layout if isinstance(entry, int)]
         whole = len(shown) == len(self.pipeline.layout)
         stored = prod(self.chunks[axis] for axis in shown) == prod(self.chunks)
         return whole and stored and all(map(is_lossless, self.pipeline.codecs))
 
     def describe(self) -> str:
-        """Return the encoding in a few words, for tables."""
+        """Describe the encoding in a few words, for tables."""
         codecs = [name_of(codec) for codec in self.pipeline.codecs] or ["uncompressed"]
         packing = self.pipeline.packing
         packed = ", packed" if packing and not packing.is_identity else ""
         return f"{self.pipeline.dtype}{packed}, {' '.join(codecs)}, chunks {self.chunks}"
 
     def encode(self, values: Array) -> bytes:
-        """Return values as the bytes of a chunk; the chunk is filled where they end before it.
+        """Encode values as a chunk; the rest of the chunk is filled if there are fewer values.
 
-        An `UnsupportedError` is raised if the packing cannot hold the values to the last bit.
+        Raises `UnsupportedError` if the packing cannot represent the values exactly.
         """
         stored = pack(values, self.pipeline)
         if stored.shape != self.chunks:
@@ -423,7 +424,7 @@ class MainEncoding:
         return self._encode_stored(stored)
 
     def encode_fill(self) -> bytes:
-        """Return a chunk full of the value of a missing chunk."""
+        """Encode a chunk that is full of the value of missing chunks."""
         fill = np.full(self.chunks, self.pipeline.fill_value, self.pipeline.dtype)
         return self._encode_stored(fill)
 
@@ -461,7 +462,7 @@ class MainEncoding:
 
 
 def is_lossless(codec: Codec) -> bool:
-    """Say whether a codec of numcodecs encodes without loss what ours decodes."""
+    """Return whether the codec in numcodecs encodes without loss what ours decodes."""
     return not codec.maps_arrays and name_of(codec) in LOSSLESS
 
 
@@ -474,7 +475,7 @@ def name_of(codec: Codec) -> str:
 
 
 def can_hold(main: CodecPipeline, other: CodecPipeline) -> bool:
-    """Say whether a packing can hold, as far as is known before reading, what another one holds."""
+    """Return whether a packing can represent the values of another one, as far as is known."""
     ours, theirs = main.packing, other.packing
     if ours is None or (ours.is_identity and main.dtype == ours.dtype):
         return True
@@ -495,7 +496,7 @@ def can_hold(main: CodecPipeline, other: CodecPipeline) -> bool:
 
 
 def pack(values: Array, pipeline: CodecPipeline) -> Array:
-    """Return the stored numbers of values."""
+    """Return the stored numbers for values."""
     packing = pipeline.packing
     if packing is None:
         return values.astype(pipeline.dtype, copy=False)
@@ -548,10 +549,10 @@ def unpack_numbers(stored: Array, pipeline: CodecPipeline) -> Array:
 
 
 def is_same(one: Array, other: Array) -> bool:
-    """Say whether values are equal bit for bit; NaN is NaN, however it is spelled."""
+    """Return whether values are bit-identical; all NaN are considered equal."""
     native = [np.ascontiguousarray(a.astype(other.dtype.newbyteorder("="))) for a in (one, other)]
     if other.dtype.names:
-        # bytes between the members of compound types are anything
+        # padding between the members of compound types is undefined
         native = [pack_members(a) for a in native]
     if native[0].tobytes() == native[1].tobytes():
         return True
@@ -562,7 +563,7 @@ def is_same(one: Array, other: Array) -> bool:
 
 
 def describe_epoch(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the attributes of dates or durations that are stored as numpy holds them."""
+    """Return the attributes of dates or durations that are stored as in numpy."""
     names = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
     if dtype.kind not in "mM":
         return {"units": None}
@@ -579,10 +580,10 @@ def describe_epoch(dtype: np.dtype[Any]) -> dict[str, Any]:
 def plain_pipeline(
     dtype: np.dtype[Any], fill_value: Any, ndim: int, codecs: tuple[Codec, ...], bare: bool
 ) -> CodecPipeline:
-    """Return a pipeline that holds any values of a dtype.
+    """Return a pipeline that can represent any value of a dtype.
 
-    ``bare`` says that the variable has no attributes of packing, so that it may get some: the
-    fill value of floats, and the epoch of dates.
+    With ``bare``, the variable has no packing attributes, so that some may be added: the fill value
+    of floats, and the epoch of dates.
     """
     kind = dtype.newbyteorder("=")
     layout = tuple(range(ndim))
@@ -598,7 +599,7 @@ def plain_pipeline(
 
 
 def strip_flat_axes(pipeline: CodecPipeline, chunks: tuple[int, ...]) -> CodecPipeline:
-    """Return a pipeline without stored axes along which a chunk has one element."""
+    """Return a pipeline without the stored axes along which chunks have length 1."""
     layout = tuple(
         entry
         for entry in pipeline.layout
@@ -608,7 +609,7 @@ def strip_flat_axes(pipeline: CodecPipeline, chunks: tuple[int, ...]) -> CodecPi
 
 
 # ---------------------------------------------------------------------- cells
-# Which chunks of an array stay references on the grid of its main encoding; pure integers.
+# Which chunks of an array stay references on the grid of its main encoding: integer arithmetic.
 
 
 Mask = npt.NDArray[np.bool_]
@@ -616,7 +617,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of the grid of a main encoding, and whether each of them stays a reference."""
+    """The cells of the grid of a main encoding, and which of them stay references."""
 
     array: ManifestArray
     main: MainEncoding
@@ -628,14 +629,14 @@ class Cells:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cells that are not references, before codecs, found without a table."""
+        """The size in bytes, before codecs, of the cells that do not stay references."""
         count = prod(self.grid) if self._fills_gaps else int(np.count_nonzero(self._covered))
         kept = sum(int(np.count_nonzero(mask)) for _, mask in self._known)
         return (count - kept) * self.main.nbytes
 
     @cached_property
     def rewritten(self) -> Mask:
-        """Cells whose values are to be encoded."""
+        """The cells whose values must be encoded."""
         references = sum(f.manifest.size for f in self.array.fragments)
         check_table(self.grid, references, f"{self.array.name!r}")
         found = np.array(self._covered)
@@ -645,17 +646,17 @@ class Cells:
 
     @property
     def gaps(self) -> Mask:
-        """Cells that no file covers, with another value than missing chunks have."""
+        """Cells without any stored chunk whose value differs from that of missing chunks."""
         return ~self._covered if self._fills_gaps else np.zeros(self.grid, bool)
 
     @property
     def missing(self) -> Mask:
-        """Cells that are missing chunks in the set."""
+        """The cells that are missing chunks in the set."""
         return np.asarray((self.kept.file == MISSING) & ~self.rewritten & ~self.gaps)
 
     @cached_property
     def kept(self) -> ChunkManifest:
-        """The references that stay, over the grid; missing elsewhere."""
+        """The references that stay, on the grid; all other cells are missing."""
         flat = [f.manifest.loaded().reshape((f.manifest.size,)) for f, _ in self._known]
         rows = [np.flatnonzero(mask) for _, mask in self._known]
         joined = ChunkManifest.concatenate(
@@ -670,12 +671,12 @@ class Cells:
 
     @property
     def _fills_gaps(self) -> bool:
-        """Whether gaps need chunks, since missing ones have another value."""
+        """Whether gaps need chunks because missing chunks have another value."""
         return self.array.has_gaps and not fills_with(self.main.pipeline, self.array.fill_value)
 
     @cached_property
     def _covered(self) -> Mask:
-        """Cells that fragments touch."""
+        """The cells that fragments overlap."""
         if not self.array.has_gaps:
             return np.broadcast_to(True, self.grid)
         found = np.zeros(self.grid, bool)
@@ -691,7 +692,7 @@ class Cells:
         array, chunks = self.array, self.main.chunks
         wanted = strip_flat_axes(self.main.pipeline, chunks)
         stripped = [strip_flat_axes(p, chunks) for p in array.pipelines]
-        # chunks that exist need no equal fill
+        # chunks that exist may have another fill value
         same = [replace(p, fill=None) == replace(wanted, fill=None) for p in stripped]
         alike, fills = (
             np.array(same, bool),

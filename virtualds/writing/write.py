@@ -1,8 +1,9 @@
-"""Writes reference sets: creates, replaces and changes them.
+"""Writing reference sets: creating, replacing and changing them.
 
-Every caller takes the same steps. `WriteOptions` checks that the options agree. `Destination.of`
-chooses the format and checks its choices. `Destination.create` and `Destination.change` refuse
-groups that a set may not hold, write all or nothing, and settle conflicts with other writers.
+All callers take the same steps. `WriteOptions` checks that the options are consistent.
+`Destination.of` chooses the format and checks the choices for it. `Destination.create` and
+`Destination.change` reject groups that a set may not contain, write all or nothing, and resolve
+conflicts with other writers.
 """
 
 from __future__ import annotations
@@ -63,20 +64,20 @@ from virtualds.writing.rewrite_plan import build_cost_table, plan_rewriting
 Result = TypeVar("Result")
 
 ATTEMPTS = 30
-"""How often a change is made again because another writer was faster."""
+"""How often a change is repeated because another writer was faster."""
 
 
 PAUSE = 0.05
-"""Seconds that are waited at first, on average; twice as long after every attempt."""
+"""The average pause after the first attempt, in seconds; it doubles after every attempt."""
 
 
 @contextmanager
 def name_missing_set(location: Location) -> Iterator[None]:
-    """Say of a set that is not there what could be done."""
+    """Explain in the error for a set that does not exist what to do."""
     try:
         yield
     except FileNotFoundError as error:
-        # the system says no more than that
+        # the system's error has no more details
         said = f" ({error})" if error.errno is None and f"{error}" else ""
         raise FileNotFoundError(
             f"{location.target}: there is no reference set{said}; check the path, or write one "
@@ -86,7 +87,7 @@ def name_missing_set(location: Location) -> Iterator[None]:
 
 
 def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
-    """Make a change to a set, again if wanted and another writer was faster."""
+    """Make a change to a set; if wanted, repeat it when another writer was faster."""
     check_choice("conflict", conflict, ("raise", "retry"))
     left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
@@ -97,7 +98,7 @@ def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
             left -= 1
             if not left:
                 raise
-        # of writers that wait equally long, the same one would lose again
+        # if all writers waited equally long, the same one would lose again
         time.sleep(random.uniform(0, 2 * pause))
         pause = min(2 * pause, 5.0)
 
@@ -123,7 +124,7 @@ def normalise_path(path: str | None) -> str:
 
 @contextmanager
 def naming_group(path: str) -> Iterator[None]:
-    """Name a group below the root in errors of the block."""
+    """Name a group, unless it is the root, in errors of the block."""
     try:
         yield
     except (VirtualdsError, ValueError) as error:
@@ -134,7 +135,7 @@ def naming_group(path: str) -> Iterator[None]:
 
 
 def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
-    """Return the group at a path, None if there is none."""
+    """Return the group at a path, or None if there is none."""
     found: ManifestGroup | None = root
     for name in filter(None, path.split("/")):
         found = None if found is None else found.groups.get(name)
@@ -142,9 +143,9 @@ def find_group(root: ManifestGroup, path: str) -> ManifestGroup | None:
 
 
 def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Return a set with a group at a path, in place of what was there.
+    """Return a set with a group at a path, in place of the previous one.
 
-    A `CombineError` is raised if a variable has the name of the group, or of a group above it.
+    Raises `CombineError` if a variable has the name of the group, or of a group above it.
     """
     if path:
         name, _, rest = path.partition("/")
@@ -159,7 +160,7 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 
 
 def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Return a set with a group added at a path where there are at most groups for other groups."""
+    """Return a set with a new group at a path where there may only be groups without variables."""
     for below, part in group.walk(path):
         there = find_group(root, below)
         if there is None or part.variables or part.attributes:
@@ -168,7 +169,7 @@ def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
 
 
 def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
-    """Return a set with a group at a path; groups below that path stay as they are."""
+    """Return a set with the variables of a group at a path; the groups below stay unchanged."""
     there = find_group(root, path)
     return put_group(root, path, replace(group, groups=there.groups if there else {}))
 
@@ -179,20 +180,20 @@ def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> Manif
 def list_inherited(
     root: ManifestGroup, path: str, names: Iterable[str]
 ) -> dict[str, ManifestVariable]:
-    """Return the dimension coordinates that a group has from the groups above it, by name."""
+    """Return the dimension coordinates that a group inherits from the groups above it, by name."""
     found: dict[str, ManifestVariable] = {}
     wanted = set(names)
     parts = path.split("/") if path else []
     for depth in range(len(parts)):
         above = find_group(root, "/".join(parts[:depth])) or EMPTY
-        # the nearest group counts
+        # the nearest group takes precedence
         found |= {n: v for n, v in above.variables.items() if v.dims == (n,) and n in wanted}
     here = find_group(root, path) or EMPTY
     return {name: variable for name, variable in found.items() if name not in here.variables}
 
 
 def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
-    """Refuse to change the length of a dimension in one group alone, if groups share it."""
+    """Raise an error if a dimension that groups share changes its length in only some of them."""
     known = {misfit[:2] for misfit in _find_misfits(before)}
     for path, dim, size, above in _find_misfits(after):
         if find_group(before, path) is not None and (path, dim) not in known:
@@ -205,7 +206,7 @@ def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
 
 
 def _find_misfits(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]:
-    """Yield group, dimension and both lengths where a group does not fit what it inherits."""
+    """Yield group, dimension and both lengths where a group does not fit an inherited dimension."""
     for path, group in root.walk():
         sizes = list_sizes(group)
         for dim, variable in list_inherited(root, path, sizes).items():
@@ -221,15 +222,15 @@ NEW_VARIABLES = ("error", "fill", "drop")
 MISSING_VARIABLES = ("error", "fill")
 REWRITING = tuple(one.name for one in fields(Rewriting))
 OF_ALL = (KEEP_QUERY, *REWRITING)
-"""Choices of every format."""
+"""Choices that every format has."""
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a set is written, as for ``ds.virtual.to_manifest``. The options agree with each other.
+    """How a set is written, as in ``ds.virtual.to_manifest``; the options are consistent.
 
-    ``choices`` are what the format lets one choose, and what every format has: ``keep_query``, and
-    the fields of `Rewriting`. Options that are unknown or exclude each other are a `ValueError`.
+    ``choices`` are the options of the format, and those of every format: ``keep_query``, and the
+    fields of `Rewriting`. Raises `ValueError` for options that are unknown or exclude each other.
     """
 
     format: str | None = None
@@ -258,7 +259,7 @@ class WriteOptions:
         _ = self.rewriting
 
     def _check_mode(self) -> None:
-        """Refuse an unknown mode, and options that it does not take."""
+        """Raise an error for an unknown mode, and for options that it does not have."""
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
@@ -296,7 +297,7 @@ class WriteOptions:
 
     @property
     def path(self) -> str:
-        """The path of the group that is written, ``""`` for the root."""
+        """The path of the group to write; ``""`` for the root."""
         return normalise_path(self.group)
 
     @property
@@ -306,32 +307,32 @@ class WriteOptions:
 
     @property
     def replaces_set(self) -> bool:
-        """Whether the data may replace another set."""
+        """Whether the data may replace an existing set."""
         return self.mode == "w" and not self.path
 
     @property
     def rewriting(self) -> Rewriting:
-        """What to do about chunks that the format cannot hold."""
+        """What to do about chunks that the format cannot store."""
         return select_fields(Rewriting, self.choices)
 
     @property
     def keep_query(self) -> bool:
-        """Whether urls are written that hold a secret."""
+        """Whether urls with secrets may be written."""
         return bool(self.choices.get(KEEP_QUERY, False))
 
     @property
     def changes(self) -> ReferenceChanges:
-        """How chunks are cut and held before the format gets them."""
+        """How chunks are split or stored inline before the format receives them."""
         return select_fields(ReferenceChanges, self.choices)
 
     @property
     def of_format(self) -> dict[str, Any]:
-        """The choices that the format alone knows."""
+        """The choices that are specific to the format."""
         shared = (*OF_ALL, *CHANGES)
         return {name: value for name, value in self.choices.items() if name not in shared}
 
     def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
-        """Refuse choices that a format does not have; ``call`` is what a user has called."""
+        """Raise an error for choices that a format does not have; ``call`` is used by the error."""
         known = [*target.choices, *OF_ALL]
         others = list_arguments(WriteOptions if call is None else call)
         listed = ", ".join(known)
@@ -347,13 +348,13 @@ class WriteOptions:
 # ---------------------------------------------------------------------- where a set is written
 
 Whole = Callable[[], ManifestGroup]
-"""Returns the group of a new set."""
+"""A function that returns the group of a new set."""
 Change = Callable[[ManifestGroup], ManifestGroup]
-"""Takes the group that a set holds, and returns the group that it shall hold."""
+"""A function that returns the new group of a set, given the present one."""
 
 
 class Written(NamedTuple):
-    """The group that a set held before, None if it is new, and the group that it holds now."""
+    """The previous group of a set, None if the set is new, and the group that was written."""
 
     before: ManifestGroup | None
     after: ManifestGroup
@@ -361,9 +362,9 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where to write a set, and the format that writes it with the options.
+    """Where to write a set, in which format, and with which options.
 
-    ``place`` is where workers write parts of the set: what `virtualds.formats.Parts` began.
+    ``place`` is where workers write parts of the set, as returned by `virtualds.formats.Parts`.
     """
 
     location: Location
@@ -375,13 +376,13 @@ class Destination:
     def of(
         cls, location: Location, options: WriteOptions, call: Callable[..., Any] | None = None
     ) -> Destination:
-        """Choose the format, and check its choices; ``call`` is what a user has called."""
+        """Choose the format, and check its choices; ``call`` is what the user called."""
         target = format_for(location, options.format)
         options.check_choices(target, call)
         return cls(location, target, options)
 
     def refuse_existing(self) -> Destination:
-        """Refuse to create a set that exists, before the caller begins long work."""
+        """Raise an error before long work if the set would be created but exists already."""
         if self.options.mode != "w-" or not self.options.creates_set:
             return self
         where, access = self.location.target, self.location.options
@@ -397,13 +398,13 @@ class Destination:
 
     @property
     def rewrite(self) -> RewriteTarget:
-        """Where chunks go that the format cannot hold as they are."""
+        """Where chunks are rewritten that the format cannot store as they are."""
         options = self.options
         return RewriteTarget(self.location, self.format, options.rewriting, options.of_format)
 
     @property
     def parts(self) -> Parts:
-        """The functions with which many processes write one set, if the format allows it."""
+        """The functions with which several processes write one set, if the format supports it."""
         if self.format.parts is None:
             able = ", ".join(other.name for other in FORMATS if other.parts is not None)
             raise UnsupportedError(
@@ -415,18 +416,18 @@ class Destination:
         return self.format.parts
 
     def begin_parts(self) -> Destination:
-        """Check that many processes can write the set, and return where they write its parts."""
+        """Check that several processes can write the set, and return where they write its parts."""
         where, replaces = self.location.target, self.options.mode == "w"
         parts = self.parts
         with explain_write_errors(where):
             return replace(self, place=parts.begin(where, self.location.options, replace=replaces))
 
     def create(self, whole: Whole) -> Written:
-        """Write a set that holds the group that ``whole`` returns, all of it or nothing."""
+        """Write a set with the group that ``whole`` returns, completely or not at all."""
         return self._write(partial(self._create, whole))
 
     def change(self, change: Change, whole: Whole | None = None) -> Written:
-        """Change a set; if there is none, create one that holds the group of ``whole``."""
+        """Change a set; if there is none, create one with the group that ``whole`` returns."""
         return self._write(partial(self._change, change, whole))
 
     def _write(self, write: Callable[[], Written]) -> Written:
@@ -439,9 +440,9 @@ class Destination:
 
     def _create(self, whole: Whole) -> Written:
         if self.rewrite.is_needed or self.options.changes.inline_threshold:
-            # chunks are read for a set that can be written alone
+            # chunks are read only for a set that one process can write
             self.refuse_existing()
-        # workers check what they write
+        # workers check the parts that they write
         is_known: IsKnown = (
             know_nothing
             if self.place is None
@@ -450,7 +451,7 @@ class Destination:
         group = self.options.changes.apply(whole(), is_known)
         group = self._fit(group, is_known)
         where, replaces = self.location.target, self.options.replaces_set
-        # not around ``whole``: it reads sources, and their errors are no errors of the set
+        # not around ``whole``, which reads sources: their errors are not errors of the set
         with explain_write_errors(where):
             if self.place is not None:
                 self.parts.commit(group, self.place, replace=replaces)
@@ -469,7 +470,7 @@ class Destination:
         def prepared(before: ManifestGroup) -> ManifestGroup:
             found[:] = [Written(before, self._prepare_change(before, change))]
             if found[0].after is not before:
-                # what there is to write is known only now
+                # only now is it known what has to be written
                 counting.enter_context(self._count_writing(found[0].after))
             return found[0].after
 
@@ -496,7 +497,7 @@ class Destination:
             ) from error
 
     def _prepare_change(self, before: ManifestGroup, change: Change) -> ManifestGroup:
-        """Return what a set shall hold, in a form that the format can write."""
+        """Return the new content of a set, in a form that the format can write."""
         if problems := before.all_problems():
             # parts of the set that cannot be read would be lost
             ON_ERROR["raise"](before, problems)
@@ -511,11 +512,11 @@ class Destination:
         return count_writing(self.options.rewriting.progress, total)
 
     def _fit(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
-        """Return a group in a form that the format can write; refuse one that no set may hold."""
+        """Return a group in a form that the format can write; check that a set may contain it."""
         target, keep = str(self.location.target), self.options.keep_query
         check_admissible(group, target, keep_query=keep, is_known=is_known)
         group = self.rewrite.fit(group)
-        # an object of Icechunk does not say where it lies
+        # an Icechunk object does not reveal its location
         if isinstance(self.location.target, str) and not is_own(target):
             new = list_new_files(group, is_known) if self.place is None else list_first_files(group)
             warn_of_unreadable(new, target, AccessPolicy.of(self.options.allow))
@@ -525,9 +526,9 @@ class Destination:
 def prepare_write(
     url: Any, *, storage_options: Mapping[str, Any] | None = None, **given: Any
 ) -> Destination:
-    """Check the arguments of ``ds.virtual.to_manifest`` before there is a dataset.
+    """Check the arguments of ``ds.virtual.to_manifest`` before the dataset exists.
 
-    So a scan that takes hours does not end with an error that could be raised before it began.
+    A scan of several hours should not end with an error that could be raised before it began.
 
     Examples
     --------
@@ -570,7 +571,7 @@ def make_dict(
 
 
 def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
-    """Refuse options that have a meaning for files alone."""
+    """Raise an error for options that only make sense for files."""
     if options.rewriting.rewrites:
         raise UnsupportedError(
             "on_unsupported='rewrite' with url None: rewritten chunks lie in files beside a set, "
@@ -591,23 +592,24 @@ def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None)
 
 
 # ---------------------------------------------------------------------- changes of references
-# ``subchunk`` and ``inline_threshold`` change the group that a format is given, so that no format
-# knows of them. Tables of references that the target set has, and that are read on demand, stay as
-# they are. Of small sets, which are read as a whole, the chunks are cut and held as the new ones.
+# ``subchunk`` and ``inline_threshold`` change the group before a format receives it, so that
+# formats need not implement them. Tables of references that are already in the target set, and are
+# read on demand, stay unchanged. In small sets, which are read completely, old chunks are split and
+# stored inline like new ones.
 
 
 # ---------------------------------------------------------------------- what a user asks for
 
 Subchunk = Mapping[str, int | Mapping[str, int]]
 ChangeArray = Callable[[str, ManifestVariable, ManifestArray], ManifestArray]
-"""Takes the path of a variable, the variable and its array; returns another array."""
+"""A function of the path of a variable, the variable and its array, which returns another array."""
 
 
 @dataclass(frozen=True)
 class ReferenceChanges:
-    """How chunks are cut, and which are held in the set, as for ``ds.virtual.to_manifest``.
+    """How chunks are split, and which are stored inline, as in ``ds.virtual.to_manifest``.
 
-    A `TypeError` or `ValueError` is raised for what is no mapping or number.
+    Raises `TypeError` or `ValueError` for values that are not a mapping or number.
     """
 
     subchunk: Any = None
@@ -621,10 +623,10 @@ class ReferenceChanges:
             _check_subchunk(self.subchunk)
 
     def apply(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
-        """Return a group with its chunks cut and held; those of known tables stay.
+        """Return a group with its chunks split or stored inline; tables of the set stay unchanged.
 
-        Chunks that cannot be cut are an `UnsupportedError`, those that cannot be read a
-        `ReadError`.
+        Raises `UnsupportedError` for chunks that cannot be split, and `ReadError` for chunks that
+        cannot be read.
         """
         if self.subchunk:
             cutter = _Cutter(self.subchunk, is_known)
@@ -654,7 +656,7 @@ def _check_subchunk(given: Any) -> None:
 
 
 def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
-    """Return a group, and those below it, with other virtual arrays."""
+    """Return a group, and those below it, with changed virtual arrays."""
 
     def changed(path: str, variable: ManifestVariable) -> ManifestVariable:
         if not isinstance(variable.data, ManifestArray):
@@ -671,14 +673,14 @@ def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
 
 @dataclass
 class _Cutter:
-    """Cuts the arrays that a user names by dimension or variable, and notes what it saw."""
+    """Splits the chunks of arrays that a user names by dimension or variable."""
 
     subchunk: Subchunk
     is_known: IsKnown
     is_done: bool = False
 
     def cut(self, path: str, variable: ManifestVariable, array: ManifestArray) -> ManifestArray:
-        """Return an array with its chunks cut, itself if it is compressed."""
+        """Return an array with its chunks split, or unchanged if it is compressed."""
         names = (path, path.rpartition("/")[2])
         of_variables = (self.subchunk[name] for name in names if name in self.subchunk)
         named = next((one for one in of_variables if isinstance(one, Mapping)), None)
@@ -691,7 +693,7 @@ class _Cutter:
         if not lengths:
             return array
         known = [f for f in array.fragments if _is_inside(f.manifest, self.is_known)]
-        # a set that grows was cut when it was written
+        # a set that grows was split when it was written
         self.is_done |= bool(known) or all(
             max(f.axes[axis].stored_lengths(), default=0) <= length
             for f in array.fragments
@@ -705,7 +707,7 @@ class _Cutter:
         return replace(array, fragments=(*known, *found.fragments))
 
     def check_done(self, group: ManifestGroup) -> None:
-        """Refuse a wish that has changed nothing: no such names, or compressed chunks."""
+        """Raise an error for a request without effect: unknown names, or compressed chunks."""
         names = {name for _, part in group.walk() for name in part.variables}
         names |= {dim for _, variable in group.walk_variables() for dim in variable.dims}
         for name in self.subchunk:
@@ -722,7 +724,7 @@ class _Cutter:
 
 
 def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
-    """Say whether references lie in the target set."""
+    """Return whether references are in a table of the target set."""
     return manifest.table is not None and is_known(manifest.table)
 
 
@@ -730,10 +732,10 @@ def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
 
 
 def _hold(array: ManifestArray, path: str, most: int, is_known: IsKnown) -> ManifestArray:
-    """Return an array with its chunks of at most ``most`` bytes in memory, itself without any.
+    """Return an array with chunks of at most ``most`` bytes in memory, or unchanged without any.
 
-    Chunks are read as in any read: near ones by one request, many files at a time, and checked
-    against their checksums. Equal ranges are read once.
+    Chunks are read as usual: adjacent ones in one request, many files at a time, and verified by
+    their checksums. Equal ranges are read once.
     """
     fragments = list(array.fragments)
     for number, fragment in enumerate(array.fragments):
@@ -760,12 +762,12 @@ def estimate_cost(
     main_encoding: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> pd.DataFrame:
-    """Return the table of what ``on_unsupported="rewrite"`` costs; see ``ds.virtual.cost``."""
+    """Return the table of the cost of ``on_unsupported="rewrite"``; see ``ds.virtual.cost``."""
     form = format_for(Location(""), format)
     if unknown := sorted(choices.keys() - set(form.choices)):
         known = ", ".join(["main_encoding", *form.choices])
         raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
-    # rewriting begins after chunks are cut; which ones a set holds itself costs nothing
+    # rewriting follows the splitting of chunks; which are stored inline does not change the cost
     group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, know_nothing)
     obstacles = bind_obstacles(form, choices)
     plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)

@@ -1,8 +1,8 @@
-"""What each mode makes of a set and of a dataset, or a tree, that is written to it.
+"""What each write mode does to a set, given a dataset or tree to write.
 
-Also templates, whose regions are filled in any order, by many writers, with the keywords of
+Also templates, whose regions are filled in any order, by several writers, with the keywords of
 `xarray.Dataset.to_zarr`. This module writes nothing; a format compares the result with the set, and
-writes.
+writes the difference.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ from virtualds.writing.write import (
 def write_variables(
     old: ManifestGroup, new: xr.Dataset, on_duplicate: str = "raise", *, adds: bool
 ) -> ManifestGroup:
-    """Return a group with the variables of a dataset, itself if it has them already.
+    """Return a group with the variables of a dataset, or unchanged if it already has them.
 
-    They are added, and have the lengths and coordinates that the group has; ``on_duplicate`` says
-    what to do about variables that it has already. Or else they replace those of the same names and
-    shapes. Equal coordinates are shared. What does not fit the group is a `CombineError`.
+    With ``adds``, they are added, and must have the lengths and coordinates of the group;
+    ``on_duplicate`` is what to do about variables that it already has. Otherwise they replace
+    variables of the same names and shapes. Equal coordinates are shared. Raises `CombineError` for
+    variables that do not fit the group.
     """
     sizes = list_sizes(old) if adds else {}
     for dim, size in new.sizes.items():
@@ -103,7 +104,7 @@ def write_variables(
     if not changed:
         return old
     result = replace(old, variables={**old.variables, **changed}, attributes=attributes)
-    # the grid mapping of variables that stay must stay
+    # keep the grid mapping of the variables that stay
     differing = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
     known_systems, found = (_find_systems_besides(group, differing) for group in (old, result))
     check_systems_of_set(known_systems, new, found)
@@ -111,7 +112,7 @@ def write_variables(
 
 
 def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
-    """Refuse variables that a group does not have, or has in another shape."""
+    """Raise an error for variables that a group does not have, or has with another shape."""
     problems = list[str]()
     for name, variable in stored.variables.items():
         known = old.variables.get(name)
@@ -131,7 +132,7 @@ def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
 
 
 def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
-    """Return the reference systems of a group, without those of variables to be replaced."""
+    """Return the reference systems of a group, except for those of variables to be replaced."""
     found = find_systems({name: v.attributes for name, v in old.variables.items()})
     return {key: system for key, system in found.items() if key[0] not in replaced}
 
@@ -146,7 +147,7 @@ def _decode_some(group: ManifestGroup, names: Iterable[str]) -> xr.Dataset:
 
 
 def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> CombineError:
-    """Return the error for a dimension whose coordinate has other values than in the set."""
+    """Return the error for a dimension whose coordinate values differ from those in the set."""
     known = _decode_some(old, [name]).variables[name].values
     values = new.variables[name].values
     same = (known == values) | ((known != known) & (values != values))
@@ -162,14 +163,14 @@ def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> Combi
 
 
 class Added(NamedTuple):
-    """How much was added to a set: positions along the dimension that grows, and references."""
+    """What was added to a set: positions along the growing dimension, and references."""
 
     positions: int
     references: int
 
 
 def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
-    """Write the references of a dataset; return how many were added: an append may add none.
+    """Write the references of a dataset; return how much was added, which may be nothing.
 
     See ``ds.virtual.to_manifest``.
     """
@@ -188,7 +189,7 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
         }
         for g in (before, after)
     )
-    # coordinates that the set holds itself are values in memory once they have changed
+    # once changed, coordinates that the set stores itself are values in memory
     references = sum(count - begun.get(name, 0) for name, count in grown.items())
     return Added(list_sizes(after).get(dim, 0) - list_sizes(before).get(dim, 0), references)
 
@@ -201,7 +202,7 @@ def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> 
             f"{destination.location.target}: mode 'replace-source' is for datasets; replace the "
             f"sources of one group after the other, with ds.virtual.to_manifest(..., group=)"
         )
-    # an append compares groups together with the coordinates that they have from above
+    # an append compares groups together with the coordinates that they inherit
     whole = inherited or options.is_append
     nodes = {
         normalise_path(f"{options.path}/{'' if path == '.' else path}"): node.to_dataset(
@@ -214,12 +215,12 @@ def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> 
 
 @dataclass(frozen=True)
 class _Writing:
-    """Datasets that are written to groups of a set, as the mode says.
+    """Writes datasets to groups of a set, according to the mode.
 
     In a tree, groups share the coordinates of the groups above them. So a group is compared and
-    changed together with the coordinates that it has from there, which it does not store. The
-    datasets, by the paths of their groups, have the coordinates that they inherit; ``make`` returns
-    the top one, with those below it, as stored. In a tree, no groups may be missing that grow.
+    changed together with the coordinates that it inherits but does not store. ``datasets`` are by
+    the path of their group, and include inherited coordinates; ``make`` returns the top group, with
+    those below it, in its stored form. A tree must have all groups that grow.
     """
 
     destination: Destination
@@ -243,7 +244,7 @@ class _Writing:
         )
 
     def _begin(self, old: ManifestGroup = EMPTY) -> ManifestGroup:
-        """Return a set with the first content of a group."""
+        """Return a set with the initial content of a group."""
         dim, dims = self.options.append_dim, {d for ds in self.datasets.values() for d in ds.dims}
         if dim is not None and dim not in dims:
             raise ValueError(
@@ -254,7 +255,7 @@ class _Writing:
         return add_group(old, self.options.path, self.make())
 
     def _create_group(self, old: ManifestGroup) -> ManifestGroup:
-        """Return a set with a new group, which may replace one in mode ``"w"``."""
+        """Return a set with a new group, which replaces an existing one in mode ``"w"``."""
         path, new = self.options.path, self.make()
         if self.options.mode == "w":
             return check_aligned(old, put_group(old, path, new))
@@ -270,7 +271,7 @@ class _Writing:
     # ------------------------------------------------------------------ changing groups
 
     def _change_groups(self, old: ManifestGroup) -> ManifestGroup:
-        """Return a set in which groups have changed, or ``old`` if none has."""
+        """Return a set in which groups have changed, or ``old`` itself if none has."""
         datasets, dim = dict(self.datasets), self.options.append_dim
         if self.options.is_append:
             there = [find_group(old, path) for path in datasets]
@@ -286,7 +287,7 @@ class _Writing:
         found = old
         for path, dataset in datasets.items():
             with naming_group(path):
-                # what a group inherits has grown already in ``found``
+                # inherited coordinates have already grown in ``found``
                 known = old if self.options.is_append else found
                 found = self._change_group(known, found, path, dataset)
         return found if found is old else check_aligned(old, found)
@@ -294,11 +295,11 @@ class _Writing:
     def _change_group(
         self, old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset
     ) -> ManifestGroup:
-        """Return the set ``found`` with a dataset in a group, which is as in the set ``old``."""
+        """Return the set ``found`` with a dataset written to a group, so far as in ``old``."""
         options, group = self.options, find_group(old, path)
         inherited = list_inherited(old, path, map(str, new.variables))
         own = [str(name) for name in new.variables if name not in inherited]
-        # a group without variables is there for the groups below it alone
+        # a group without variables exists only for the groups below it
         is_new = group is None or not group.variables
         if is_new and not options.is_append:
             return put_variables(found, path, self._change(None, new))
@@ -327,7 +328,7 @@ class _Writing:
         return put_variables(found, path, replace(after, variables=kept))
 
     def _change(self, old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
-        """Return a group with a dataset in it; ``old`` is None if the set has none there."""
+        """Return a group with a dataset written to it; ``old`` is None for a new group."""
         options, root = self.options, self.destination.location.url
         adds = options.mode == "a" and options.append_dim is None
         if adds and old is None:
@@ -346,7 +347,7 @@ class _Writing:
         return fill_region(old, new, options.region, options.on_duplicate, root)
 
     def _complete_groups(self, old: ManifestGroup, dim: str) -> dict[str, xr.Dataset]:
-        """Return datasets without data for groups of the set that a tree lacks."""
+        """Return empty datasets for groups of the set that a tree lacks."""
         found = dict[str, xr.Dataset]()
         top = min(self.datasets, key=len)
         for path, group in (find_group(old, top) or EMPTY).walk(top):
@@ -370,7 +371,7 @@ class _Writing:
 
 
 CASTABLE = set("biufcmM")
-"""Kinds of dtypes of coordinates that are held as the cell holds them."""
+"""Dtype kinds of coordinates that are cast to the dtype of the cell."""
 
 
 @make_strict()
@@ -383,15 +384,16 @@ def template(
     """Return a dataset of all coordinates of an archive, whose arrays have no references yet.
 
     Write it once with ``ds.virtual.to_manifest``, then fill it region by region, with
-    ``to_manifest(url, region="auto")``. It takes the memory of its coordinates, however large it
-    is. Elements without references read as the fill value: NaN for floating-point numbers.
+    ``to_manifest(url, region="auto")``. It only takes the memory of its coordinates, however large
+    the archive is. Elements without references read as the fill value: NaN for floating-point
+    numbers.
 
     Parameters
     ----------
     like : xarray.Dataset
         One cell of the archive, opened virtually: it has all variables and dimensions. Its arrays
-        say how all others are cut into chunks and stored. Variables without a dimension of
-        ``coords`` and ``sizes`` stay as they are.
+        determine how all others are chunked and stored. Variables without a dimension of ``coords``
+        and ``sizes`` stay as they are.
     coords : mapping, optional
         Whole coordinates, as for `xarray.Dataset.assign_coords`.
     sizes : mapping of dimension to int, optional
@@ -402,8 +404,8 @@ def template(
     ValueError
         A dimension is unknown, or has two lengths.
     UnsupportedError
-        The chunks of an array differ in length or encoding; or a variable in memory has to be
-        given, because its dtype has no missing value.
+        The chunks of an array differ in length or encoding; or a variable in memory must be passed
+        in ``coords``, because its dtype has no missing value.
 
     Examples
     --------
@@ -434,7 +436,7 @@ def template(
 def _find_lengths(
     like: xr.Dataset, given: xr.Dataset, sizes: Mapping[Any, int]
 ) -> dict[Hashable, int]:
-    """Return the lengths of the dimensions that coordinates and sizes name."""
+    """Return the lengths of the dimensions that are given by coordinates and sizes."""
     for dim, size in sizes.items():
         if given.sizes.get(dim, size) != size:
             raise ValueError(
@@ -452,10 +454,10 @@ def _find_lengths(
 
 
 def _copy_attributes(variable: xr.Variable, like: xr.Variable) -> xr.Variable:
-    """Return a coordinate that is described and stored as another one is."""
+    """Return a coordinate with the attributes and encoding of another one."""
     found = variable.to_base_variable()
     cast = found.astype(like.dtype) if {found.dtype.kind, like.dtype.kind} <= CASTABLE else found
-    # a cell whose coordinate has another precision must still be found
+    # a cell must still be found if its coordinate has another precision
     found = cast if bool((cast == found).all()) else found
     found.attrs = dict(like.attrs) | found.attrs
     found.encoding = {k: v for k, v in like.encoding.items() if k in ("units", "calendar", "dtype")}
@@ -486,13 +488,13 @@ def _empty_variable(variable: xr.Variable, lengths: Mapping[Hashable, int]) -> x
     found = replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))
     encoding = dict(variable.encoding)
     if found.dtype.kind in "fc" and found.pipelines[0].packing is None:
-        # so that readers who know only this attribute fill alike
+        # so that readers that only use this attribute fill with the same value
         encoding.setdefault("_FillValue", found.pipelines[0].missing_value)
     return xr.Variable(variable.dims, found, variable.attrs, encoding)
 
 
 def _fill_with_missing(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPipeline:
-    """Return a pipeline whose missing chunks read as NaN or NaT, where a stored number says so."""
+    """Return a pipeline whose missing chunks read as NaN or NaT, if that can be stored."""
     if pipeline.packing is None:
         if dtype.kind not in "fc" or pipeline.dtype.kind not in "fc":
             return pipeline
@@ -510,7 +512,7 @@ def _fill_with_missing(pipeline: CodecPipeline, dtype: np.dtype[Any]) -> CodecPi
 
 AUTO = "auto"
 Region = Mapping[Any, Any] | str
-"""For each dimension a slice, or ``"auto"``; ``"auto"`` for all dimensions of the dataset."""
+"""A slice or ``"auto"`` for each dimension; or ``"auto"`` for all dimensions of the dataset."""
 Slices = dict[Hashable, slice]
 
 
@@ -521,11 +523,11 @@ def fill_region(
     on_duplicate: str = "raise",
     root: str = "",
 ) -> ManifestGroup:
-    """Return a group with a dataset in a region of it; itself if it has all of it already.
+    """Return a group with a dataset in a region of it, or unchanged if it already has all of it.
 
-    ``region`` and ``on_duplicate`` are those of ``ds.virtual.to_manifest``; ``root`` is the url of
-    the set, which holds the chunks of values that were in memory when it was written. What does not
-    fit the region, or is there already, is a `CombineError`.
+    ``region`` and ``on_duplicate`` are as in ``ds.virtual.to_manifest``; ``root`` is the url of the
+    set, in which values are stored that were in memory when it was written. Raises `CombineError`
+    for data that do not fit the region, or that it already has.
     """
     new = restore_references(new)
     present = decode_group(old, "raise", to_virtual_dataset)
@@ -569,7 +571,7 @@ def fill_region(
 
 
 def _find_slices(present: xr.Dataset, new: xr.Dataset, region: Region) -> Slices:
-    """Return the slice of the set for each dimension of a region."""
+    """Return the slice of each dimension of a region of the set."""
     if isinstance(region, str):
         _check_auto(region, region)
         region = dict.fromkeys(new.dims, AUTO)
@@ -597,7 +599,7 @@ def _check_auto(wanted: Any, region: Any) -> None:
 
 
 def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
-    """Return a slice with start and stop inside of a dimension."""
+    """Return a slice with start and stop within a dimension."""
     if wanted.step not in (None, 1):
         raise ValueError(f"region: {wanted} along {dim!r} has a step; give a slice without one")
     if wanted.stop is not None and wanted.stop > size:
@@ -615,9 +617,9 @@ def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
 
 
 def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice:
-    """Return where the set has the values of a coordinate.
+    """Return the slice in which the set has the values of a coordinate.
 
-    Without a coordinate on either side it is the whole dimension, as for xarray.
+    If either has no coordinate, it is the whole dimension, as in xarray.
     """
     if dim not in present.variables and dim not in new.variables:
         return _check_slice(dim, slice(None), present.sizes[dim], new.sizes[dim])
@@ -647,7 +649,7 @@ def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice
 
 
 def _drop_indexes(present: xr.Dataset, new: xr.Dataset, slices: Slices) -> xr.Dataset:
-    """Return a dataset without the index coordinates, which must be those of the set there."""
+    """Return a dataset without its index coordinates, which must equal those of the region."""
     for dim in new.dims:
         if dim not in new.indexes or dim not in present.indexes:
             continue
@@ -672,7 +674,7 @@ def _format(slices: Slices) -> str:
 def _find_problems(
     present: xr.Dataset, new: xr.Dataset, name: Hashable, slices: Slices
 ) -> Iterator[str]:
-    """Yield why a variable cannot go into the region."""
+    """Yield why a variable cannot be written to the region."""
     if name not in present.variables:
         yield f"{name}: the set has no such variable"
         return
@@ -708,7 +710,7 @@ def _fill_array(
 def _fill_values(
     old: xr.Variable, new: xr.Variable, key: tuple[slice, ...], on_duplicate: str
 ) -> npt.NDArray[Any] | None:
-    """Return values in memory with new ones in a region."""
+    """Return values in memory with new ones written to a region."""
     values, added = np.array(old.values), np.asarray(new.values).astype(old.dtype)
     known = ~np.asarray(xr.Variable(old.dims, values[key]).isnull())
     same = np.asarray((values[key] == added) | ~known)
