@@ -434,6 +434,7 @@ BEHIND_THE_PROGRAM = {
     "virtualds.writing.write_modes",
     "virtualds.errors",
     "virtualds.importing",
+    "virtualds.pictures.blocks",
     "virtualds.pictures.html",
     "virtualds.stores.listing",
 }

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from virtualds_cli.options import MANY_FILES, select_given
-from virtualds_cli.output import format_facts
+from virtualds_cli.output import report
 from virtualds_cli.verbose import is_verbose
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from virtualds.combine.report import BuildReport
     from virtualds.writing.write_modes import Added
 
+NOTHING = "nothing; all data are in the set already"
 DASK = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a dask scheduler; its workers open the files."
 )
@@ -75,72 +75,47 @@ def _client(address: str) -> Iterator[Any]:
         yield client
 
 
-def summarise(
+def report_written(
     target: str, form: str, dataset: xr.Dataset, seconds: float, added: Added | None = None
-) -> dict[str, Any]:
-    """Summarise the opened and written dataset as JSON; ``added`` is what an append added."""
-    report = dataset.virtual.report
-    return {
-        "target": target,
-        "format": form,
-        "dims": dict(dataset.sizes),
-        "variables": [str(name) for name in dataset.data_vars],
-        "written": added is None or added.positions > 0,
-        "references": dataset.virtual.nchunks if added is None else added.references,
-        **({} if added is None else {"added": added.positions}),
-        "files": report.files,
-        "opened": report.opened,
-        "cached": report.cached,
-        "left_out": [lost._asdict() for lost in report.left_out],
-        "damaged": [lost._asdict() for lost in report.damaged],
-        "read": {
-            **asdict(report.read),
-            "reasons": [reason._asdict() for reason in report.read.reasons],
-        },
-        "schemas": [schema._asdict() for schema in report.schemas],
-        "seconds": seconds,
-    }
+) -> None:
+    """Report what was opened and written; ``added`` is what an append added to the set.
 
-
-MOST_NAMES = 3
-"""Files that were left out, of which a summary gives the names."""
-
-
-def name_files(left_out: Sequence[Mapping[str, str]]) -> str:
-    """Return the first files that were left out, with their errors, and how many more."""
-    from virtualds.errors import name_some, without_secrets
-
-    named = (f"{without_secrets(lost['url'])} ({lost['error']})" for lost in left_out)
-    return name_some(named, MOST_NAMES)
-
-
-def format_summary(document: Mapping[str, Any], opening: BuildReport) -> str:
-    """Format a summary as text; ``-v`` adds how files were read, and how they differ."""
+    How files were read, and how they differ, is shown by ``-v``, or if something is left out.
+    """
     from virtualds.errors import format_count
 
-    files, lines = format_count(document["files"], "file"), opening.schema_lines
-    parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
+    opening: BuildReport = dataset.virtual.report
+    written = added is None or added.positions > 0
+    dims: Mapping[Any, int] = dict(dataset.sizes) if added is None else added.sizes
+    references = dataset.virtual.nchunks if added is None else added.references
+    document = {
+        **opening.to_dict(),
+        "target": target,
+        "format": form,
+        "dims": dims,
+        "variables": [str(name) for name in dataset.data_vars],
+        "written": written,
+        "references": references,
+        **({} if added is None else {"added": added.positions}),
+        "seconds": seconds,
+    }
+    parts = ((opening.cached, "from the cache"), (len(opening.left_out), "left out"))
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
-    dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
-    opened = {"files": f"{files} ({notes})" if notes else files}
-    opened |= {"left out": name_files(lost)} if (lost := document["left_out"]) else {}
-    opened |= {"damaged parts": name_files(lost)} if (lost := document["damaged"]) else {}
-    if is_verbose():
-        opened |= {"read": str(opening.read)}
-        opened |= {"files differ": "\n".join(lines)} if lines else {}
-    where = f"{document['target']}, {document['format']}"
-    if not document["written"]:
-        unchanged = {"unchanged": where, "added": "nothing; all data are in the set already"}
-        return format_facts({**unchanged, **opened})
-    added = {"added": format_count(document["added"], "position")} if "added" in document else {}
-    return format_facts(
-        {
-            "written": where,
-            **added,
-            **opened,
-            "variables": ", ".join(document["variables"]),
-            "dimensions": dims,
-            "references": f"{document['references']:,}",
-            "seconds": f"{document['seconds']:.1f}",
-        }
-    )
+    files = format_count(opening.files, "file") + (f" ({notes})" if notes else "")
+    of_set: dict[str, Any] = {
+        "variables": ", ".join(map(str, dataset.data_vars)),
+        "dimensions": ", ".join(f"{name} {size:,}" for name, size in dims.items()),
+        "references": f"{references:,}",
+        "seconds": f"{seconds:.1f}",
+    }
+    grown = None
+    if added is not None:
+        grown = format_count(added.positions, "position") if written else NOTHING
+    rows = {
+        "written" if written else "unchanged": f"{target}, {form}",
+        "added": grown,
+        "files": files,
+        **(of_set if written else {}),
+    }
+    is_told = is_verbose() or opening.left_out or opening.damaged
+    report(document, rows, *([opening] if is_told else []))

@@ -10,10 +10,10 @@ import math
 import os
 import shutil
 import sys
-import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +25,12 @@ from virtualds_cli.command import JSON
 if TYPE_CHECKING:
     import pandas as pd
 
+    from virtualds.pictures.blocks import Block
+
 FAILED = 1
 """Exit code of errors, and of commands that found a problem."""
 NO_READER = 141
 """Exit code after a closed pipe, as in shells."""
-UNBOUND = 100_000
-"""Columns without a terminal: lines are not wrapped."""
-LEAST_WIDTH = 20
-"""Columns for a value, however narrow the terminal is."""
-GAP = "  "
-"""What stands between two columns."""
 
 
 def is_json() -> bool:
@@ -42,12 +38,15 @@ def is_json() -> bool:
     return bool(click.get_current_context().meta.get(JSON))
 
 
-def report(document: Mapping[str, Any], *shown: str) -> None:
-    """Print a report: the document as JSON, or ``shown`` as text."""
+def report(document: Mapping[str, Any], *shown: Block) -> None:
+    """Print a report: the document as JSON, or ``shown`` as text, folded on a terminal."""
+    from virtualds.pictures.blocks import UNBOUND, format_text
+
     if is_json():
         say_json(document)
-    else:
-        say("\n".join(shown))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBOUND
+    say(format_text(shown, width, partial(click.style, bold=True)))
 
 
 def say_json(document: Mapping[str, Any]) -> None:
@@ -67,50 +66,6 @@ def say(text: str) -> None:
     with _quiet_if_closed():
         # what stands for bytes of file names that are not UTF-8 is escaped, as JSON does it
         click.echo(text.encode("utf-8", "backslashreplace").decode())
-
-
-def format_facts(rows: Mapping[str, str]) -> str:
-    """Return names and values in two columns; long values are folded in theirs on a terminal.
-
-    Examples
-    --------
-    >>> print(click.unstyle(format_facts({"format": "hdf5", "references": "7"})))
-    format      hdf5
-    references  7
-    """
-    width = max(map(len, rows), default=0)
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBOUND
-    room = max(columns - width - len(GAP), LEAST_WIDTH)
-    lines = []
-    for name, value in rows.items():
-        first, *rest = _fold(value, room)
-        lines.append(click.style(name.ljust(width), bold=True) + GAP + first)
-        lines += [" " * width + GAP + line for line in rest]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _fold(value: str, room: int) -> list[str]:
-    folded = [textwrap.wrap(line, room, break_on_hyphens=False) for line in value.splitlines()]
-    return [line for lines in folded for line in lines or [""]] or [""]
-
-
-def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table with a header.
-
-    Examples
-    --------
-    >>> print(click.unstyle(format_table(("variable", "bytes"), [("t", 120), ("wind", 7)])))
-    variable  bytes
-    t         120
-    wind      7
-    """
-    cells = [[*columns], *([str(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
 
 def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from products import looped
 
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
+from virtualds.checks.diagnose.differences import NOTHING, Usual, find_mend, write_remedy
 from virtualds.checks.diagnose.findings import CoordinateSpan, EraFile, EraStretch, place_eras
-from virtualds.checks.diagnose.remedies import NOTHING, Usual, find_mend, write_remedy
 from virtualds.checks.diagnose.trials import KEEPING
 from virtualds.checks.verify.report import KINDS, NOT_COMPARED, Problem, list_runs
 
@@ -221,7 +221,7 @@ def test_what_blocks_or_costs_has_a_card_with_its_remedy_and_a_line_to_copy() ->
     ]
     page = parsed(diagnosis(*rows)._repr_html_())
     cards = [words(card) for card in by_class(page, "vds-card")]
-    assert cards[0] == '✗ t: codecsfrom 2.nc (1 file)a → bsoDo: mend itmend("2.nc")'
+    assert cards[0] == '✗ t: codecsfrom 2.nc (1 file)a -> bsoDo: mend itmend("2.nc")'
     assert [words(code) for code in by_class(page, "vds-code")] == ['mend("2.nc")']
     assert len(cards) == 2 and cards[1].startswith("! t: units")
     assert "Differences that cost nothing1" in words(page)
@@ -486,5 +486,7 @@ def test_every_kind_of_problem_has_a_card(kind: str) -> None:
         )._repr_html_()
     )
     [card] = by_class(page, "vds-card")
-    assert KINDS[kind] in words(card) and "so it is" in words(card) and "Do: " in words(card)
+    assert (
+        KINDS[kind].meaning in words(card) and "so it is" in words(card) and "Do: " in words(card)
+    )
     assert len(spans(by_class(page, "vds-strip")[0])) == 2

@@ -34,7 +34,8 @@ def test_a_verification_is_ok_only_if_everything_was_checked() -> None:
 def test_the_text_names_what_was_found_the_gravest_first() -> None:
     text = str(Verification("native", files=3, problems=(UNSEEN, BAD, GONE)))
     assert text.splitlines()[0] == (
-        "verified against native: 1 missing, 1 differs, 1 not compared, nothing was compared"
+        "verified against native: 1 missing, 1 with other values, 1 not compared, "
+        "nothing was compared"
     )
     for problem in (BAD, GONE, UNSEEN):
         assert problem.url in text and problem.message in text

@@ -12,7 +12,8 @@ import xarray as xr
 from click.testing import CliRunner
 
 import virtualds
-from virtualds.combine.report import FileSchema, describe_schemas
+from virtualds.combine.report import FileSchema, list_schemas
+from virtualds.pictures.blocks import format_text
 from virtualds_cli.program import main
 
 PACKED = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
@@ -75,7 +76,7 @@ def test_files_are_counted_by_schema_and_differences_are_said(
 def test_files_that_are_alike_have_one_schema_and_no_line(files: list[Path]) -> None:
     found = schemas(files[:8])
     assert found == (FileSchema(8, str(files[0])),)
-    assert describe_schemas(found) == []
+    assert format_text([list_schemas(found)]) == ""
 
 
 def test_what_preprocess_returns_has_a_schema(files: list[Path]) -> None:
@@ -93,11 +94,9 @@ def test_a_schema_that_is_not_that_of_the_first_file_may_be_that_of_most(files: 
 
 
 def test_variables_that_differ_alike_are_named_together_and_long_lists_are_cut() -> None:
-    many = [FileSchema(20 - n, f"{n}.nc", ("lacks t",) if n else ()) for n in range(12)]
-    *_, last = describe_schemas(many)
-    assert last == "  ... and 2 more, of 19 files"
-    told = str(FileSchema(1, "x.nc", tuple("abcdef")))
-    assert told == "1 file, x.nc: a; b; c; d; and 2 other differences"
+    many = [FileSchema(40 - n, f"{n}.nc", ("lacks t",) if n else ()) for n in range(30)]
+    head, *_, last = format_text([list_schemas(many)]).splitlines()
+    assert head == "Schemas (30)" and last == "  ... and 10 more"
 
 
 def test_report_log_page_and_command_line_show_schemas(
@@ -105,7 +104,7 @@ def test_report_log_page_and_command_line_show_schemas(
 ) -> None:
     with caplog.at_level(logging.INFO, "virtualds"):
         ds = virtualds.open_virtual_mfdataset(files, combine="nested", concat_dim="time")
-    line = f"1 file, {files[10]}: lacks u"
+    line = f"  1      {files[10]}  lacks u"
     assert line in str(ds.virtual.report)
     assert any(line in record.getMessage() for record in caplog.records)
     page = ds.virtual.report._repr_html_()
@@ -116,8 +115,7 @@ def test_report_log_page_and_command_line_show_schemas(
     given = ["scan", *map(str, files), "--concat-dim", "time", "-o", str(tmp_path / "refs.zarr")]
     assert "lacks u" not in CliRunner().invoke(main, given).stdout
     told = CliRunner().invoke(main, [*given, "--mode", "w", "-v"])
-    assert "files differ  3 schemas:" in told.stdout
-    assert line in told.stdout
+    assert "Schemas (3)" in told.stdout and line in told.stdout
 
 
 def test_nothing_is_counted_file_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,4 +127,4 @@ def test_damaged_messages_are_warned_of_once_and_shown_in_the_report(tmp_path: P
     ]
     report = found.virtual.report
     assert report.summary == ("4 files: 3 opened, 0 from the cache, 1 left out, 2 damaged parts")
-    assert "1.grib2: FormatError: " in str(report) and "Damaged parts" in report._repr_html_()
+    assert "1.grib2  FormatError  " in str(report) and "Damaged parts" in report._repr_html_()

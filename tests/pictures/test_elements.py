@@ -7,6 +7,7 @@ import pytest
 from markup import Tags
 from products import looped
 
+from virtualds.pictures.blocks import Card, Code, Heading, Section, Table, draw, format_text
 from virtualds.pictures.html import (
     GAP,
     SERIES,
@@ -18,14 +19,11 @@ from virtualds.pictures.html import (
     cell,
     element,
     escape,
-    facts,
     key,
     page,
     rectangle,
-    section,
     shade_of,
     strip,
-    table,
 )
 
 HOSTILE = (
@@ -38,13 +36,15 @@ HOSTILE = (
 )
 
 
-def show(words: str) -> list[Markup]:
+def show(words: str) -> list[Markup | None]:
     """Put a text wherever texts go."""
     return [
         element("p", words, title=words, class_=words),
-        section(words, words, note=words),
-        facts({words: words}),
-        table([words], [[words]] * 3, most=2),
+        draw(Section(words, [words, (Code(words), words)], note=words)),
+        draw({words: words}),
+        draw(Table([words], [[words]] * 3, most=2)),
+        draw(Heading(words, [words])),
+        draw(Card(words, [words], words, remedy=words, code=words)),
         strip([Span(0, 1, GAP, words)], 2, title=words),
         key([(SERIES[0], words)]),
         cell(words),
@@ -52,9 +52,10 @@ def show(words: str) -> list[Markup]:
 
 
 @looped("words", HOSTILE)
-@looped("number", range(7))
+@looped("number", range(9))
 def test_hostile_text_comes_out_as_text(words: str, number: int) -> None:
     markup = show(words)[number]
+    assert markup is not None
     ElementTree.fromstring(markup)
     found, plain = Tags(markup), Tags(show("plain")[number])
     assert (found.tags, found.names) == (plain.tags, plain.names)
@@ -87,10 +88,55 @@ def test_what_cannot_be_printed_is_replaced() -> None:
 
 def test_a_long_table_says_how_many_rows_it_leaves_out() -> None:
     rows = [[n, "x"] for n in range(1000)]
-    shown = table(["n", "what"], rows, most=20, numbers=[0])
+    shown = str(draw(Table(["n", "what"], rows, [0])))
     assert shown.count("<tr>") == 21 and "and 980 more" in shown
-    assert "more" not in table(["n", "what"], rows[:20], most=20)
-    assert "and 4,980 more" in table(["n", "what"], rows[:20], total=5000)
+    assert "more" not in str(draw(Table(["n", "what"], rows[:20])))
+    of_many = Table(["n", "what"], rows[:20], total=5000, rest="in a.csv")
+    for text in (str(draw(of_many)), format_text([of_many])):
+        assert "and 4,980 more; in a.csv" in text
+
+
+# ---------------------------------------------------------------------- text
+
+
+def test_a_table_that_is_too_wide_is_a_list() -> None:
+    table = Table(("file", "size", "what"), [("a.nc", "", "it is gone"), ("b.nc", 7, "x" * 9)])
+    assert format_text([table], width=24).splitlines() == [
+        "file  size  what",
+        "a.nc        it is gone",
+        "b.nc  7     xxxxxxxxx",
+    ]
+    assert format_text([table], width=21).splitlines() == [
+        "a.nc",
+        "  what  it is gone",
+        "b.nc",
+        "  size  7",
+        "  what  xxxxxxxxx",
+    ]
+
+
+def test_values_are_folded_in_their_column_and_code_is_not() -> None:
+    card = Card("t", [{"reason": "one two three four five six seven"}], code="a = " + "b" * 50)
+    shown = format_text([card], width=32).splitlines()
+    assert shown == [
+        "t",
+        "  reason  one two three four",
+        "          five six seven",
+        f"  a = {'b' * 50}",
+    ]
+
+
+def test_blocks_without_content_show_nothing() -> None:
+    empty = [Table(("file",), []), Section("Left out", [Table(("file",), [])]), "", Markup("<br/>")]
+    assert format_text(empty) == ""
+    assert [draw(block) for block in empty[:3]] == [None, None, None]
+
+
+def test_no_name_moves_the_cursor_or_shows_a_secret() -> None:
+    odd = "a\x1b[2Jb\r\nc\udcff.nc?token=hunter2"
+    for blocks in ([{odd: odd}], [odd], [Table(("f",), [[odd]])], [Card(odd, code=odd)]):
+        shown = format_text(blocks)
+        assert "\x1b" not in shown and "hunter2" not in shown and shown.encode()
 
 
 def test_every_rule_of_the_style_sheet_is_about_our_own_classes() -> None:

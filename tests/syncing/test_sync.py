@@ -506,7 +506,7 @@ def test_a_second_name_of_a_file_is_left_out_and_reported(
     assert names(second.added) == ["02.nc"]
     # the name that the set has counts
     assert names(second.repeated) == sorted([expected, "00-other.nc"])
-    assert "a second name of another file, and left out: file:" in str(second)
+    assert "A second name of another file, and left out (2)\n  file:" in str(second)
     assert_holds("refs.zarr", [*paths, files()[-1]])
     again = run()
     assert (again.unchanged, again.is_written) == (3, False)
@@ -859,13 +859,16 @@ def test_a_report_says_what_was_done(make: Make) -> None:
     done = run()
     assert str(done).splitlines() == [
         f"{done.target}: 1 added, 1 waiting",
-        f"  added: {done.added[0]}",
         "  1 file changed less than 60 s ago; it is left for the next run "
         "(settle=60; --settle 0 takes it now)",
+        "",
+        "Added (1)",
+        f"  {done.added[0]}",
     ]
+    assert "Added" in done.to_html() and done.to_dict()["added"] == list(done.added)
     assert repr(run(settle=0)).startswith(f"<SyncReport {done.target}: 1 added, 1 unchanged")
-    many = SyncReport("refs.zarr", added=tuple(f"{n}.nc" for n in range(12)))
-    assert str(many).splitlines()[-1] == "  added: 2 more"
+    many = SyncReport("refs.zarr", added=tuple(f"{n}.nc" for n in range(22)))
+    assert str(many).splitlines()[-1] == "  ... and 2 more"
 
 
 def test_a_copy_without_its_time_is_accepted_as_the_error_says(make: Make) -> None:

@@ -591,10 +591,15 @@ def test_a_cost_is_readable_on_80_columns(tmp_path: Path, monkeypatch: pytest.Mo
     table = joined.virtual.cost("icechunk")
     lines = repr(table).splitlines()
     assert lines[0] == "30 of 60 chunks to rewrite, 7.4 kB decoded"
-    assert lines[1] == "  variable_0: 1 of 2 chunks, 248 bytes"
-    assert lines[2] == "      as float64, shuffle zlib, chunks (31,)"
-    assert lines[3].startswith("      since chunk lengths along axis 0 vary (31, 28")
-    assert lines[-1] == "  ... and 10 more variables"
+    assert lines[1:5] == [
+        "variable_0",
+        "  chunks     2",
+        "  rewritten  1",
+        "  bytes      248 bytes",
+    ]
+    assert lines[5] == "  encoding   float64, shuffle zlib, chunks (31,)"
+    assert lines[6].startswith("  reason     chunk lengths along axis 0 vary (31, 28")
+    assert lines[-1] == "... and 10 more"
     # a path is one word, however long it is
     assert all(len(line) <= 80 or len(line.split()) == 1 for line in lines)
     page = table._repr_html_()

@@ -24,12 +24,12 @@ from virtualds.arrays.display import (
     list_files,
     survey,
 )
-from virtualds.combine.report import describe_build
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.axis_cells import Span as Stretch
 from virtualds.datasets.lazy import find_layers, is_unread
 from virtualds.datasets.structure import describe_gaps
 from virtualds.errors import format_bytes, format_count, name_some, without_secrets
+from virtualds.pictures.blocks import Block, Section, Table, draw
 from virtualds.pictures.html import (
     GAP,
     NEXT,
@@ -40,12 +40,8 @@ from virtualds.pictures.html import (
     cell,
     draw_labels,
     element,
-    facts,
-    join,
     key,
-    section,
     strip,
-    table,
 )
 
 MOST_FILES = 150
@@ -227,38 +223,35 @@ def _count_everything(contents: Iterable[Contents]) -> str:
 def show_contents(groups: Mapping[str, Contents], is_tree: bool, report: Any) -> str:
     """Return what a notebook shows for ``ds.virtual`` and ``tree.virtual``."""
     filled = {path: found for path, found in groups.items() if found.virtual or not is_tree}
-    pictures, shown = MOST_PICTURES, list[Markup | None]()
+    pictures, blocks = MOST_PICTURES, list[Block]()
     for path, found in list(filled.items())[:SHOWN_GROUPS]:
         if not is_tree:
-            shown += [*_draw_pictures(found.virtual), _list_variables(found.virtual)]
+            blocks += [*_draw_pictures(found.virtual), _list_variables(found.virtual)]
             continue
         drawn = _draw_pictures(found.virtual, pictures)
         pictures = max(pictures - len(drawn), 0)
         body = (*drawn, _list_variables(found.virtual, SHOWN_VARIABLES // len(filled) or 1))
         note = _count_everything([found])
-        shown.append(section(path, *body, note=note, is_open=len(shown) < OPEN_PICTURES))
+        blocks.append(Section(path, body, note, is_open=len(blocks) < OPEN_PICTURES))
     more = len(filled) - SHOWN_GROUPS
-    return cell(
-        element("div", element("b", _count_everything(filled.values())), class_="vds-title"),
-        _describe_totals(filled.values()),
-        *shown,
-        element("div", f"and {more:,} more groups", class_="vds-note") if more > 0 else None,
-        list_files([a for found in filled.values() for a in found.arrays], SHOWN_FILES),
-        None
-        if report is None
-        else section("Build", describe_build(report), note=join(f"{report.files:,} files")),
-    )
+    blocks += [f"and {more:,} more groups"] if more > 0 else []
+    blocks.append(list_files([a for found in filled.values() for a in found.arrays], SHOWN_FILES))
+    if report is not None:
+        blocks.append(Section("Build", [report], format_count(report.files, "file"), is_open=False))
+    title = element("b", _count_everything(filled.values()))
+    totals = _describe_totals(filled.values())
+    return cell(element("div", title, class_="vds-title"), *map(draw, [totals, *blocks]))
 
 
-def _describe_totals(contents: Iterable[Contents]) -> Markup:
-    """Return a table of the numbers of everything."""
+def _describe_totals(contents: Iterable[Contents]) -> Block:
+    """Return the numbers of everything."""
     listed = list(contents)
     found = sum((part.survey for part in listed), Survey())
     arrays = [array for part in listed for array in part.arrays]
     loaded, lazy = (sum(getattr(part, name) for part in listed) for name in ("loaded", "lazy"))
     gaps = list(dict.fromkeys(gap for part in listed for gap in part.gaps))
     more = f"; and {len(gaps) - SHOWN_GAPS:,} more" if len(gaps) > SHOWN_GAPS else ""
-    rows = {
+    return {
         "Values": format_bytes(sum(array.nbytes for array in arrays)),
         "Stored": format_stored(found) if found.stored else None,
         "Missing": f"{found.missing:,} chunks" if found.missing else None,
@@ -268,10 +261,9 @@ def _describe_totals(contents: Iterable[Contents]) -> Markup:
         "Lazy": format_count(lazy, "other variable") if lazy else None,
         "Gaps": "; ".join(gaps[:SHOWN_GAPS]) + more if gaps else None,
     }
-    return facts(rows)
 
 
-def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[Markup]:
+def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[Block]:
     """Return a section with a picture for each way in which variables are cut into chunks."""
     groups: dict[Hashable, list[Shown]] = {}
     for shown in virtual[:SHOWN_VARIABLES]:
@@ -285,25 +277,23 @@ def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[
         cut = shown.dims, array.shape, boxes, encodings, drawn_as
         groups.setdefault(cut, []).append(shown)
     chosen = list(groups.values())[:most]
-    drawn = list[Markup]()
+    drawn = list[Block]()
     for group in chosen:
         names = name_some((shown.name for shown in group), SHOWN_NAMES)
         total = sum((shown.survey for shown in group), Survey())
         body = describe_arrays([shown.array for shown in group], total, group[0].dims)
-        note, is_open = f"({group[0].shape})", len(drawn) < OPEN_PICTURES
-        drawn.append(section(names, body, note=note, is_open=is_open))
+        is_open = len(drawn) < OPEN_PICTURES
+        drawn.append(Section(names, [body], f"({group[0].shape})", is_open))
     more = len(virtual) - sum(map(len, chosen))
     words = f"the chunks of {format_count(more, 'more variable')} are not drawn"
-    return [*drawn, element("div", words, class_="vds-note")] if more else drawn
+    return [*drawn, words] if more else drawn
 
 
-def _list_variables(virtual: Sequence[Shown], most: int = SHOWN_VARIABLES) -> Markup | None:
-    if not virtual:
-        return None
+def _list_variables(virtual: Sequence[Shown], most: int = SHOWN_VARIABLES) -> Section:
     head = ("variable", "dimensions", "type", "chunk", "chunks", "missing", "stored", "values")
     rows = [_describe_variable(shown) for shown in virtual[:most]]
-    shown = table(head, rows, most=most, total=len(virtual), numbers=range(4, len(head)))
-    return section("Variables", shown, note=f"{len(virtual):,}")
+    shown = Table(head, rows, range(4, len(head)), most, len(virtual))
+    return Section("Variables", [shown], f"{len(virtual):,}", is_open=False)
 
 
 def _describe_variable(shown: Shown) -> tuple[object, ...]:

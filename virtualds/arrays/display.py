@@ -23,8 +23,9 @@ from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
 from virtualds.errors import format_bytes, format_count, without_secrets
 from virtualds.pictures import html
+from virtualds.pictures.blocks import Section, Table, draw
 from virtualds.pictures.chunk_grid import Box, Cell, Face, Side, draw_box, draw_line, draw_rectangle
-from virtualds.pictures.html import Markup, Shade, cell, element, key, section, table
+from virtualds.pictures.html import Markup, Shade, cell, element, key
 from virtualds.source_file import SourceFile
 
 if TYPE_CHECKING:
@@ -561,7 +562,7 @@ def format_summary(array: ManifestArray) -> str:
 def format_page(array: ManifestArray) -> str:
     """Return what a notebook shows for a virtual array."""
     found = survey(array)
-    return cell(describe_arrays([array], found), list_files([array], SHOWN_FILES))
+    return cell(describe_arrays([array], found), draw(list_files([array], SHOWN_FILES)))
 
 
 def describe_arrays(
@@ -653,11 +654,9 @@ def _format_encodings(arrays: Sequence[ManifestArray]) -> str:
     return "; ".join([*names[:SHOWN_ENCODINGS], *more]) or "no chunks"
 
 
-def list_files(arrays: Sequence[ManifestArray], most: int) -> Markup | None:
-    """Return a closed section with a table of the first files; None if no file is known."""
+def list_files(arrays: Sequence[ManifestArray], most: int) -> Section:
+    """Return a closed section with a table of the first files, which is empty if none is known."""
     used = find_used_files(arrays, most)
-    if not used.total:
-        return None
     rows = [
         (
             without_secrets(file.url),
@@ -666,7 +665,7 @@ def list_files(arrays: Sequence[ManifestArray], most: int) -> Markup | None:
         )
         for file, count in used.first
     ]
-    shown = table(("url", "chunks", "size"), rows, most=most, total=used.total, numbers=(1, 2))
+    shown = Table(("url", "chunks", "size"), rows, (1, 2), most, used.total)
     # sets that are not loaded have files of their own
     lazy = any(f.manifest.is_in_set for array in arrays for f in array.fragments)
-    return section("Files", shown, note=f"{'at least ' * lazy}{used.total:,}")
+    return Section("Files", [shown], f"{'at least ' * lazy}{used.total:,}", is_open=False)

@@ -41,7 +41,7 @@ from virtualds.combine.report import (
     BuildReport,
     LeftOut,
     OutcomeCounter,
-    describe_left_out,
+    list_schemas,
 )
 from virtualds.combine.workers import (
     MOST,
@@ -63,10 +63,11 @@ from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
 from virtualds.datasets.structure import Systems, check_one_system, list_systems
-from virtualds.errors import CombineError, format_count, warn_user, without_secrets
+from virtualds.errors import CombineError, format_count, list_details, warn_user, without_secrets
 from virtualds.formats import replaces_by
 from virtualds.log import INFO, tell, tells
 from virtualds.options import FILE_RETRIES
+from virtualds.pictures.blocks import format_text
 from virtualds.progress import ProgressOption, report_progress
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt
@@ -461,8 +462,8 @@ class Build:
             tell(INFO, f"{report.summary}, {report.seconds:.3f} s")
             if report.read:
                 tell(INFO, f"HDF5 files: {report.read}")
-            if report.schema_lines:
-                tell(INFO, "\n".join(report.schema_lines))
+            if len(report.schemas) > 1:
+                tell(INFO, format_text([list_schemas(report.schemas)]))
         if self.building.on_error == "skip":
             _warn_of_losses(report)
         return sorted(found, key=lambda outcome: outcome.number), report
@@ -580,8 +581,7 @@ def _warn_of_losses(report: BuildReport) -> None:
     parts = f"{format_count(len(report.damaged), DAMAGED)} left out of files that were opened"
     for said, lost in ((of_all, report.left_out), (parts, report.damaged)):
         if lost:
-            lines = "\n".join(describe_left_out(lost))
-            warn_user(f"{said}:\n{lines}")
+            warn_user(list_details(f"{said}:", map(str, lost)))
 
 
 def describe_build(cache: object, target: object) -> str:

@@ -21,24 +21,15 @@ from virtualds.codecs.pipeline import FILLS, SCALING, format_attributes, format_
 from virtualds.combine.file_batch import FileBatch
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
 from virtualds.errors import format_count, name_some, public, without_secrets
-from virtualds.pictures.html import (
-    MISSING,
-    NEXT,
-    OK,
-    Markup,
-    Shade,
-    Span,
-    cell,
-    element,
-    facts,
-    join,
-    key,
-    section,
-    strip,
-    table,
+from virtualds.pictures.blocks import (
+    Block,
+    Heading,
+    Report,
+    Section,
+    Table,
 )
+from virtualds.pictures.html import MISSING, NEXT, OK, Markup, Shade, Span, join, key, strip
 from virtualds.progress import Progress, ProgressCallback
-from virtualds.stores.access_rules import is_nameable
 
 MOST_REASONS = 10
 """Most reasons that a report gives."""
@@ -51,12 +42,9 @@ class LibraryReason(NamedTuple):
     files: int
     example: str
 
-    def __str__(self) -> str:
-        return f"{format_count(self.files, 'file')}: {self.reason} ({self.example})"
-
 
 @dataclass(frozen=True)
-class FilesRead:
+class FilesRead(Report):
     """How many HDF5 files were read in which way.
 
     Files of other formats, from the cache and that were left out are not counted.
@@ -82,7 +70,8 @@ class FilesRead:
     >>> unknown = LibraryReason("a superblock of version 9", 1, "file:///data/2.nc")
     >>> print(FilesRead(together=98, alone=1, library=1, reasons=(unknown,)))
     98 together, 1 alone, 1 through the HDF5 library
-      1 file: a superblock of version 9 (file:///data/2.nc)
+      files  why                        the first of them
+      1      a superblock of version 9  file:///data/2.nc
     """
 
     together: int = 0
@@ -118,19 +107,19 @@ class FilesRead:
     def __bool__(self) -> bool:
         return bool(self.together or self.alone or self.library)
 
-    def __str__(self) -> str:
-        lines = [self.summary, *(f"  {reason}" for reason in self.reasons)]
+    def _list_blocks(self) -> Iterator[Block]:
+        yield Heading(self.summary, [self._list_reasons()])
+
+    def _list_reasons(self) -> Table:
+        rows = [(f"{r.files:,}", r.reason, r.example) for r in self.reasons]
         more = self.library - self._count_explained()
-        return "\n".join([*lines, f"  {more:,} for other reasons"] if more else lines)
+        rows += [(f"{more:,}", "other reasons", "")] if more else []
+        return Table(("files", "why", "the first of them"), rows, (0,))
 
     def _count_explained(self) -> int:
         return sum(reason.files for reason in self.reasons)
 
 
-MOST_SCHEMAS = 10
-"""Most schemas that a text shows; of the others it gives the number."""
-MOST_DIFFERENCES = 4
-"""Most differences of a schema that a text shows."""
 MOST_NAMES = 3
 """Most variables that one difference names."""
 SCALE, FILL = "scale and offset", "fill value"
@@ -142,7 +131,7 @@ WORDS = {
 }
 """How a difference is said, by aspect; others are said by their name."""
 
-Facts = Mapping[tuple[str, str], str]
+SchemaFacts = Mapping[tuple[str, str], str]
 """A text for each variable and aspect of it."""
 
 
@@ -153,43 +142,37 @@ class FileSchema(NamedTuple):
     first: str
     differences: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        which = f", the first is {self.first}" if self.files > 1 else f", {self.first}"
-        said = "; ".join(self.differences[:MOST_DIFFERENCES])
-        left = len(self.differences) - MOST_DIFFERENCES
-        more = f"; and {format_count(left, 'other difference')}" if left > 0 else ""
-        return f"{format_count(self.files, 'file')}{which}{f': {said}{more}' if said else ''}"
 
-
-def describe_schemas(schemas: Sequence[FileSchema]) -> list[str]:
-    """Return a line for each of the first schemas; none if all files are alike.
+def list_schemas(schemas: Sequence[FileSchema]) -> Section:
+    """Return a table of the schemas, which is empty if all files are alike.
 
     Examples
     --------
+    >>> from virtualds.pictures.blocks import format_text
     >>> few = FileSchema(1, "file:///data/3.nc", ("lacks lat",))
-    >>> describe_schemas([FileSchema(2, "file:///data/1.nc"), few])[2]
-    '  1 file, file:///data/3.nc: lacks lat'
+    >>> print(format_text([list_schemas([FileSchema(2, "file:///data/1.nc"), few])]))
+    Schemas (2)
+      files  the first of them  how they differ
+      2      file:///data/1.nc  the schema of most files
+      1      file:///data/3.nc  lacks lat
     """
-    if len(schemas) < 2:
-        return []
-    lines = [f"{format_count(len(schemas), 'schema')}:"]
-    lines += [f"  {schema}" for schema in schemas[:MOST_SCHEMAS]]
-    left = schemas[MOST_SCHEMAS:]
-    files = format_count(sum(schema.files for schema in left), "file")
-    return [*lines, f"  ... and {len(left):,} more, of {files}"] if left else lines
+    usual = "the schema of most files"
+    rows = [(f"{s.files:,}", s.first, "; ".join(s.differences) or usual) for s in schemas]
+    shown = Table(("files", "the first of them", "how they differ"), rows, (0,))
+    return Section("Schemas", [shown] if len(rows) > 1 else [], f"{len(rows):,}")
 
 
 class SchemaCounter:
     """Counts the files of each schema, batch by batch."""
 
     def __init__(self) -> None:
-        self._found: dict[Hashable, tuple[int, int, Facts]] = {}
+        self._found: dict[Hashable, tuple[int, int, SchemaFacts]] = {}
         """By schema: how many files, the number of the first of them, and the facts."""
-        self._plans: dict[Hashable, tuple[Any, Hashable, Facts]] = {}
+        self._plans: dict[Hashable, tuple[Any, Hashable, SchemaFacts]] = {}
 
     def add(self, numbers: Sequence[int], opened: Any) -> None:
         """Count what was opened: a batch of files, or the dataset of one."""
-        facts: Facts
+        facts: SchemaFacts
         if isinstance(opened, FileBatch):
             # by what stands before the names of variables
             parts = {f"{path.strip('/')}/".lstrip("/"): part for path, part in opened.walk()}
@@ -265,7 +248,7 @@ def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:
     }
 
 
-def _list_differences(facts: Facts, usual: Facts) -> Iterator[str]:
+def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
     """Yield in words how files differ from most files: variables that differ alike together."""
     here, there = ({name: None for name, _ in some} for some in (facts, usual))
     if lacking := [name for name in there if name not in here]:
@@ -346,8 +329,6 @@ class OutcomeCounter:
 
 
 DAMAGED = "damaged part"
-SHOWN_FILES = 10
-"""Most files that a text names; of the others it gives the number."""
 
 
 class LeftOut(NamedTuple):
@@ -364,6 +345,9 @@ class LeftOut(NamedTuple):
         said = without_secrets("; ".join([f"{error}", *notes]))
         return cls(str(file), type(error).__name__, said)
 
+    def __str__(self) -> str:
+        return f"{without_secrets(self.url)}: {self.error}: {self.message}"
+
     def __repr__(self) -> str:
         shown = without_secrets(self.url)
         return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
@@ -371,7 +355,7 @@ class LeftOut(NamedTuple):
 
 @public
 @dataclass(frozen=True, repr=False)
-class BuildReport:
+class BuildReport(Report):
     """The report of opening files for a dataset.
 
     Parameters
@@ -406,7 +390,11 @@ class BuildReport:
     >>> lost = LeftOut("file:///data/2.nc", "FormatError", "it is truncated")
     >>> print(BuildReport(3, opened=2, left_out=(lost,)))
     3 files: 2 opened, 0 from the cache, 1 left out
-      file:///data/2.nc: FormatError: it is truncated
+      Chunks  0
+    <BLANKLINE>
+    Left out (1)
+      file               error        what happened
+      file:///data/2.nc  FormatError  it is truncated
     """
 
     files: int
@@ -435,101 +423,48 @@ class BuildReport:
             f"{f', {format_count(len(self.damaged), DAMAGED)}' if self.damaged else ''}"
         )
 
-    @property
-    def schema_lines(self) -> list[str]:
-        """A line for each of the first schemas; none if all files are alike."""
-        return describe_schemas(self.schemas)
-
     def __repr__(self) -> str:
         return f"<BuildReport {self.summary}>"
 
-    def _repr_html_(self) -> str:
-        return cell(describe_build(self))
-
-    def __str__(self) -> str:
-        read = [f"  read: {self.read.summary}"] if self.read else []
-        schemas = [f"  {line}" for line in self.schema_lines]
-        lost = describe_left_out([*self.left_out, *self.damaged])
-        return "\n".join([self.summary, *read, *schemas, *lost])
-
-
-def show_url(url: str) -> str:
-    """Return a url as it can be printed: without secrets, on one line, as UTF-8."""
-    plain = without_secrets(url)
-    return plain if is_nameable(plain) else repr(plain)
-
-
-def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:
-    """Return a line for each of the first files that were left out, and one for the rest."""
-    everything = list(left_out)
-    shown = everything[:SHOWN_FILES]
-    lines = [f"  {show_url(url)}: {error}: {text}" for url, error, text in shown]
-    more = len(everything) - SHOWN_FILES
-    return [*lines, f"  ... and {more} more"] if more > 0 else lines
+    def _list_blocks(self) -> Iterator[Block]:
+        read, schemas, seconds = self.read, len(self.schemas), self.seconds
+        rows = {
+            "Chunks": f"{self.references:,}",
+            "Time": f"{seconds:,.1f} s, {self.files / (seconds or 1):,.0f} files per second"
+            if seconds
+            else None,
+            "HDF5 files read": read.summary if read else None,
+            "Schemas": "one, of all files" if schemas == 1 else f"{schemas:,}" if schemas else None,
+        }
+        yield Heading(self.summary, [_draw_outcomes(self), rows])
+        yield list_schemas(self.schemas)
+        yield list_left_out("Left out", self.left_out)
+        yield list_left_out("Damaged parts, left out", self.damaged)
+        title = "Read through the HDF5 library, which takes longer"
+        yield Section(title, [read._list_reasons()], is_open=False)
 
 
-def describe_build(report: Any) -> Markup:
-    """Return a strip of files by outcome, the numbers, and tables of files with problems."""
+def list_left_out(title: str, left_out: Sequence[LeftOut]) -> Section:
+    """Return a table of files or parts of files that are left out; it is empty for none."""
+    shown = Table(("file", "error", "what happened"), left_out)
+    return Section(title, [shown], f"{len(left_out):,}")
+
+
+def _draw_outcomes(report: BuildReport) -> Markup:
+    """Return a strip of the files by outcome, and its key."""
     outcomes: tuple[tuple[Shade, str, int], ...] = (
         (OK, "opened", report.opened),
         (NEXT, "from the cache", report.cached),
         (MISSING, "left out", len(report.left_out)),
     )
     met = [outcome for outcome in outcomes if outcome[2]]
-    title = format_count(report.files, "file")
-    read, schemas, seconds = report.read, len(report.schemas), report.seconds
-    took = f"{seconds:,.1f} s, {report.files / (seconds or 1):,.0f} files per second"
-    rows = facts(
-        {
-            "Chunks": f"{report.references:,}",
-            "Time": took if report.seconds else None,
-            "HDF5 files read": read.summary if read else None,
-            "Schemas": "one, of all files" if schemas == 1 else f"{schemas:,}" if schemas else None,
-        }
-    )
-    explained = [(f"{r.files:,}", r.reason, without_secrets(r.example)) for r in read.reasons]
-    reasons = table(("files", "why", "the first of them"), explained, numbers=(0,))
-    return element(
-        "div",
-        element("div", element("b", title), class_="vds-title"),
-        _draw_outcomes(met, report.files),
-        key([(shade, f"{count:,} {name}") for shade, name, count in met]),
-        rows,
-        _list_schemas(report.schemas),
-        _list_left_out("Left out", report.left_out),
-        _list_left_out("Damaged parts, left out", report.damaged),
-        section("Read through the HDF5 library, which takes longer", join(reasons))
-        if read.reasons
-        else None,
-    )
-
-
-def _draw_outcomes(met: Sequence[tuple[Shade, str, int]], total: int) -> Markup | None:
     if not met:
-        return None
+        return Markup("")
     stops = accumulate(count for *_, count in met)
     spans = [
         Span(stop - count, stop, shade, f"{count:,} {name}")
         for (shade, name, count), stop in zip(met, stops, strict=True)
     ]
-    return strip(spans, total, title=", ".join(f"{count:,} {name}" for _, name, count in met))
-
-
-def _list_left_out(title: str, left_out: Sequence[Any]) -> Markup | None:
-    if not left_out:
-        return None
-    rows = [(without_secrets(f.url), f.error, without_secrets(f.message)) for f in left_out[:20]]
-    shown = table(("file", "error", "what happened"), rows, total=len(left_out))
-    return section(title, shown, note=f"{len(left_out):,}", is_open=True)
-
-
-def _list_schemas(schemas: Sequence[Any]) -> Markup | None:
-    """Return a table of the schemas, if files differ."""
-    if len(schemas) < 2:
-        return None
-    usual = "the schema of most files"
-    rows = [(f"{s.files:,}", s.first, "; ".join(s.differences) or usual) for s in schemas[:20]]
-    shown = table(
-        ("files", "the first of them", "how they differ"), rows, total=len(schemas), numbers=(0,)
-    )
-    return section("Schemas", shown, note=f"{len(schemas):,}", is_open=True)
+    title = ", ".join(f"{count:,} {name}" for _, name, count in met)
+    keys = key([(shade, f"{count:,} {name}") for shade, name, count in met])
+    return join(strip(spans, report.files, title=title), keys)

@@ -18,7 +18,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import move_files
 from virtualds.chunks.columns import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
-from virtualds.combine.report import SHOWN_FILES, LeftOut, describe_left_out, show_url
+from virtualds.combine.report import LeftOut, list_left_out
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import (
     cut_along,
@@ -34,6 +34,7 @@ from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, format_count, public, without_secrets
 from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.options import SETTLE
+from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report, Section, say_more
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.files import Changes, FileOpener, Mask, SetFiles, Urls
@@ -42,18 +43,18 @@ from virtualds.writing.append import Appending, append_along, remove_sources, re
 from virtualds.writing.write import Destination
 
 MEANINGS = {
-    "added": "added",
-    "replaced": "changed, and replaced",
-    "dropped": "no longer there, and dropped",
-    "kept": "no longer there, and kept",
-    "repeated": "a second name of another file, and left out",
+    "added": "Added",
+    "replaced": "Changed, and replaced",
+    "dropped": "No longer there, and dropped",
+    "kept": "No longer there, and kept",
+    "repeated": "A second name of another file, and left out",
 }
 """Descriptions of what happened to files, by the attribute that lists the files."""
 
 
 @public
-@dataclass(frozen=True)
-class SyncReport:
+@dataclass(frozen=True, repr=False)
+class SyncReport(Report):
     """What `virtualds.sync` has done.
 
     Parameters
@@ -86,7 +87,9 @@ class SyncReport:
     --------
     >>> print(SyncReport("file:///refs.zarr", added=("file:///2003.nc",), unchanged=2))
     file:///refs.zarr: 1 added, 2 unchanged
-      added: file:///2003.nc
+    <BLANKLINE>
+    Added (1)
+      file:///2003.nc
     """
 
     target: str
@@ -103,33 +106,33 @@ class SyncReport:
     damaged: tuple[LeftOut, ...] = ()
     repeated: tuple[str, ...] = ()
 
+    _title = "Synchronization"
+
     @property
     def is_written(self) -> bool:
         """Whether the set has changed."""
         return bool(self.added or self.replaced or self.dropped)
 
-    def __str__(self) -> str:
-        counts = {
-            name: len(getattr(self, name)) for name in (*MEANINGS, "waiting", "failed", "damaged")
-        }
+    def _list_blocks(self) -> Iterator[Block]:
+        counted = (*MEANINGS, "waiting", "failed", "damaged")
+        counts = {name: len(getattr(self, name)) for name in counted}
         counts["unchanged"] = self.unchanged
-        counted = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        words = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         none = "" if self.exists else "; no set was written"
-        lines = [f"{without_secrets(self.target)}: {counted or 'nothing to do'}{none}"]
+        waiting, count = "", len(self.waiting)
+        if count:
+            they, them = ("it is", "it") if count == 1 else ("they are", "them")
+            waiting = (
+                f"{format_count(count, 'file')} changed less than {self.settle:g} s ago; {they} "
+                f"left for the next run (settle={self.settle:g}; --settle 0 takes {them} now)"
+            )
+        yield Heading(f"{self.target}: {words or 'nothing to do'}{none}", [waiting])
         for name, meaning in MEANINGS.items():
             urls = getattr(self, name)
-            lines += [f"  {meaning}: {show_url(url)}" for url in urls[:SHOWN_FILES]]
-            more = len(urls) - SHOWN_FILES
-            lines += [f"  {meaning}: {more:,} more"] if more > 0 else []
-        if count := len(self.waiting):
-            files, they, them = ("file", "it is", "it")
-            if count > 1:
-                files, they, them = ("files", "they are", "them")
-            lines.append(
-                f"  {count:,} {files} changed less than {self.settle:g} s ago; {they} left for the "
-                f"next run (settle={self.settle:g}; --settle 0 takes {them} now)"
-            )
-        return "\n".join([*lines, *describe_left_out([*self.failed, *self.damaged])])
+            lines = [*urls[:SHOWN_ROWS], say_more(len(urls) - SHOWN_ROWS)]
+            yield Section(meaning, lines, f"{len(urls):,}")
+        yield list_left_out("Failed", self.failed)
+        yield list_left_out("Damaged parts, left out", self.damaged)
 
     def __repr__(self) -> str:
         return f"<SyncReport {self}>"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from math import prod
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,8 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.formats.zarr.data_types import pack_members, to_packed
-from virtualds.pictures.html import cell, element, table
+from virtualds.pictures.blocks import Block, Heading, Table, draw, format_text
+from virtualds.pictures.html import cell
 from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile
 
@@ -201,8 +201,6 @@ def as_stored(
 HEADINGS = ["variable", "chunks", "rewritten", "bytes", "encoding", "reason"]
 WIDTH = 80
 """The length of lines in characters, unless a word is longer."""
-MOST_ROWS = 20
-"""The most variables that the text shows; the table itself has all of them."""
 
 
 class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
@@ -212,51 +210,30 @@ class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
 
     Examples
     --------
-    >>> row = ("t", 8, 7, 30380, "float32, zlib, chunks (31, 5)", "chunk lengths vary")
+    >>> row = ("t", 8, 7, 30380, "float32, zlib", "chunk lengths vary")
     >>> CostTable([row, ("lat", 1, 0, 0, "", "")], columns=HEADINGS)
     7 of 9 chunks to rewrite, 30.4 kB decoded
-      t: 7 of 8 chunks, 30.4 kB
-          as float32, zlib, chunks (31, 5)
-          since chunk lengths vary
-      lat: nothing
+    variable  chunks  rewritten  bytes    encoding          reason
+    t         8       7          30.4 kB  float32, zlib     chunk lengths vary
+    lat       1       0          0 bytes
     """
 
     def __repr__(self) -> str:
-        rows = [line for n in range(min(len(self), MOST_ROWS)) for line in self._describe_row(n)]
-        more = len(self) - MOST_ROWS
-        rest = [f"  ... and {more:,} more variables"] if more > 0 else []
-        return without_secrets("\n".join([self._summary, *rows, *rest]))
+        return format_text(self._list_blocks(), WIDTH)
 
     def _repr_html_(self) -> str:
-        cells = [
-            (r.variable, f"{r.chunks:,}", f"{r.rewritten:,}", format_bytes(r.bytes), *r[5:])
-            for r in self.itertuples()
-        ]
-        head = element("div", self._summary, class_="vds-title")
-        return without_secrets(cell(head, table(HEADINGS, cells, numbers=[1, 2, 3])))
+        return without_secrets(cell(*map(draw, self._list_blocks())))
 
-    @property
-    def _summary(self) -> str:
-        return (
+    def _list_blocks(self) -> Iterator[Block]:
+        yield Heading(
             f"{self['rewritten'].sum():,} of {format_count(int(self['chunks'].sum()), 'chunk')} to "
             f"rewrite, {format_bytes(self['bytes'].sum())} decoded"
         )
-
-    def _describe_row(self, number: int) -> Iterator[str]:
-        row = self.iloc[number]
-        if not row["rewritten"]:
-            yield f"  {row['variable']}: nothing"
-            return
-        of = format_count(int(row["chunks"]), "chunk")
-        yield f"  {row['variable']}: {row['rewritten']:,} of {of}, {format_bytes(row['bytes'])}"
-        for text in (f"as {row['encoding']}", f"since {row['reason']}"):
-            yield from wrap(
-                *(text, WIDTH),
-                initial_indent=" " * 6,
-                subsequent_indent=" " * 8,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+        rows = [
+            (r.variable, f"{r.chunks:,}", f"{r.rewritten:,}", format_bytes(r.bytes), *r[5:])
+            for r in self.itertuples()
+        ]
+        yield Table(HEADINGS, rows, (1, 2, 3))
 
 
 # ---------------------------------------------------------------------- plans

@@ -163,10 +163,14 @@ def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> Combi
 
 
 class Added(NamedTuple):
-    """What was added to a set: positions along the growing dimension, and references."""
+    """What was added to a set: positions along the growing dimension, and references.
+
+    ``sizes`` are those of the set now.
+    """
 
     positions: int
     references: int
+    sizes: Mapping[str, int]
 
 
 def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
@@ -191,7 +195,8 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
     )
     # once changed, coordinates that the set stores itself are values in memory
     references = sum(count - begun.get(name, 0) for name, count in grown.items())
-    return Added(list_sizes(after).get(dim, 0) - list_sizes(before).get(dim, 0), references)
+    sizes = list_sizes(after)
+    return Added(sizes.get(dim, 0) - list_sizes(before).get(dim, 0), references, sizes)
 
 
 def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:

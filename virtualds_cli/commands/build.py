@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import DASK, format_summary, make_keywords, open_files, summarise
+from virtualds_cli.building import DASK, make_keywords, open_files, report_written
 from virtualds_cli.command import command
 from virtualds_cli.names import Name
 from virtualds_cli.options import (
@@ -23,7 +22,6 @@ from virtualds_cli.options import (
 )
 from virtualds_cli.output import (
     exit_by,
-    format_facts,
     report,
     to_records,
 )
@@ -88,8 +86,7 @@ def scan(
         dataset = open_files(found, dask, options)
         shown = options["progress"]
         dataset.virtual.to_manifest(output, storage_options=access, progress=shown, **writing)
-    document = summarise(output, form, dataset, time.perf_counter() - begun)
-    report(document, format_summary(document, dataset.virtual.report))
+    report_written(output, form, dataset, time.perf_counter() - begun)
 
 
 # ---------------------------------------------------------------------- append
@@ -162,15 +159,12 @@ def append(
     added = write_dataset(dataset, destination)
     grown = added if mode == "a" else None
     seconds = time.perf_counter() - begun
-    document = summarise(target, destination.format.name, dataset, seconds, grown)
-    report(document, format_summary(document, dataset.virtual.report))
+    report_written(target, destination.format.name, dataset, seconds, grown)
 
 
 # ---------------------------------------------------------------------- sync
 
 TO_SYNC = tuple(name for name in MANY_FILES if name not in ("concat_dim", "decode_cf"))
-LOST = ("failed", "damaged")
-"""What a report lists of files that are not, or not wholly, in the set."""
 SYNCING = ("format", "target_options", *CHOICES)
 
 
@@ -249,9 +243,8 @@ def sync(
     done = virtualds.sync(
         paths, target, concat_dim=concat_dim, **own, **make_keywords(options, TO_SYNC)
     )
-    lost = {name: [part._asdict() for part in getattr(done, name)] for name in LOST}
-    report(asdict(done) | lost, str(done))
-    exit_by(not any(lost.values()))
+    report(done.to_dict(), done)
+    exit_by(not done.failed and not done.damaged)
 
 
 # ---------------------------------------------------------------------- convert
@@ -316,7 +309,7 @@ def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     seconds = time.perf_counter() - begun
     report(
         {"source": source, "target": target, "format": form.name, "seconds": seconds},
-        format_facts({target: f"{form.name}, {seconds:.1f} s"}),
+        {target: f"{form.name}, {seconds:.1f} s"},
     )
 
 
@@ -333,6 +326,6 @@ def show_cost(
     document = {"source": source, "target": target, "format": form, "bytes": total}
     report(
         document | {"variables": to_records(found)},
-        str(found),
-        format_facts({target: f"{form}; nothing has been written"}),
+        *found._list_blocks(),
+        {target: f"{form}; nothing has been written"},
     )

@@ -12,12 +12,10 @@ import click
 from virtualds_cli.building import make_keywords
 from virtualds_cli.command import command
 from virtualds_cli.options import MANY_FILES, READING, files, given, list_files, select_given
-from virtualds_cli.output import HTML, exit_by, format_facts, report, to_records, write_page
+from virtualds_cli.output import HTML, exit_by, report, to_records, write_page
 from virtualds_cli.parameter_types import Part, Url
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from virtualds.checks.describe import Description
 
 
@@ -48,12 +46,8 @@ def info(url: str, html: Path | None, **options: Any) -> None:
 
     found = describe(url, **select_given(options, options))
     write_page(html, partial(_make_page, found))
-    report(_document(found), _content(found.tree), "", format_facts(_facts(found)))
-
-
-def _content(tree: xr.DataTree) -> str:
-    """Return what xarray prints; a tree without groups is printed as a dataset."""
-    return repr(tree if tree.children else tree.to_dataset())
+    shown = found.tree if found.tree.children else found.tree.to_dataset()
+    report(_document(found), f"{shown!r}\n\n", _facts(found))
 
 
 def _make_page(found: Description) -> str:
@@ -61,7 +55,8 @@ def _make_page(found: Description) -> str:
     from virtualds.accessors.display import draw_strips
     from virtualds.checks.describe import load_references
     from virtualds.errors import without_secrets
-    from virtualds.pictures.html import Markup, facts, page, section
+    from virtualds.pictures.blocks import Section, draw
+    from virtualds.pictures.html import Markup, page
 
     tree = load_references(found)
     shown = tree if tree.children else tree.to_dataset()
@@ -69,10 +64,10 @@ def _make_page(found: Description) -> str:
     strips = [strip for part in parts for strip in draw_strips(part, part.virtual.arrays)]
     drawn = page(
         found.url,
-        facts(_facts(found)),
+        draw(_facts(found)),
         *strips,
         Markup(shown.virtual._repr_html_()),
-        section("As xarray shows it", Markup(shown._repr_html_())),
+        draw(Section("As xarray shows it", [Markup(shown._repr_html_())], is_open=False)),
     )
     return without_secrets(drawn)
 
@@ -164,7 +159,7 @@ def verify(url: str, html: Path | None, **options: Any) -> None:
         tree = opened(loadable_variables=[], **opening)
     found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed", "progress")))
     write_page(html, found.to_html)
-    report(found.to_dict(), str(found))
+    report(found.to_dict(), found)
     exit_by(found.ok)
 
 
@@ -219,5 +214,5 @@ def diagnose(
     found = list_files(urls, files_from, options["storage_options"])
     diagnosis = virtualds.diagnose(found, sample=sample, **make_keywords(options, DIAGNOSING))
     write_page(html, diagnosis.to_html)
-    report(diagnosis.to_dict(), str(diagnosis))
+    report(diagnosis.to_dict(), diagnosis)
     exit_by(not diagnosis.blocks)

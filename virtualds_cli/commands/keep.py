@@ -10,7 +10,7 @@ import click
 from virtualds_cli.command import command
 from virtualds_cli.names import Name
 from virtualds_cli.options import files, given, list_files, select_given
-from virtualds_cli.output import format_facts, format_table, report, to_records
+from virtualds_cli.output import report, to_records
 from virtualds_cli.parameter_types import Age, Url
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def drop_sources(
     virtualds.drop_sources(target, found, dim=dim, **select_given(options, DROPPING))
     report(
         {"target": target, "dropped": found},
-        format_facts({target: f"{format_count(len(found), 'file')} removed"}),
+        {target: f"{format_count(len(found), 'file')} removed"},
     )
 
 
@@ -79,7 +79,7 @@ def edit(target: str, **options: Any) -> None:
 
     virtualds.edit(target, **select_given(options, EDITING))
     changed = {name: options[name] for name in CHANGES if options[name]}
-    report({"target": target, "changed": changed}, format_facts({target: "changed"}))
+    report({"target": target, "changed": changed}, {target: "changed"})
 
 
 # ---------------------------------------------------------------------- snapshots
@@ -97,11 +97,11 @@ def edit(target: str, **options: Any) -> None:
 def snapshots(url: str, **options: Any) -> None:
     """List the snapshots of a set, the newest last."""
     import virtualds
+    from virtualds.pictures.blocks import Table
 
     rows = to_records(virtualds.snapshots(url, **select_given(options, options)))
-    report(
-        {"snapshots": rows}, format_table(("snapshot", "time (UTC)"), [[*r.values()] for r in rows])
-    )
+    listed = [[*row.values()] for row in rows]
+    report({"snapshots": rows}, Table(("snapshot", "time (UTC)"), listed, most=len(listed)))
 
 
 # ---------------------------------------------------------------------- expire snapshots
@@ -150,7 +150,7 @@ def compact(url: str, **options: Any) -> None:
 
     joined = virtualds.compact(url, **select_given(options, options))
     said = "small files were joined" if joined else "there was nothing to join"
-    report({"target": url, "changed": joined}, format_facts({url: said}))
+    report({"target": url, "changed": joined}, {url: said})
 
 
 # ---------------------------------------------------------------------- clean up
@@ -204,7 +204,7 @@ def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
     count = virtualds.rename_paths(url, {old: new}, **select_given(options, options))
     report(
         {"target": url, "renamed": count},
-        format_facts({url: f"{format_count(count, 'file')} moved to {new}"}),
+        {url: f"{format_count(count, 'file')} moved to {new}"},
     )
 
 
@@ -225,4 +225,4 @@ def _report_removal(removal: virtualds.Removal, url: str, dry_run: bool) -> None
         "bytes": removal.nbytes,
         "dry_run": dry_run,
     }
-    report(document, format_facts(rows))
+    report(document, rows)

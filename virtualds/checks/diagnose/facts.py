@@ -22,8 +22,13 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.parser import ABSENT
-from virtualds.checks.diagnose.findings import CoordinateSpan, PlacedFile, find_span, find_spans
-from virtualds.checks.diagnose.trials import describe_error
+from virtualds.checks.diagnose.findings import (
+    CoordinateSpan,
+    PlacedFile,
+    describe_error,
+    find_span,
+    find_spans,
+)
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import FILLS, SCALING
 from virtualds.combine.alike_files import HEEDED_ATTRIBUTES

@@ -182,9 +182,9 @@ def cut_text(text: str, letters: int = MOST_LETTERS) -> str:
     return line if len(line) <= letters else f"{line[: letters - 3]}..."
 
 
-def format_more(count: int) -> list[str]:
-    """Return a line that says how many of so many rows are not shown, if any."""
-    return [f"... and {count - MOST_ROWS:,} more; to_dataframe() has all"] * (count > MOST_ROWS)
+def describe_error(error: BaseException) -> str:
+    """Return an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 # ---------------------------------------------------------------------- entries

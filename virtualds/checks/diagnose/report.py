@@ -1,4 +1,4 @@
-"""The report of a diagnosis: eras and differences, as text, HTML or a table."""
+"""The report of a diagnosis: the eras on a line, and a card for each difference that matters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,19 @@ from virtualds.checks.diagnose.findings import (
     Verdict,
     cut_text,
     fold_differences,
-    format_more,
 )
 from virtualds.errors import format_count, public, without_secrets
+from virtualds.pictures.blocks import (
+    Block,
+    Card,
+    Code,
+    Heading,
+    Report,
+    Section,
+    Table,
+    Words,
+    say_more,
+)
 from virtualds.pictures.html import (
     CHANGED,
     GAP,
@@ -33,25 +43,28 @@ from virtualds.pictures.html import (
     Markup,
     Shade,
     Span,
-    cell,
-    draw_card,
-    draw_heading,
     draw_labels,
     element,
-    escape,
-    join,
     key,
-    lay_out,
-    page,
-    section,
     strip,
-    table,
 )
+
+Shorten = Callable[[str], str]
+"""A function that leaves the common folder out of the name of a file."""
+
+VERDICT_SHADES: dict[Verdict, tuple[str, Shade]] = {
+    "blocks": ("✗", MISSING),
+    "costs": ("!", CHANGED),
+    "combines": ("✓", OK),
+}
+"""The sign and the shade of each verdict."""
+
+WHERE_ALL = "to_dataframe() has all"
 
 
 @public
 @dataclass(frozen=True, repr=False)
-class Diagnosis:
+class Diagnosis(Report):
     """What keeps the files of an archive from combining cleanly.
 
     Parameters
@@ -96,6 +109,8 @@ class Diagnosis:
     differences: tuple[Difference, ...]
     stretches: tuple[EraStretch, ...] = ()
 
+    _title = "Diagnosis"
+
     def __post_init__(self) -> None:
         if sum(era.files for era in self.eras) != self.examined:
             raise ValueError(
@@ -119,50 +134,32 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dictionary that JSON can hold."""
-        found = asdict(self) | {"blocks": self.blocks}
-        rows = [row | {"refused": list(row["refused"])} for row in found["differences"]]
-        listed = {key: list(found[key]) for key in ("joined", "formats", "eras", "stretches")}
-        return found | listed | {"differences": rows}
+        return super().to_dict() | {"blocks": self.blocks}
 
-    def __repr__(self) -> str:
-        columns, eras = self._format_eras()
-        lines = [*self._format_heading(), "", *format_text_table(columns, eras)]
-        for verdict in VERDICTS:
-            found = fold_differences(self.of(verdict))
-            if found:
-                count = sum(len(entry.lines) for entry in found)
-                lines += ["", f"{verdict}: {TITLES[verdict]} ({count})"]
-            lines += [line for entry in found[:MOST_ROWS] for line in self._format_entry(entry)]
-            lines += [f"  {more}" for more in format_more(len(found))]
-        return without_secrets("\n".join(lines))
-
-    def _repr_html_(self) -> str:
-        return without_secrets(cell(*self._draw()))
-
-    def to_html(self) -> str:
-        """Return the report as a page of its own.
-
-        Examples
-        --------
-        >>> era = Era(2, "2001.nc", "2002.nc")
-        >>> page = Diagnosis(2, 2, ("time",), "as given", ("zarr-v3",), (era,), ()).to_html()
-        >>> page.splitlines()[0]
-        '<!doctype html>'
-        """
-        return without_secrets(page("Diagnosis", *self._draw()))
-
-    def _draw(self) -> list[Markup]:
+    def _list_blocks(self) -> Iterator[Block]:
         heading, *notes = self._format_heading()
         sign, shade = VERDICT_SHADES[next((v for v in VERDICTS if self.of(v)), "combines")]
-        lines = [element("div", note, class_="vds-note", style="margin-left:0") for note in notes]
-        return [
-            draw_heading(f"{sign} {heading}", *lines, shade=shade),
-            draw_eras(self.eras, self.stretches, self._shorten),
-            section(
-                "Eras", table(*self._format_eras(), numbers=[0, 1]), note=f"{len(self.eras):,}"
-            ),
-            *draw_differences(self.differences, self._shorten),
+        yield Heading(heading, notes, shade, sign)
+        yield draw_eras(self.eras, self.stretches, self._shorten)
+        yield Section("Eras", [self._list_eras()], f"{len(self.eras):,}", is_open=False)
+        for verdict in VERDICTS[:-1]:
+            found = fold_differences(self.of(verdict))
+            cards = [_make_card(entry, self._shorten) for entry in found[:MOST_ROWS]]
+            more = say_more(len(found) - MOST_ROWS, WHERE_ALL)
+            yield Section(TITLES[verdict].capitalize(), [*cards, more], f"{len(found):,}")
+        others = fold_differences(self.of(VERDICTS[-1]))
+        rows = [
+            (
+                *(line.names, row.aspect, cut_text(row.before), cut_text(row.after)),
+                *(self._shorten(row.first_file), f"{row.files:,}", row.how),
+            )
+            for entry in others
+            for line in entry.lines
+            for row in line.rows[:1]
         ]
+        head = ("variable", "what", "before", "after", "first file", "files", "result")
+        shown = Table(head, rows, (5,), MOST_ROWS, rest=WHERE_ALL)
+        yield Section("Differences that cost nothing", [shown], f"{len(others):,}", is_open=False)
 
     @property
     def folder(self) -> str:
@@ -191,60 +188,51 @@ class Diagnosis:
             *([] if self.blocks else [f"formats that can hold them: {held}"]),
         ]
 
-    def _format_eras(self) -> tuple[Row, list[Row]]:
+    def _list_eras(self) -> Table:
         span = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
-        rows: list[Row] = []
+        rows = list[tuple[str, ...]]()
         for number, era in enumerate(self.eras, 1):
             along = f"{era.start} to {era.stop}" if era.start is not None else ""
             if era.reason is not None:
                 along = f"cannot be opened: {cut_text(era.reason)}"
             ends = self._shorten(era.first_file), self._shorten(era.last_file)
             rows.append((str(number), f"{era.files:,}", *ends, along))
-        return ("era", "files", "first file", "last file", span), rows
-
-    def _format_entry(self, entry: Entry) -> Iterator[str]:
-        """Yield an entry as lines of text."""
-        for line in entry.lines[:MOST_ROWS]:
-            row, subject = line.first, f"{line.names}: " if line.names else ""
-            yield f"  {subject}{row.aspect}: {cut_text(row.before)} -> {cut_text(row.after)}"
-            yield f"      from {describe_files(row, self._shorten)}"
-            yield f"      {row.how}"
-        yield from (f"  {more}" for more in format_more(len(entry.lines)))
-        if entry.first.remedy:
-            yield f"      do: {entry.first.remedy}"
-        if entry.first.code:
-            yield f"      {entry.first.code}"
+        head = ("era", "files", "first file", "last file", span)
+        return Table(head, rows, (0, 1), MOST_ROWS, rest=WHERE_ALL)
 
 
-Row = Sequence[str]
+def _make_card(entry: Entry, shorten: Shorten) -> Card:
+    """Return a card; what its title does not say stands before each of several differences."""
+    row, lines = entry.first, entry.lines
+    sign, shade = VERDICT_SHADES[row.verdict]
+    title: Words = _name_subject(lines[0])
+    note, body = _describe_files(row, shorten), list[Block]()
+    if len(lines) > 1:
+        title, note = ", ".join(dict.fromkeys(line.first.aspect for line in lines)), ""
+    for line in lines[:MOST_ROWS]:
+        one = line.first
+        change = (Code(cut_text(one.before)), " -> ", Code(cut_text(one.after)))
+        if len(lines) > 1:
+            body.append((*_name_subject(line), ": ", *change, ", ", _describe_files(one, shorten)))
+        else:
+            body.append(change)
+        body.append(one.how)
+    body.append(say_more(len(lines) - MOST_ROWS, WHERE_ALL))
+    return Card(title, body, note, shade, sign, row.remedy, row.code)
 
 
-def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
-    """Return a table as lines with columns of equal width.
-
-    >>> format_text_table(("era", "files"), [("1", "12")])
-    ['  era  files', '  1    12']
-    """
-    shown = [columns, *rows[:MOST_ROWS]]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    lines = [
-        "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    ]
-    return lines + [f"  {more}" for more in format_more(len(rows))]
+def _name_subject(line: EntryLine) -> tuple[str, ...]:
+    aspect = line.first.aspect
+    return (Code(line.names), f": {aspect}") if line.names else (aspect,)
 
 
-# ---------------------------------------------------------------------- HTML
+def _describe_files(row: Difference, shorten: Shorten) -> str:
+    """Return the first file that differs, how many do, and the file that it was compared with."""
+    against = f", against {shorten(row.against)}" if row.against else ""
+    return f"from {shorten(row.first_file)} ({format_count(row.files, 'file')}){against}"
 
-Shorten = Callable[[str], str]
-"""A function that leaves the common folder out of the name of a file."""
 
-VERDICT_SHADES: dict[Verdict, tuple[str, Shade]] = {
-    "blocks": ("✗", MISSING),
-    "costs": ("!", CHANGED),
-    "combines": ("✓", OK),
-}
-"""The sign and the shade of each verdict."""
+# ---------------------------------------------------------------------- the line of eras
 
 ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
 """The shades of eras; further eras share one, and files that cannot be opened have another."""
@@ -346,72 +334,3 @@ def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: S
             marks.append((stretch.low, stretch.start))
     last = max(known, key=lambda s: s.high)
     return draw_labels([(place, shorten(words)) for place, words in [*marks, (1.0, last.stop)]])
-
-
-# ---------------------------------------------------------------------- differences
-
-
-def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[Markup]:
-    """Yield a card for each entry of what blocks or costs, and a table of all others."""
-    for verdict in VERDICTS[:-1]:
-        found = fold_differences(row for row in rows if row.verdict == verdict)
-        if found:
-            cards = [_draw_entry(entry, shorten) for entry in found[:MOST_ROWS]]
-            more = [element("div", m, class_="vds-note") for m in format_more(len(found))]
-            title = TITLES[verdict].capitalize()
-            yield section(title, lay_out(cards), *more, note=f"{len(found):,}", is_open=True)
-    others = fold_differences(row for row in rows if row.verdict == VERDICTS[-1])
-    if others:
-        head = ("variable", "what", "before", "after", "first file", "files", "result")
-        cells = [
-            (
-                *(line.names, row.aspect, cut_text(row.before), cut_text(row.after)),
-                *(shorten(row.first_file), f"{row.files:,}", row.how),
-            )
-            for entry in others
-            for line in entry.lines
-            for row in line.rows[:1]
-        ]
-        yield section(
-            "Differences that cost nothing",
-            table(head, cells, numbers=[5]),
-            note=f"{len(others):,}",
-        )
-
-
-def describe_files(row: Difference, shorten: Shorten) -> str:
-    """Return the first file that differs, how many do, and the file that it was compared with."""
-    against = f", against {shorten(row.against)}" if row.against else ""
-    return f"{shorten(row.first_file)} ({format_count(row.files, 'file')}){against}"
-
-
-def _draw_entry(entry: Entry, shorten: Shorten) -> Markup:
-    """Return a card; what its title does not say stands before each of several differences."""
-    row, lines = entry.first, entry.lines
-    sign, shade = VERDICT_SHADES[row.verdict]
-    is_alone = len(lines) == 1
-    aspects = dict.fromkeys(line.first.aspect for line in lines[:MOST_ROWS])
-    parts = list[Markup | str]()
-    for line in lines[:MOST_ROWS]:
-        one = line.first
-        ends = (element("code", cut_text(one.before)), " → ", element("code", cut_text(one.after)))
-        if is_alone:
-            parts += [join(*ends), escape(one.how)]
-        else:
-            note = element("span", f"from {describe_files(one, shorten)}", class_="vds-note")
-            parts.append(join(_name_subject(line), " ", *ends, note))
-            parts.append(element("div", one.how, style="margin:0 0 4px 1em"))
-    return draw_card(
-        join(f"{sign} ", _name_subject(lines[0]) if is_alone else ", ".join(aspects)),
-        *parts,
-        *format_more(len(lines)),
-        note=f"from {describe_files(row, shorten)}" if is_alone else "",
-        shade=shade,
-        remedy=row.remedy,
-        code=row.code,
-    )
-
-
-def _name_subject(line: EntryLine) -> Markup:
-    aspect = line.first.aspect
-    return join(element("code", line.names), f": {aspect}") if line.names else escape(aspect)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.checks.diagnose.findings import Difference, Verdict
+from virtualds.checks.diagnose.findings import Difference, Verdict, describe_error
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS
 from virtualds.combine.xarray_combine import KEEPING as OF_BUILDS
@@ -387,11 +387,6 @@ def _make_difference(
         against=against,
         leads=explain_change(change).leading,
     )
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _reduce_others(dataset: xr.Dataset, *, change: FoundChange, trial: TrialCombine) -> xr.Dataset:

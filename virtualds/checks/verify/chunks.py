@@ -1,19 +1,18 @@
-"""Comparing decoded chunks with what native readers give for the same place.
+"""Drawing chunks of a set, and comparing them with what native readers give for the same place.
 
-The chunk cache is not used: every sampled chunk is read again. HDF5 and netCDF allow one thread at
+The sample is spread over all variables, and is the same for the same seed. The chunk cache is not
+used: every sampled chunk is read again. A native reader is the library that the parser of a format
+names: it gives a region of a variable as stored and as decoded. HDF5 and netCDF allow one thread at
 a time, so native readers run in the calling thread, while other threads fetch and decode the next
 chunks.
 
-Drawing chunks to verify: spread over all variables, and the same for the same seed.
-
-Compares rewritten chunks with the chunks that they were made of.
-
-A format that cannot hold a variable has files of rewritten chunks beside the set, and beside those
-files the references of the variable as it was (`virtualds.writing.rewrite`).
+Rewritten chunks are compared with the chunks that they were made of: beside the set lie files of
+rewritten chunks, and the references of the variable as it was (`virtualds.writing.rewrite`).
 """
 
 from __future__ import annotations
 
+import io
 import lzma
 import re
 import struct
@@ -22,10 +21,11 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby, islice
 from math import ceil, prod
 from typing import Any, NamedTuple, TypeVar
@@ -33,10 +33,17 @@ from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.parser import CannotError, NativeReader, ReadNative
-from virtualds.checks.verify.native_readers import open_native
+from virtualds.arrays.parser import (
+    Array,
+    CannotError,
+    NativeReader,
+    NativeRegion,
+    Parser,
+    ReadNative,
+)
 from virtualds.checks.verify.report import NOT_COMPARED, Problem
 from virtualds.checks.verify.sources import (
     Arrays,
@@ -57,10 +64,101 @@ from virtualds.options import count_cores, get_options
 from virtualds.progress import Advance
 from virtualds.reading.threads import in_turn
 from virtualds.source_file import SourceFile
-from virtualds.urls import scheme_of
+from virtualds.stores import find_store
+from virtualds.stores.filesystems import find_filesystem
+from virtualds.urls import HELD, local_path, scheme_of
 from virtualds.writing.rewrite import Original, find_original, read_rows
 
-Array = npt.NDArray[Any]
+
+def open_native(
+    native: NativeReader, parser: Parser, source: SourceFile, closing: ExitStack
+) -> ReadNative:
+    """Open a source file with a native reader of its format.
+
+    Raises
+    ------
+    CannotError
+        The file would crash the library.
+    """
+    is_local, options = scheme_of(source.url) == "file", dict(native.options)
+    target: Callable[[], Any] = partial(_path_or_file, source, closing)
+    if parser.markers:
+        # a folder is opened by its path
+        target = partial(local_path if is_local else str, source.url)
+        if source.options and not is_local:
+            options["storage_options"] = dict(source.options)
+    if native.check is not None:
+        native.check(target())
+    if native.open is not None:
+        return native.open(target, closing)
+    return _ThroughXarray(str(native.engine), target, closing, options).read
+
+
+def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
+    """Return the path of a local file, or a new file object of fsspec."""
+    if scheme_of(source.url) == "file":
+        return local_path(source.url)
+    if scheme_of(source.url) == HELD:
+        return io.BytesIO(find_store(source.url).read_all(source.url, source.options))
+    filesystem, path = find_filesystem(source.url, source.options)
+    # file objects of archives close their files when they are garbage collected
+    closing.callback(id, filesystem)
+    return closing.enter_context(filesystem.open(path, "rb"))
+
+
+SMALL = 2**18
+"""Bytes of a variable that is read whole where several of its chunks are wanted."""
+
+
+@dataclass
+class _ThroughXarray:
+    """A file that an engine of xarray opens, group by group.
+
+    ``target`` makes the argument of the engine; one dataset reads one file object. Libraries take
+    milliseconds for each read, so ``whole`` has the small variables of which a second region was
+    wanted: their values, or None where only regions can be read, as beside a damaged chunk.
+    """
+
+    engine: str
+    target: Callable[[], Any]
+    closing: ExitStack
+    options: Mapping[str, Any]
+    opened: dict[tuple[str, bool], xr.Dataset] = field(default_factory=dict)
+    asked: set[tuple[str, str, bool]] = field(default_factory=set)
+    whole: dict[tuple[str, str, bool], Array | None] = field(default_factory=dict)
+
+    def read(self, wanted: NativeRegion) -> Array:
+        dataset = self._open_dataset(wanted.group, wanted.decoded)
+        if wanted.variable not in dataset.variables:
+            raise CannotError(f"it has no variable {wanted.variable!r}")
+        variable = dataset.variables[wanted.variable]
+        if variable.shape != wanted.shape:
+            raise CannotError(f"it reads the variable with shape {variable.shape}")
+        key = wanted.group, wanted.variable, wanted.decoded
+        if key in self.asked and variable.nbytes <= SMALL and key not in self.whole:
+            self.whole[key] = _read_whole(variable)
+        self.asked.add(key)
+        if (known := self.whole.get(key)) is not None:
+            return np.asarray(known[wanted.region])
+        return np.asarray(variable[wanted.region].values)
+
+    def _open_dataset(self, group: str, decoded: bool) -> xr.Dataset:
+        if (group, decoded) not in self.opened:
+            how = {"decode_cf": decoded, "cache": False, "group": group or None, **self.options}
+            found = xr.open_dataset(self.target(), engine=self.engine, **how)
+            self.opened[group, decoded] = self.closing.enter_context(found)
+        return self.opened[group, decoded]
+
+
+def _read_whole(variable: xr.Variable) -> Array | None:
+    """Return all values of a variable, None if some cannot be read."""
+    try:
+        return np.asarray(variable.values)
+    except PARSER_ERRORS:
+        return None
+
+
+# ---------------------------------------------------------------------- chunks
 
 OF_REPOSITORY = "it is a chunk of an Icechunk repository, and no other file holds it"
 """Why a chunk that the repository holds itself is not compared."""

@@ -1,10 +1,6 @@
-"""The report of a verification: counts, and a row for each problem.
+"""The report of a verification: counts, the files as a strip, and a card for each kind of problem.
 
-What a verification finds: problems, and the state of the files in order.
-
-What to do about each kind of problem that a verification finds: a table.
-
-A verification as HTML: the files as a strip, and a card for each kind of problem.
+One table says what each kind of problem means, and what to do about it.
 """
 
 from __future__ import annotations
@@ -12,13 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from virtualds.errors import format_count, public, without_secrets
+from virtualds.pictures.blocks import Block, Card, Heading, Report, Table
 from virtualds.pictures.html import (
     CHANGED,
     MISSING,
@@ -28,34 +25,129 @@ from virtualds.pictures.html import (
     Markup,
     Shade,
     Span,
-    cell,
-    draw_card,
-    draw_heading,
     element,
-    facts,
     key,
-    page,
     strip,
-    table,
 )
 
-KINDS: dict[str, str] = {
-    "missing": "the file does not exist",
-    "unreachable": "the file, or a part of it, cannot be read: no permission, no answer",
-    "size": "the length of the file has changed since the scan",
-    "etag": "the store reports another version than at the scan",
-    "modified": "the file was modified after the scan",
-    "range": "a reference is empty, negative, or extends past the end of its file",
-    "references": "references of the set cannot be read",
-    "undecodable": "bytes of a chunk or a member do not decode, or do not match their checksum",
-    "differs": "a chunk differs from what the native reader gives, or is not a chunk of its file",
-    "not compared": "not checked, with the reason",
-}
-"""The kinds of problems, the gravest first."""
 NOT_COMPARED = "not compared"
 
+
+class State(NamedTuple):
+    """The state of a file, for a reader."""
+
+    sign: str
+    name: str
+    shade: Shade
+
+
+SOUND = State("✓", "ok", OK)
+LOST = State("✗", "missing", MISSING)
+OTHER = State("!", "changed", CHANGED)
+DAMAGED = State("✗", "unreadable or damaged", SERIES[4])
+UNSEEN = State("?", NOT_COMPARED, UNKNOWN)
+
+
+class Kind(NamedTuple):
+    """A kind of problem: how it is counted, what it means, what to do, and code that does it.
+
+    In the code ``{urls}`` are the files, ``set_url`` is the set, and ``found`` is the report.
+    """
+
+    counted: str
+    meaning: str
+    state: State
+    remedy: str
+    code: str = ""
+
+
+TAKE_OUT = "virtualds.drop_sources(set_url, {urls})"
+SCAN_AGAIN = """for url in {urls}:
+    again = virtualds.open_virtual_dataset(url)
+    again.virtual.to_manifest(set_url, mode="replace-source")"""
+CHANGE = (
+    "if the change was meant, scan the file again (virtualds sync does that for all); else "
+    "restore it"
+)
+KINDS: dict[str, Kind] = {
+    "missing": Kind(
+        "missing",
+        "the file does not exist",
+        LOST,
+        "restore the file; name its new folder (virtualds rename-paths); or take it out of the set "
+        "(virtualds drop-sources; or virtualds sync --on-removed drop, for all that are gone)",
+        TAKE_OUT,
+    ),
+    "unreachable": Kind(
+        "unreachable",
+        "the file, or a part of it, cannot be read: no permission, no answer",
+        DAMAGED,
+        "check permissions, credentials and network, then verify again",
+    ),
+    "size": Kind(
+        "of another size",
+        "the length of the file has changed since the scan",
+        OTHER,
+        CHANGE,
+        SCAN_AGAIN,
+    ),
+    "etag": Kind(
+        "of another version",
+        "the store reports another version than at the scan",
+        OTHER,
+        CHANGE,
+        SCAN_AGAIN,
+    ),
+    "modified": Kind(
+        "modified later",
+        "the file was modified after the scan",
+        OTHER,
+        f"if it was copied without its time, copy it with cp -p or rsync -t; {CHANGE}",
+        SCAN_AGAIN,
+    ),
+    "range": Kind(
+        "outside of the file",
+        "a reference is empty, negative, or extends past the end of its file",
+        DAMAGED,
+        "fetch the file again, or scan it again",
+        SCAN_AGAIN,
+    ),
+    "references": Kind(
+        "with unreadable references",
+        "references of the set cannot be read",
+        DAMAGED,
+        "restore the set from a copy, or open an older snapshot of it",
+    ),
+    "undecodable": Kind(
+        "undecodable",
+        "bytes of a chunk or a member do not decode, or do not match their checksum",
+        DAMAGED,
+        "fetch the file again; or take it out of the set",
+        TAKE_OUT,
+    ),
+    "differs": Kind(
+        "with other values",
+        "a chunk differs from what the native reader gives, or is not a chunk of its file",
+        DAMAGED,
+        "scan the file again, and report the difference",
+        SCAN_AGAIN,
+    ),
+    NOT_COMPARED: Kind(
+        NOT_COMPARED,
+        "not checked, with the reason",
+        UNSEEN,
+        "the reason says what is needed",
+    ),
+}
+"""The kinds of problems, the gravest first."""
+
 SHOWN_PROBLEMS = 10
-"""Problems of one kind that the text shows; `Verification.to_dataframe` has them all."""
+"""Problems of one kind that a reader is shown; `Verification.to_dataframe` has them all."""
+WHERE_ALL = "see to_dataframe()"
+NARROWEST = 0.006
+"""Least part of the strip that a run of bad files takes, so that one of a million is seen."""
+MOST_URLS = 5
+"""Most files that the code names; it selects more of them from ``found``, the report."""
 
 
 class Problem(NamedTuple):
@@ -107,104 +199,18 @@ def _find_gravest(problems: Sequence[Problem]) -> Mapping[str, str]:
     return found
 
 
-# ---------------------------------------------------------------------- remedies
+# ---------------------------------------------------------------------- blocks
 
 
-class Remedy(NamedTuple):
-    """What to do about a kind of problem, and code that does it.
-
-    In the code ``{urls}`` are the files, ``set_url`` is the set, and ``found`` is the report.
-    """
-
-    words: str
-    code: str = ""
-
-
-TAKE_OUT = "virtualds.drop_sources(set_url, {urls})"
-SCAN_AGAIN = """for url in {urls}:
-    again = virtualds.open_virtual_dataset(url)
-    again.virtual.to_manifest(set_url, mode="replace-source")"""
-CHANGED_FILE = Remedy(
-    "if the change was meant, scan the file again (virtualds sync does that for all); else "
-    "restore it",
-    SCAN_AGAIN,
-)
-OTHER_TIME = Remedy(
-    "if it was copied without its time, copy it with cp -p or rsync -t; if the change was meant, "
-    "scan the file again (virtualds sync does that for all); else restore it",
-    SCAN_AGAIN,
-)
-REMEDIES: dict[str, Remedy] = {
-    "missing": Remedy(
-        "restore the file; name its new folder (virtualds rename-paths); or take it out of the set "
-        "(virtualds drop-sources; or virtualds sync --on-removed drop, for all that are gone)",
-        TAKE_OUT,
-    ),
-    "unreachable": Remedy("check permissions, credentials and network, then verify again"),
-    "size": CHANGED_FILE,
-    "etag": CHANGED_FILE,
-    "modified": OTHER_TIME,
-    "range": Remedy("fetch the file again, or scan it again", SCAN_AGAIN),
-    "references": Remedy("restore the set from a copy, or open an older snapshot of it"),
-    "undecodable": Remedy("fetch the file again; or take it out of the set", TAKE_OUT),
-    "differs": Remedy("scan the file again, and report the difference", SCAN_AGAIN),
-    NOT_COMPARED: Remedy("the reason says what is needed"),
-}
-
-
-# ---------------------------------------------------------------------- html report
-
-NARROWEST = 0.006
-"""Least part of the strip that a run of bad files takes, so that one of a million is seen."""
-
-
-MOST_URLS = 5
-"""Most files that the code names; it selects more of them from ``found``, the report."""
-
-
-class State(NamedTuple):
-    """The state of a file, for a reader."""
-
-    sign: str
-    name: str
-    shade: Shade
-
-
-SOUND = State("✓", "ok", OK)
-LOST = State("✗", "missing", MISSING)
-OTHER = State("!", "changed", CHANGED)
-DAMAGED = State("✗", "unreadable or damaged", SERIES[4])
-UNSEEN = State("?", "not compared", UNKNOWN)
-STATES: dict[str, State] = {
-    "": SOUND,
-    "missing": LOST,
-    "size": OTHER,
-    "etag": OTHER,
-    "modified": OTHER,
-    NOT_COMPARED: UNSEEN,
-}
-"""The states of files, by their gravest kind of problem; all others are damage."""
-
-
-def draw_verdict(
-    verdict: str, rows: Mapping[str, str], problems: Sequence[Problem], ok: bool
-) -> Markup:
-    """Return the verdict, with what was counted below it."""
-    states = [STATES.get(problem.kind, DAMAGED) for problem in problems] or [UNSEEN]
-    worst = min(states, key=[LOST, DAMAGED, OTHER, UNSEEN].index)
-    state = SOUND if ok else worst
-    return draw_heading(f"{state.sign} {verdict}", facts(rows), shade=state.shade)
-
-
-def draw_files(runs: Sequence[FileRun]) -> Markup | None:
-    """Return all files as a strip, in order, with a key; None if there are no files."""
+def draw_files(runs: Sequence[FileRun]) -> Markup | str:
+    """Return all files as a strip, in order, with a key; "" if there are no files."""
     total = sum(run.files for run in runs)
     if not total:
-        return None
+        return ""
     counts = dict.fromkeys((SOUND, OTHER, LOST, DAMAGED, UNSEEN), 0)
     spans, start = [Span(0, 1, OK)], 0
     for run in runs:
-        state = STATES.get(run.kind, DAMAGED)
+        state = KINDS[run.kind].state if run.kind else SOUND
         counts[state] += run.files
         if state is not SOUND:
             low = min(start / total, 1 - NARROWEST)
@@ -218,55 +224,45 @@ def draw_files(runs: Sequence[FileRun]) -> Markup | None:
     return element("div", drawn, key(shown), style="--vds-height:22px;margin:8px 0")
 
 
-def draw_problems(problems: Sequence[Problem]) -> Iterator[Markup]:
+def list_cards(problems: Sequence[Problem]) -> Iterator[Card]:
     """Yield a card for each kind of problem, with the first of them and the remedy."""
-    for kind, meaning in KINDS.items():
-        found = [problem for problem in problems if problem.kind == kind]
-        if found:
-            state, remedy = STATES.get(kind, DAMAGED), REMEDIES[kind]
-            yield draw_card(
-                f"{state.sign} {kind}",
-                _list_rows(found),
-                note=f"{len(found):,}: {meaning}",
-                shade=state.shade,
-                remedy=remedy.words,
-                code=_write_code(remedy, found),
+    for name, kind in KINDS.items():
+        if found := [problem for problem in problems if problem.kind == name]:
+            rows = [
+                (p.url, p.variable, "" if p.chunk is None else str(p.chunk), p.message)
+                for p in found[:SHOWN_PROBLEMS]
+            ]
+            head = ("file", "variable", "chunk", "what")
+            shown = Table(head, rows, most=SHOWN_PROBLEMS, total=len(found), rest=WHERE_ALL)
+            yield Card(
+                f"{name} ({len(found):,})",
+                [shown],
+                kind.meaning,
+                kind.state.shade,
+                kind.state.sign,
+                kind.remedy,
+                _write_code(kind, found),
             )
 
 
-def _write_code(remedy: Remedy, problems: Sequence[Problem]) -> str:
+def _write_code(kind: Kind, problems: Sequence[Problem]) -> str:
     """Return the code of a remedy, "" if there is none or no file is at fault."""
     urls = list(dict.fromkeys(without_secrets(p.url) for p in problems if p.url))
     if not urls:
         return ""
-    kind = f"kind == '{problems[0].kind}'"
-    listed = f'found.to_dataframe().query("{kind}")["url"].unique()'
+    wanted = f"kind == '{problems[0].kind}'"
+    listed = f'found.to_dataframe().query("{wanted}")["url"].unique()'
     if len(urls) <= MOST_URLS:
         listed = json.dumps(urls, ensure_ascii=False)
-    return remedy.code.format(urls=listed)
-
-
-def _list_rows(problems: Sequence[Problem]) -> Markup:
-    """Return the first problems as a table, without columns that say nothing."""
-    head = ("file", "variable", "chunk", "what")
-    rows = [
-        (p.url, p.variable, "" if p.chunk is None else str(p.chunk), p.message)
-        for p in problems[:SHOWN_PROBLEMS]
-    ]
-    told = [column for column in range(len(head)) if any(row[column] for row in rows)]
-    return table(
-        [head[column] for column in told],
-        [[row[column] for column in told] for row in rows],
-        total=len(problems),
-    )
+    return kind.code.format(urls=listed)
 
 
 # ---------------------------------------------------------------------- report
 
 
 @public
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Report):
     """The result of `ds.virtual.verify`.
 
     Parameters
@@ -308,9 +304,9 @@ class Verification:
     True
     >>> print(found)
     verified against fingerprint: ok
-      files       2, 2 unchanged since the scan
-      fingerprint 2 compared by time or etag
-      chunks      24 in files, 0 missing, 0 inline; 0 variables in memory
+      files        2, 2 unchanged since the scan
+      fingerprint  2 compared by time or etag
+      chunks       24 in files, 0 missing, 0 inline; 0 variables in memory
     """
 
     against: str
@@ -325,6 +321,8 @@ class Verification:
     problems: tuple[Problem, ...] = ()
     gaps: tuple[str, ...] = ()
     runs: tuple[FileRun, ...] = ()
+
+    _title = "Verification"
 
     def __post_init__(self) -> None:
         if unknown := {problem.kind for problem in self.problems} - KINDS.keys():
@@ -356,50 +354,24 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dictionary that JSON can hold."""
-        rows = [problem._asdict() for problem in self.problems]
-        lists = [row | {"chunk": row["chunk"] and list(row["chunk"])} for row in rows]
-        plain = asdict(self) | {"problems": lists, "compared": dict(self.compared)}
-        plain["gaps"] = list(self.gaps)
-        plain["runs"] = [run._asdict() for run in self.runs]
-        return {"ok": self.ok, **plain, "bad_files": self.bad_files, "counts": self.counts}
+        return {
+            "ok": self.ok,
+            **super().to_dict(),
+            "bad_files": self.bad_files,
+            "counts": self.counts,
+        }
 
-    def __str__(self) -> str:
-        lines = [self._verdict, *(f"  {name:<11} {text}" for name, text in self._rows.items())]
-        for kind in self.counts:
-            found = [problem for problem in self.problems if problem.kind == kind]
-            lines.append(f"{kind} ({len(found):,}): {KINDS[kind]}")
-            lines += [f"  {problem}" for problem in found[:SHOWN_PROBLEMS]]
-            if len(found) > SHOWN_PROBLEMS:
-                lines.append(f"  ... and {len(found) - SHOWN_PROBLEMS:,} more, see to_dataframe()")
-            lines.append(f"  do: {REMEDIES[kind].words}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return without_secrets(cell(*self._draw()))
-
-    def to_html(self) -> str:
-        """Return the report as a page of its own.
-
-        Examples
-        --------
-        >>> page = Verification("fingerprint", files=2, fingerprinted=2).to_html()
-        >>> "verified against fingerprint: ok" in page
-        True
-        """
-        return without_secrets(page("Verification", *self._draw()))
-
-    def _draw(self) -> list[Markup | None]:
-        return [
-            draw_verdict(self._verdict, self._rows, self.problems, self.ok),
-            draw_files(self.runs),
-            *draw_problems(self.problems),
-        ]
+    def _list_blocks(self) -> Iterator[Block]:
+        states = [KINDS[kind].state for kind in self.counts] or [UNSEEN]
+        worst = min(states, key=[LOST, DAMAGED, OTHER, UNSEEN].index)
+        state = SOUND if self.ok else worst
+        yield Heading(self._verdict, [self._rows], state.shade, state.sign)
+        yield draw_files(self.runs)
+        yield from list_cards(self.problems)
 
     @property
     def _verdict(self) -> str:
-        parts = [f"{n:,} {kind}" for kind, n in self.counts.items()]
+        parts = [f"{n:,} {KINDS[kind].counted}" for kind, n in self.counts.items()]
         parts += ["nothing was compared"] if self._compared_nothing else []
         return f"verified against {self.against}: {', '.join(parts) or 'ok'}"
 

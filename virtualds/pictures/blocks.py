@@ -1,0 +1,371 @@
+"""What reports are made of: blocks, which `format_text` shows as text, and `draw` as HTML.
+
+Besides the classes here, a block is a line of words, or lines that are not folded; a mapping of
+names to facts, of which None is left out; a picture, which is markup and which text leaves out; or
+another report. A block without content shows nothing.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from virtualds.errors import without_secrets
+from virtualds.pictures.html import (
+    UNPRINTABLE,
+    Markup,
+    Shade,
+    cell,
+    element,
+    join,
+    name_shade,
+    page,
+)
+
+SHOWN_ROWS = 20
+"""Most rows of a table that a reader is shown unasked."""
+
+
+class Code(str):
+    """A value or a name of a program, which HTML shows in its own font."""
+
+    __slots__ = ()
+
+
+Words: TypeAlias = str | tuple[str, ...]
+"""A line of text; in parts, if some are `Code`."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A verdict in one line, and what it is based on below; ``sign`` stands before it in HTML."""
+
+    title: str
+    below: Sequence[Block] = ()
+    shade: Shade | None = None
+    sign: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, which a report cuts if they are many.
+
+    Columns in which all cells are empty are left out. Those with ``numbers`` stand at the right in
+    HTML. ``total`` is the number of rows if not all are given, and ``rest`` says where all are.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    numbers: Sequence[int] = ()
+    most: int = SHOWN_ROWS
+    total: int = 0
+    rest: str = ""
+
+    @property
+    def more(self) -> str:
+        """What says how many rows are not shown."""
+        return say_more(max(self.total, len(self.rows)) - self.most, self.rest)
+
+    def select_columns(self) -> list[int]:
+        """Return the columns that say something."""
+        return [n for n in range(len(self.head)) if any(row[n] != "" for row in self.rows)]
+
+
+@dataclass(frozen=True)
+class Card:
+    """Something found: ``note`` stands beside its title, ``remedy`` and ``code`` at its end."""
+
+    title: Words
+    body: Sequence[Block] = ()
+    note: str = ""
+    shade: Shade | None = None
+    sign: str = ""
+    remedy: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks with a title, which a click opens and closes; cards lie side by side."""
+
+    title: str
+    body: Iterable[Block]
+    note: str = ""
+    is_open: bool = True
+
+
+class Report:
+    """A report as text, in a notebook, as a page and as a dictionary, all made of its blocks."""
+
+    _title: ClassVar[str] = "Report"
+    """The title of its page."""
+
+    def _list_blocks(self) -> Iterable[Block]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return format_text([self])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return without_secrets(cell(draw(self)))
+
+    def to_html(self) -> str:
+        """Return the report as a page of its own.
+
+        Examples
+        --------
+        >>> from virtualds import Verification
+        >>> page = Verification("fingerprint", files=2, fingerprinted=2).to_html()
+        >>> page.splitlines()[0], "verified against fingerprint: ok" in page
+        ('<!doctype html>', True)
+        """
+        return without_secrets(page(self._title, draw(self)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as a dictionary that JSON can hold.
+
+        Examples
+        --------
+        >>> from virtualds import BuildReport
+        >>> BuildReport(3, opened=3).to_dict()["opened"]
+        3
+        """
+        found: dict[str, Any] = _to_plain(self)
+        return found
+
+
+def _to_plain(value: Any) -> Any:
+    """Return dictionaries and lists in place of classes and tuples."""
+    if is_dataclass(value):
+        return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping) or hasattr(value, "_asdict"):
+        named = value if isinstance(value, Mapping) else value._asdict()
+        return {name: _to_plain(one) for name, one in named.items()}
+    return [_to_plain(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+Block: TypeAlias = Words | Mapping[str, Any] | Heading | Table | Card | Section | Report
+
+
+def say_more(count: int, rest: str = "") -> str:
+    """Return what says how many more there are, "" if there are none.
+
+    Examples
+    --------
+    >>> say_more(1200, "to_dataframe() has all"), say_more(0)
+    ('... and 1,200 more; to_dataframe() has all', '')
+    """
+    return f"... and {count:,} more{f'; {rest}' if rest else ''}" if count > 0 else ""
+
+
+# ---------------------------------------------------------------------- text
+
+GAP = "  "
+"""What stands between two columns, and before what lies within a block."""
+UNBOUND = 100_000
+"""Letters of a line that is not folded."""
+NARROWEST = 20
+"""Letters of a column of values, however narrow the terminal is."""
+
+Style: TypeAlias = Callable[[str], str]
+
+
+def format_text(blocks: Iterable[Block], width: int = UNBOUND, bold: Style = str) -> str:
+    """Return blocks as text.
+
+    Parameters
+    ----------
+    blocks : iterable of blocks
+    width : int
+        Letters of a line at which values and sentences are folded, and tables become lists.
+    bold : callable
+        What makes titles, names of facts and heads of tables bold.
+
+    Examples
+    --------
+    >>> print(format_text([{"format": "hdf5", "references": "7"}]))
+    format      hdf5
+    references  7
+    >>> print(format_text([Section("Sizes", [Table(("variable", "bytes"), [("wind", 7)])])]))
+    Sizes
+      variable  bytes
+      wind      7
+    """
+    lines = [line.rstrip() for block in blocks for line in _write(block, width, bold)]
+    return without_secrets("\n".join(lines).strip("\n"))
+
+
+def _show(text: object) -> str:
+    """Return a text in which no name of a file moves the cursor or breaks the encoding."""
+    return UNPRINTABLE.sub(lambda c: c[0].encode("unicode_escape").decode(), str(text))
+
+
+def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
+    match block:
+        case Markup() | "":
+            return
+        case str() if "\n" in block:
+            yield from _show(block).splitlines()
+        case str() | tuple():
+            yield from _fold("".join(block), width)
+        case Mapping():
+            yield from _write_facts(block, width, bold)
+        case Table():
+            yield from _write_table(block, width, bold)
+        case Heading(title, below):
+            yield bold(_show(title))
+            yield from _indent(below, width, bold)
+        case Section(title, body, note):
+            if inside := list(_indent(body, width, bold)):
+                yield ""
+                yield bold(title) + f" ({note})" * bool(note)
+                yield from inside
+        case Card(title, body, note):
+            yield bold(_show("".join(title))) + f": {note}" * bool(note)
+            remedy = f"do: {block.remedy}" if block.remedy else ""
+            yield from _indent([*body, remedy], width, bold)
+            yield from (f"{GAP}{line}" for line in _show(block.code).splitlines())
+        case Report():
+            for part in block._list_blocks():
+                yield from _write(part, width, bold)
+
+
+def _indent(blocks: Iterable[Block], width: int, bold: Style) -> Iterator[str]:
+    for block in blocks:
+        yield from (f"{GAP}{line}" for line in _write(block, width - len(GAP), bold))
+
+
+def _write_facts(rows: Mapping[str, Any], width: int, bold: Style) -> Iterator[str]:
+    given = {_show(name): str(value) for name, value in rows.items() if value is not None}
+    wide = max(map(len, given), default=0)
+    for name, value in given.items():
+        first, *rest = _fold(value, max(width - wide - len(GAP), NARROWEST))
+        yield bold(name.ljust(wide)) + GAP + first
+        yield from (" " * wide + GAP + line for line in rest)
+
+
+def _write_table(shown: Table, width: int, bold: Style) -> Iterator[str]:
+    columns = shown.select_columns()
+    lines = [shown.head, *shown.rows[: shown.most]] if shown.rows else []
+    cells = [[" ".join(_show(line[n]).split()) for n in columns] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for number, line in enumerate(cells):
+        if sum(widths) + len(GAP) * (len(widths) - 1) <= width:
+            text = GAP.join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
+            yield text if number else bold(text)
+        elif number:
+            # a table that is wider than the terminal is a list
+            yield from _fold(line[0], width)
+            named = zip(cells[0][1:], line[1:], strict=True)
+            yield from _indent([{n: c for n, c in named if c}], width, bold)
+    if shown.more:
+        yield shown.more
+
+
+def _fold(text: str, width: int) -> list[str]:
+    folded = (
+        textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False)
+        for line in _show(text).splitlines()
+    )
+    return [line for lines in folded for line in lines or [""]] or [""]
+
+
+# ---------------------------------------------------------------------- html
+
+BESIDE = "display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:0 8px"
+CODE = (
+    "margin:4px 0 0;padding:4px 8px;border:1px solid rgba(128,128,128,.35);border-radius:3px;"
+    "overflow-x:auto;user-select:all;white-space:pre-wrap;overflow-wrap:anywhere"
+)
+"""The style of a line of code: one click selects all of it."""
+
+
+def draw(block: Block) -> Markup | None:
+    """Return a block as HTML, None if it has no content.
+
+    Examples
+    --------
+    >>> draw(("from ", Code("a<b")))
+    '<div>from <code>a&lt;b</code></div>'
+    """
+    match block:
+        case Markup():
+            return block
+        case str() | tuple():
+            return element("div", _draw_words(block)) if block else None
+        case Mapping():
+            rows = (
+                element("tr", element("th", name, scope="row"), element("td", value))
+                for name, value in block.items()
+                if value is not None
+            )
+            return element("table", element("tbody", *rows), class_="vds-facts")
+        case Table():
+            return _draw_table(block)
+        case Heading(title, below, shade, sign):
+            colour = name_shade(shade) if shade else "currentColor"
+            return element(
+                "div",
+                element("div", element("b", f"{sign} {title}".strip()), class_="vds-title"),
+                *map(draw, below),
+                style=f"border-left:4px solid {colour};padding-left:12px;margin:4px 0 12px",
+            )
+        case Section(title, body, note, is_open):
+            blocks = list(body)
+            parts = [part for part in map(draw, blocks) if part is not None]
+            if not parts:
+                return None
+            if any(isinstance(block, Card) for block in blocks):
+                parts = [element("div", *parts, style=BESIDE)]
+            beside = element("span", note, class_="vds-note") if note else None
+            summary = element("summary", element("b", title), beside)
+            return element("details", summary, *parts, class_="vds-section", open=is_open)
+        case Card():
+            return _draw_card(block)
+        case Report():
+            return join(*map(draw, block._list_blocks()))
+
+
+def _draw_words(words: Words) -> Markup:
+    parts = words if isinstance(words, tuple) else (words,)
+    return join(*(element("code", part) if isinstance(part, Code) else part for part in parts))
+
+
+def _draw_table(shown: Table) -> Markup | None:
+    columns = {n: "vds-number" if n in shown.numbers else None for n in shown.select_columns()}
+    if not columns:
+        return None
+    names = (element("th", shown.head[n], class_=k, scope="col") for n, k in columns.items())
+    body = (
+        element("tr", *(element("td", row[n], class_=k) for n, k in columns.items()))
+        for row in shown.rows[: shown.most]
+    )
+    drawn = element(
+        "table",
+        element("thead", element("tr", *names)),
+        element("tbody", *body),
+        class_="vds-table",
+    )
+    more = element("div", shown.more, class_="vds-note") if shown.more else None
+    return element("div", drawn, more, class_="vds-scroll")
+
+
+def _draw_card(card: Card) -> Markup:
+    title = join(f"{card.sign} " if card.sign else None, _draw_words(card.title))
+    line = element("code", card.code)
+    colour = f"border-left-color:{name_shade(card.shade)};" if card.shade else ""
+    return element(
+        "div",
+        element("div", element("b", title), element("span", card.note, class_="vds-note")),
+        *map(draw, card.body),
+        element("div", element("b", "Do: "), card.remedy) if card.remedy else None,
+        element("pre", line, class_="vds-code", style=CODE, title="click to select all")
+        if card.code
+        else None,
+        class_="vds-card",
+        style=f"{colour}overflow-wrap:anywhere",
+    )
