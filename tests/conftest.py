@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import xarray as xr
 from azure_server import AzureServer
 from azure_server import azure_server as running_azure_server
 from cases import Archive
+from effort import add_option, leave_for_a_soak, set_effort, times
 from google_servers import GoogleServer, google_server
 from hypothesis import HealthCheck, settings
 from other_s3_servers import bucket_at, seaweedfs_server
@@ -23,25 +24,27 @@ from s3_server import s3_server as running_s3_server
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Every run draws the same examples; --hypothesis-profile=hunt draws many others.
-settings.register_profile(
-    "house",
-    deadline=None,
-    max_examples=100,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile(
-    "hunt",
-    deadline=None,
-    max_examples=2000,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("house")
+pytest_addoption = add_option
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    set_effort(config)
+    # Every run draws the same examples; --hypothesis-profile=hunt draws many others.
+    quiet = [HealthCheck.too_slow]
+    settings.register_profile(
+        "house",
+        deadline=None,
+        max_examples=times(30),
+        derandomize=True,
+        suppress_health_check=quiet,
+    )
+    settings.register_profile("hunt", deadline=None, max_examples=2000, suppress_health_check=quiet)
+    settings.load_profile(config.getoption("hypothesis_profile", None) or "house")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    leave_for_a_soak(items, config)
     leave_for_the_full_suite(items)
 
 

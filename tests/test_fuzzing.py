@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import soaked, times
 from fuzz.hdf5_described import describe_group, judge_structure
 from fuzz.hdf5_files import write
 from fuzz.hdf5_readers import read_group
@@ -29,7 +30,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.location import READERS
 
 TESTS = Path(__file__).parent
-CASES = 15
+CASES = times(4)
 """Cases of each kind of file."""
 FILES = [kind for kind in SEEDS if kind not in NEEDED]
 """The kinds of files that can be made everywhere."""
@@ -39,7 +40,12 @@ KINDS_OF = {
 """Kinds of files of a parser or format, where they are not called like it."""
 CODECS = "codec-zlib,codec-delta,codec-imagecodecs_szip,codec-virtualds_scaleoffset"
 """Some codecs; their chunks are made together."""
-TOGETHER = [",".join(FILES[n::8]) for n in range(8)] + [CODECS]
+QUICK = ["hdf5", "kerchunk-json", "tar"]
+TOGETHER = [
+    ",".join(QUICK),
+    *(",".join(kind for kind in FILES[n::2] if kind not in QUICK) for n in range(2)),
+    CODECS,
+]
 """What one process tries: starting it takes longer than trying a kind."""
 
 
@@ -63,6 +69,7 @@ def findings(folder: Path) -> list[Any]:
     return [finding for finding in map(json.loads, lines) if finding["again"]]
 
 
+# A process takes 3 s to start, and a kind as long to make its files and to read them undamaged.
 @pytest.mark.parametrize("kinds", few_quick(TOGETHER, TOGETHER[:1]))
 def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path) -> None:
     table = fuzz("--kinds", kinds, "--cases", f"{CASES}", "--state", str(tmp_path))
@@ -72,31 +79,25 @@ def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path)
     assert not findings(tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "files"), [("hdf5-structure", 40), ("hdf5-alike", 10)])
-def test_sound_files_made_at_random_are_read_as_the_library_reads_them(
-    kind: str, files: int, tmp_path: Path
-) -> None:
-    sound = ("--step", f"{PER_FILE}", "--cases", f"{files}")
-    table = fuzz("--kinds", kind, *sound, "--state", str(tmp_path))
-    assert table.splitlines()[-1].split()[:2] == [kind, f"{files}"]
-    assert not findings(tmp_path)
-
-
+# Up to 10 s: each file is read in two processes, and alike ones as thirty together.
 @pytest.mark.parametrize(
-    ("kind", "cases"),
+    ("kinds", "files", "step"),
     [
-        ("hdf5-structure", 100),
-        ("hdf5-alike", 30),
-        pytest.param("hdf5-structure", 600, marks=pytest.mark.full),
-        pytest.param("hdf5-alike", 150, marks=pytest.mark.full),
+        pytest.param("hdf5-structure", times(15), PER_FILE, id="sound"),
+        pytest.param("hdf5-structure", times(60), 7, id="damaged"),
+        pytest.param(
+            "hdf5-alike", times(4), PER_FILE, marks=pytest.mark.full, id="sound and alike"
+        ),
+        pytest.param("hdf5-alike", times(12), 7, marks=pytest.mark.full, id="damaged and alike"),
     ],
 )
-def test_damaged_files_made_at_random_give_the_values_of_the_library_or_none(
-    kind: str, cases: int, tmp_path: Path
+def test_files_made_at_random_give_the_values_of_the_library_or_none(
+    kinds: str, files: int, step: int, tmp_path: Path
 ) -> None:
-    # numbers of which few are those of sound files
-    table = fuzz("--kinds", kind, "--step", "7", "--cases", f"{cases}", "--state", str(tmp_path))
-    assert table.splitlines()[-1].split()[:2] == [kind, f"{cases}"]
+    """With the step of a file all are sound; of numbers with another step few are."""
+    args = ("--step", f"{step}", "--cases", f"{files}")
+    table = fuzz("--kinds", kinds, *args, "--state", str(tmp_path))
+    assert table.splitlines()[-1].split()[:2] == [kinds, f"{files}"]
     assert not findings(tmp_path)
 
 
@@ -154,7 +155,7 @@ def test_real_files_are_compared(archive_files: list[Path]) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", ["kerchunk-json:17", "hdf4:1307"])
+@pytest.mark.parametrize("case", ["kerchunk-json:17", *soaked(["hdf4:1307"])])
 def test_a_case_is_the_same_whenever_it_is_tried(case: str, tmp_path: Path) -> None:
     printed = [fuzz("--replay", case, "--keep", str(tmp_path / f"{n}")) for n in range(2)]
     first, second = (text.splitlines()[1] for text in printed)

@@ -103,3 +103,28 @@ def test_a_loop_tries_each_case_and_names_the_one_that_fails(pytester: pytest.Py
     pytester.makepyfile(LOOPED.replace("5 * 2 * 4", "5 * 2 * 2"))
     quick = pytester.runpytest("-p", "no:asyncio", "-m", "not full")
     quick.assert_outcomes(passed=5 * 2 + 1, failed=1, deselected=5 * 2)
+
+
+@pytest.mark.full
+def test_a_soak_runs_what_is_left_out_else(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers =\n    soak: long\n    sampled(every): some\n")
+    pytester.makeconftest(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from effort import add_option, leave_for_a_soak, set_effort\n\n"
+        "pytest_addoption, pytest_configure = add_option, set_effort\n"
+        "def pytest_collection_modifyitems(items, config): leave_for_a_soak(items, config)\n"
+    )
+    pytester.makepyfile(
+        "import pytest\nfrom effort import soaked, times\n\n"
+        "@pytest.mark.parametrize('n', [1, *soaked([2, 3])])\n"
+        "def test_long(n): pass\n\n"
+        "@pytest.mark.sampled(3)\n"
+        "@pytest.mark.parametrize('n', range(9))\n"
+        "def test_some(n): pass\n\n"
+        "@pytest.mark.parametrize('n', range(times(2)))\n"
+        "def test_many(n): pass\n"
+    )
+    # in processes, since the module of the effort is that of this run
+    options = ("-p", "no:asyncio", "-p", "no:hypothesispytest")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1 + 3 + 2, deselected=2 + 6)
+    pytester.runpytest_subprocess(*options, "--effort=2").assert_outcomes(passed=3 + 9 + 4)
