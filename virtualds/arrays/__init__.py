@@ -1,6 +1,7 @@
-"""Virtual arrays, and the variables and groups that hold them.
+"""Virtual arrays, and the variables and groups that contain them.
 
-Three modules fill the table of what numpy does with an array, for whoever imports an array first.
+Three modules register numpy functions for virtual arrays, so they are imported with any of the
+others.
 """
 
 from virtualds.arrays import comparison, numpy_functions

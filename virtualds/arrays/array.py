@@ -1,4 +1,4 @@
-"""`ManifestArray`, the virtual array: building, reading, and looking at it.
+"""`ManifestArray`, the virtual array: construction, reading, and inspection.
 
 `FragmentedArray` has the methods that keep an array virtual, and
 `virtualds.arrays.numpy_functions` the numpy functions that use them. All other operations read the
@@ -40,17 +40,17 @@ from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
 
 # ---------------------------------------------------------------------- fill values
-# The values of space that no chunk covers.
+# The values of elements that no chunk covers.
 
 
 def has_missing_value(dtype: np.dtype[Any]) -> bool:
-    """Say whether a value of a dtype means that it is missing."""
+    """Return whether a dtype has a value that means missing."""
     return dtype.kind in ABSENT
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Return the value of space that nothing covers: NaN or NaT where there is one, else zero."""
-    # cached, but not for records, which are mutable
+    """Return the value of elements that no fragment covers: NaN or NaT if possible, else zero."""
+    # cached, except for records, which are mutable
     return _compute_fill(dtype) if dtype.names else _known_fill(dtype)
 
 
@@ -64,7 +64,7 @@ _known_fill = lru_cache(1024)(_compute_fill)
 
 
 def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
-    """Say whether a missing chunk of a pipeline has a value."""
+    """Return whether missing chunks of a pipeline have a value."""
     try:
         return is_same_scalar(pipeline.missing_value, value)
     except CodecError:
@@ -72,7 +72,7 @@ def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
 
 
 def is_same_scalar(a: Any, b: Any) -> bool:
-    """Say whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
+    """Return whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
     one, two = np.asarray(a), np.asarray(b)
     if one.dtype.kind == two.dtype.kind == "c":
         return is_same_scalar(a.real, b.real) and is_same_scalar(a.imag, b.imag)
@@ -83,12 +83,12 @@ def is_same_scalar(a: Any, b: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- arrays of fragments
-# Cropping, permuting and repeating axes change numbers of chunks only, and read nothing.
+# Cropping, permuting and repeating axes only change the numbers of chunks, and read nothing.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FragmentedArray:
-    """The part of `virtualds.ManifestArray` that reads no values."""
+    """The methods of `virtualds.ManifestArray` that read no values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -122,12 +122,12 @@ class FragmentedArray:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -137,23 +137,23 @@ class FragmentedArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values, once read."""
+        """The size of the values in bytes, once read."""
         return self.size * self.dtype.itemsize
 
     @property
     def nbytes_virtual(self) -> int:
-        """Bytes that the references take in memory."""
+        """The size of the references in memory, in bytes."""
         axes = sum(axis.nbytes for f in self.fragments for axis in f.axes)
         return axes + sum(f.manifest.nbytes for f in self.fragments)
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks of all grids, missing ones too."""
+        """The number of chunks in all grids, including missing ones."""
         return sum(f.manifest.size for f in self.fragments)
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """Lengths, per axis, of the smallest blocks of dask that hold whole chunks."""
+        """The lengths, per axis, of the smallest dask blocks that consist of whole chunks."""
         return find_whole_blocks(self.shape, self.fragments, self.dtype.itemsize)
 
     @property
@@ -163,7 +163,7 @@ class FragmentedArray:
         Raises
         ------
         UnsupportedError
-            The array has none or several; look at `fragments`.
+            The array has none or several; use `fragments`.
         """
         if len(self.fragments) != 1:
             raise UnsupportedError(
@@ -174,29 +174,29 @@ class FragmentedArray:
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """The distinct files that chunks lie in."""
+        """The distinct files that contain chunks."""
         return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.sources))
 
     @property
     def listed_sources(self) -> tuple[SourceFile, ...]:
-        """The distinct files that chunks lie in, and other files that reference sets list.
+        """The distinct files that contain chunks, and other files that reference sets list.
 
-        For arrays in reference sets, they are known without reading all references.
+        For arrays in reference sets, they are found without reading all references.
         """
         return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.listed))
 
     @property
     def has_gaps(self) -> bool:
-        """Whether some elements lie in no fragment."""
+        """Whether some elements are in no fragment."""
         return sum(prod(f.shape) for f in self.fragments) < self.size
 
     @property
     def gaps_read_as_missing(self) -> bool:
-        """Whether elements that lie in no fragment have the value of a missing chunk."""
+        """Whether elements in no fragment have the value of a missing chunk."""
         return not self.has_gaps or all(fills_with(p, self.fill_value) for p in self.pipelines)
 
     def same_references(self, other: FragmentedArray) -> bool:
-        """Say whether both refer to the same bytes, and so have the same values."""
+        """Return whether both refer to the same bytes, and so have the same values."""
         return self is other or (
             self.shape == other.shape
             and self.dtype == other.dtype
@@ -212,7 +212,7 @@ class FragmentedArray:
     # ------------------------------------------------------------------ staying virtual
 
     def crop(self, axis: int, start: int, stop: int) -> Self:
-        """Return the elements ``start`` to ``stop`` along one axis."""
+        """Return the elements from ``start`` up to ``stop`` along one axis."""
         if (start, stop) == (0, self.shape[axis]):
             return self
         stop = max(start, stop)
@@ -223,7 +223,7 @@ class FragmentedArray:
         ).pruned()
 
     def transpose(self, *axes: Any) -> Self:
-        """Permute the axes; without argument, reverse them."""
+        """Permute the axes; without arguments, reverse them."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
         order = tuple(range(self.ndim))[::-1] if order is None else order
         order = tuple(int(np.arange(self.ndim)[i]) for i in order)
@@ -245,7 +245,7 @@ class FragmentedArray:
         return self.transpose()
 
     def insert_axis(self, axis: int) -> Self:
-        """Insert an axis of one element."""
+        """Insert an axis of length 1."""
         return replace(
             self,
             shape=(*self.shape[:axis], 1, *self.shape[axis:]),
@@ -254,7 +254,7 @@ class FragmentedArray:
         )
 
     def drop_axis(self, axis: int) -> Self:
-        """Remove an axis of one element."""
+        """Remove an axis of length 1."""
         table: dict[CodecPipeline, int] = {}
         fragments = []
         for fragment in self.fragments:
@@ -269,13 +269,13 @@ class FragmentedArray:
         return replace(self, shape=shape, pipelines=tuple(table), fragments=tuple(fragments))
 
     def repeat(self, axis: int, count: int) -> Self:
-        """Show an axis of one element ``count`` times."""
+        """Repeat an axis of length 1 ``count`` times."""
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
         shown = tuple(f.repeat(axis, count) for f in self.fragments) if count else ()
         return replace(self, shape=shape, fragments=shown)
 
     def broadcast_to(self, shape: Sequence[int]) -> Self:
-        """Repeat the array along new leading axes and axes of one element."""
+        """Repeat the array along new leading axes and axes of length 1."""
         if len(shape) < self.ndim:
             raise self._no_broadcast(shape)
         result = self
@@ -295,7 +295,7 @@ class FragmentedArray:
         )
 
     def keep(self, axis: int, runs: Sequence[tuple[int, int]]) -> Self:
-        """Keep some stretches of an axis; the rest becomes fill."""
+        """Keep some ranges of an axis; all other elements become the fill value."""
         kept = []
         for start, stop in runs:
             parts = (f.crop(axis, start, stop) for f in self.fragments)
@@ -303,7 +303,7 @@ class FragmentedArray:
         return replace(self, fragments=tuple(kept)).pruned()
 
     def pruned(self) -> Self:
-        """Return the array without files and pipelines that no chunk of it needs."""
+        """Return the array without files and pipelines that none of its chunks needs."""
         fragments = [replace(f, manifest=f.manifest.pruned()) for f in self.fragments]
         if len(self.pipelines) < 2 and fragments:
             return replace(self, fragments=tuple(fragments))
@@ -319,13 +319,13 @@ class FragmentedArray:
 
 
 COPIED_BYTES = 2**23
-"""Most bytes that an index, a cast or a writer loads without a warning."""
+"""The most bytes that an index, a cast or a writer loads without a warning."""
 
 
 @public
 @dataclass(frozen=True, eq=False, repr=False)
 class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
-    """An array whose values lie in chunks of files, read when needed.
+    """An array whose values are in chunks of files, and are read when needed.
 
     It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without
     reading a byte. All other operations read just the values that they need.
@@ -335,20 +335,20 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     shape : tuple of int
         Elements per axis.
     dtype : numpy dtype
-        Of the values, CF packing decoded.
+        The dtype of the values, after decoding CF packing.
     fill_value : scalar
-        The value wherever no fragment lies.
+        The value of elements that are in no fragment.
     pipelines : tuple of CodecPipeline
-        How bytes become values; manifests count this table.
+        How bytes become values; the column ``pipeline`` of manifests indexes this tuple.
     fragments : tuple of Fragment
-        Boxes that lie inside the array and do not overlap.
+        Boxes inside the array that do not overlap.
     name : str
-        What to call the array in errors.
+        The name of the array in errors.
 
     Raises
     ------
     ValueError
-        A fragment has another number of axes, or lies outside the array.
+        A fragment has another number of axes, or is outside the array.
 
     Examples
     --------
@@ -385,27 +385,27 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         shape, chunks : sequence of int
             Elements of the array, and of every chunk, per axis. Edge chunks are padded.
         dtype : dtype
-            As stored.
+            The stored dtype.
         path : str, SourceFile or array of str over the chunk grid
-            Url of the file of all chunks, or of each; an empty string is a chunk that is missing.
-            A `SourceFile` brings its fingerprint along, so that readers find out if it changes.
+            Url of the file of all chunks, or of each; an empty string is a missing chunk. A
+            `SourceFile` has a fingerprint, so that readers detect changes of the file.
         offsets, lengths : int or array of int over the chunk grid
-            Where each chunk lies, in bytes.
+            The byte range of each chunk.
         codecs : sequence of Codec or of Zarr v2 configurations
-            In the order in which they encoded.
+            The codecs, in the order of encoding.
         fill_value : scalar, optional
-            What missing chunks are full of; zero by default.
+            The value of missing chunks; zero by default.
         checksums : int or array of int over the chunk grid, optional
-            CRC-32 (`zlib.crc32`) of the bytes of each chunk as they lie in the file; None, also in
-            an array, is none. Reading verifies it, and for that reads the chunk whole, even where
-            it is uncompressed.
+            CRC-32 (`zlib.crc32`) of the stored bytes of each chunk; None, also as an element of an
+            array, for no checksum. Reading verifies it, and therefore reads the whole chunk, even
+            if it is uncompressed.
 
         Raises
         ------
         FormatError
             A reference is empty or negative.
         ValueError
-            The columns do not fit the chunk grid, or a checksum is no integer of 32 bits.
+            The columns do not fit the chunk grid, or a checksum is not a 32-bit integer.
         """
         axes = make_regular_axes(shape, chunks)
         grid = tuple(axis.nchunks for axis in axes)
@@ -431,22 +431,22 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     def of_fragment(
         cls, fragment: Fragment, pipeline: CodecPipeline, name: str = ""
     ) -> ManifestArray:
-        """Return the array that one fragment covers, its values as stored."""
-        # xarray swaps the byte order of numbers, but not of compound types; it misreads text in
-        # foreign byte order
+        """Return the array of one fragment, with values as stored."""
+        # xarray swaps the byte order of numbers, but not of compound types, and misreads text that
+        # is not in native byte order
         is_native = pipeline.dtype.names or pipeline.dtype.kind == "U"
         dtype = pipeline.decoded_dtype if is_native else pipeline.dtype
         return cls(fragment.shape, dtype, default_fill(dtype), (pipeline,), (fragment,), name)
 
     @classmethod
     def full(cls, shape: Sequence[int], fill_value: Any, dtype: npt.DTypeLike) -> ManifestArray:
-        """Return an array of one value: no fragment, only fill."""
+        """Return an array of one value, without fragments."""
         kind = np.dtype(dtype)
         return cls(tuple(shape), kind, np.asarray(fill_value).astype(kind)[()], (), ())
 
     @classmethod
     def from_values(cls, values: npt.NDArray[Any]) -> ManifestArray:
-        """Return the array that holds values in memory as one inline chunk."""
+        """Return an array with values in memory as one inline chunk."""
         if values.dtype.hasobject:
             raise CombineError(
                 f"concatenate: values of dtype {values.dtype} cannot join a virtual array; load "
@@ -458,7 +458,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     def unreadable(cls, shape: Sequence[int], dtype: npt.DTypeLike, reason: str) -> ManifestArray:
         """Return an array that raises an error with ``reason`` when its values are read."""
         kind = np.dtype(dtype)
-        # the bytes of objects are addresses, which no chunk holds
+        # the bytes of objects are addresses, which are never stored in a chunk
         held = np.dtype(f"V{kind.itemsize}") if kind.hasobject else kind
         return cls.of_bytes(tuple(shape), held, b"", (Unreadable(reason),))
 
@@ -487,10 +487,10 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         subok: bool = True,
         copy: bool = True,
     ) -> Any:
-        """Convert the values: virtually where every value survives, else by reading them.
+        """Convert the values: by reference if every value is preserved, else by reading them.
 
-        An order of "C" or "F" is an order in memory, so it reads them too. Zarr asks for one before
-        it encodes a chunk.
+        An order of "C" or "F" is an order in memory, so it reads them as well. Zarr asks for one
+        before it encodes a chunk.
         """
         # numpy completes dtypes without a length or unit, such as "S" or "M8"
         kind = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
@@ -509,7 +509,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     # ------------------------------------------------------------------ reading
 
     def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
-        """Read values of any size.
+        """Read values, without a limit on their size.
 
         Parameters
         ----------
@@ -519,12 +519,12 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
         """
         return read(self, (slice(None),) * self.ndim if key is None else key)
 
     def read_points(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
-        """Read single points whatever their number; the axes of the points come first."""
+        """Read single points, without a limit on their number; their axes come first."""
         return read_points(self, key)
 
     def __array__(
@@ -540,7 +540,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def check_limit(self, nbytes: int) -> None:
-        """Refuse to load more than `set_options(load_limit=...)` allows.
+        """Raise an error for loading more than `set_options(load_limit=...)` allows.
 
         Raises
         ------
@@ -558,7 +558,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
             )
 
     def warn_of_copy(self, nbytes: int, what: str) -> None:
-        """Warn that an operation loads values that a user may think of as virtual still."""
+        """Warn that an operation loads values that a user may expect to stay virtual."""
         if nbytes > COPIED_BYTES:
             warn_user(
                 f"{self.label}: {what} loads {format_bytes(nbytes)}, and a set to which the result "
@@ -573,8 +573,8 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     def copy(self, order: Any = "C") -> EagerArray:
         """Return an array that reads its values when it is indexed.
 
-        `dask.array.from_array` takes a copy of an array and indexes it chunk by chunk, so that
-        ``.chunk()`` of xarray has chunks of numpy.
+        `dask.array.from_array` copies an array and then indexes it chunk by chunk, so that xarray's
+        ``.chunk()`` gives chunks of numpy arrays.
         """
         return EagerArray(*(getattr(self, f.name) for f in fields(self)))
 
@@ -601,7 +601,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
 
     def _repr_inline_(self, max_width: int) -> str:
         whole = f"virtual: {format_summary(self)}"
-        # rather without the number of fragments than with half of it
+        # omit the number of fragments rather than truncate it
         return whole if len(whole) <= max_width else whole.partition(" in ")[0][:max_width]
 
     def _repr_html_(self) -> str:
@@ -620,7 +620,7 @@ class EagerArray(ManifestArray):
         return np.asarray(super().__getitem__(key))
 
     def warn_of_copy(self, nbytes: int, what: str) -> None:
-        """Say nothing: its values are to be loaded."""
+        """Do not warn: its values are meant to be loaded."""
 
 
 def _build_file_table(
@@ -641,7 +641,7 @@ def _build_file_table(
 
 
 def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
-    """Return the stored array and its packing attributes, if all chunks share one packing.
+    """Return the stored array and its packing attributes, if all chunks share the same packing.
 
     Otherwise return the array unchanged, and None.
     """

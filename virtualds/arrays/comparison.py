@@ -1,8 +1,8 @@
-"""Comparisons of virtual arrays, by their references where that is enough.
+"""Comparisons of virtual arrays, by their references if these are sufficient.
 
 xarray compares two arrays by ``((a == b) | (isnull(a) & isnull(b))).all()``. For two arrays that
-refer to the same bytes that is always true. So a comparison is an expression first, and reads
-values only where references do not decide it.
+refer to the same bytes, that is always true. So a comparison is a lazy expression, which reads
+values only if the references cannot determine the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAN_BE_NULL = "fcMmV"
 
 @dataclass(frozen=True, eq=False)
 class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
-    """A boolean array that is computed when its values are needed; operands have one shape."""
+    """A lazy boolean array: a ufunc of operands of the same shape, computed when it is needed."""
 
     ufunc: np.ufunc
     operands: tuple[Any, ...]
@@ -38,17 +38,17 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return int(np.prod(self.shape))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values, once computed."""
+        """The size of the values in bytes, once computed."""
         return self.size
 
     def __array__(
@@ -73,7 +73,7 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
     ) -> Any:
-        # a result with axes, or into an array, needs all values
+        # any other reduction needs all values
         plain = len(args) == 1 and all(v is None or v is False for v in kwargs.values())
         if func is np.all and plain and is_certain(self):
             return np.True_
@@ -96,7 +96,7 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def _compute(expression: Any, known: dict[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return the values of an expression, in which each array is read once; ``known`` has those."""
+    """Compute an expression, reading each array once; ``known`` caches arrays by identity."""
     if not isinstance(expression, Comparison):
         if id(expression) not in known:
             known[id(expression)] = np.asarray(expression)
@@ -108,7 +108,7 @@ def _compute(expression: Any, known: dict[int, npt.NDArray[Any]]) -> npt.NDArray
 
 
 def is_certain(expression: Any) -> bool:
-    """Say whether a comparison is true everywhere, as far as references tell."""
+    """Return whether a comparison is certainly true everywhere, judging by references."""
     if isinstance(expression, ManifestArray):
         return expression.dtype == bool and not expression.fragments and bool(expression.fill_value)
     if expression.ufunc in (np.logical_or, np.bitwise_or):
@@ -126,7 +126,7 @@ def is_certain(expression: Any) -> bool:
 
 
 def _is_complete(equality: Any, nulls: Any) -> bool:
-    """Say whether values that are equal, or null on both sides, are all there are."""
+    """Return whether two expressions are equality, and null on both sides, of the same array."""
     if not isinstance(equality, Comparison) or equality.ufunc is not np.equal:
         return False
     a, b = equality.operands
@@ -134,7 +134,7 @@ def _is_complete(equality: Any, nulls: Any) -> bool:
 
 
 def _covers_nulls(expression: Any, array: ManifestArray) -> bool:
-    """Say whether an expression is true wherever ``array`` has no value."""
+    """Return whether an expression is true for every missing value of ``array``."""
     if not isinstance(expression, Comparison):
         return False
     if expression.ufunc in (np.isnan, np.isnat):
@@ -149,7 +149,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
-    """Return a function that makes an expression of virtual operands of one shape."""
+    """Return a function that creates a lazy expression for virtual operands of the same shape."""
 
     def deferred(*operands: Any) -> Any:
         virtual = all(isinstance(o, ManifestArray | Comparison) for o in operands)
@@ -157,7 +157,7 @@ def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
             return NotImplemented
         dtypes = [operand.dtype for operand in operands]
         if ufunc is not np.equal or any(dtype.kind != "V" for dtype in dtypes):
-            # dtypes that it does not take fail at once
+            # unsupported dtypes fail immediately
             try:
                 ufunc.resolve_dtypes((*dtypes, None))
             except TypeError:

@@ -1,7 +1,8 @@
-"""Virtual arrays put together: one after the other, or one into a region of another.
+"""Combining virtual arrays: concatenation, and writing one into a region of another.
 
-Chunks that lie on the grid of the larger array, and are decoded like its own, are laid over it, so
-that many fills leave one fragment. All others cut it, as a concatenation would.
+Chunks on the grid of the larger array that are decoded like its own are added to its manifest, so
+that there is one fragment even after many fills. All others split it into several fragments, as a
+concatenation would.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ Box = tuple[tuple[int, int], ...]
 """Start and stop of a box, per axis."""
 
 MOST_PIPELINES = np.iinfo(np.uint16).max + 1
-"""Pipelines that the column ``pipeline`` of a manifest can number."""
+"""The most pipelines that the column ``pipeline`` of a manifest can index."""
 
 MOST_VIEWS = 64
-"""Most parts of an array in a reference set that are put in order without reading references."""
+"""The most parts of an array in a reference set that are reordered without reading references."""
 
 
 def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
-    """Lay virtual arrays end to end along an axis.
+    """Concatenate virtual arrays along an axis.
 
     Raises
     ------
@@ -50,7 +51,7 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     """
     axis = _check_shapes(arrays, axis)
     dtype = np.result_type(*(a.dtype for a in arrays))
-    # if the conversion reads, the values become an inline chunk
+    # if the conversion reads values, these become an inline chunk
     converted = (a.astype(dtype) for a in arrays)
     arrays = [
         a if isinstance(a, ManifestArray) else ManifestArray.from_values(a) for a in converted
@@ -62,19 +63,19 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     shape = (*arrays[0].shape[:axis], starts[-1][axis], *arrays[0].shape[axis + 1 :])
     placed = zip(starts[:-1], arrays, strict=True)
     found = assemble(shape, dtype, fill, placed, (axis,), arrays[0].name)
-    # the type of the first array stays, with what it refuses to read
+    # the class of the first array is kept, which may be one that must not be read
     return replace(arrays[0], **{f.name: getattr(found, f.name) for f in fields(found)})
 
 
 def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> ManifestArray:
-    """Return an array whose parts along an axis stand in another order, or only some of them.
+    """Return an array with its parts along an axis in another order, or only some of them.
 
-    ``lengths`` are those of the parts, and ``order`` their numbers in the new order.
+    ``lengths`` are those of all parts, and ``order`` the numbers of parts in the new order.
     """
     if np.array_equal(order, np.arange(len(lengths))):
         return array
     if len(order) > MOST_VIEWS and any(f.manifest.is_in_set for f in array.fragments):
-        # so many views of tables would take longer than the references
+        # so many views of tables would cost more than loading the references
         loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
         array = replace(array, fragments=join_fragments(tuple(loaded), axis))
     begins = np.cumsum(lengths) - lengths
@@ -103,10 +104,10 @@ def assemble(
     axes: Iterable[int],
     name: str = "",
 ) -> ManifestArray:
-    """Put virtual arrays of one dtype into a larger one, each at its start.
+    """Assemble virtual arrays of one dtype into a larger one, each at its start.
 
-    The parts do not overlap, and gaps between them are ``fill_value``. Neighbours along ``axes``
-    are joined, so that few fragments are left. ``name`` is that of the result in errors.
+    The parts must not overlap, and gaps between them are ``fill_value``. Adjacent parts along
+    ``axes`` are merged, so that there are few fragments. ``name`` is that of the result in errors.
     """
     table: dict[CodecPipeline, int] = {}
     moved = []
@@ -130,7 +131,7 @@ def assemble(
 
 
 def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
-    """Return the axis counted from the front, and refuse arrays of different shapes."""
+    """Return the axis counted from the front; raise an error for arrays of different shapes."""
     if not arrays:
         raise CombineError("concatenate: no arrays were given; give at least one")
     first = arrays[0]
@@ -170,20 +171,20 @@ def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[Ma
 
 
 def set_fill(array: ManifestArray, fill: Any) -> ManifestArray:
-    """Return the same values in an array whose new gaps are ``fill``."""
+    """Return an array with the same values, whose new gaps are ``fill``."""
     if array.has_gaps and not is_same_scalar(array.fill_value, fill):
         array = hold_gaps_as_chunks(array)
     return replace(array, fill_value=fill)
 
 
 def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
-    """Return the pipeline of what no fragment covers, which reads as the fill value."""
+    """Return a pipeline whose missing chunks read as the fill value of an array."""
     fill = np.asarray(array.fill_value, array.dtype).tobytes()
     return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
 
 
 def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
-    """Turn the gaps of an array into missing chunks, which have their own fill value."""
+    """Convert the gaps of an array to missing chunks, which have their own fill value."""
     pipeline = build_fill_pipeline(array)
     table = array.pipelines
     if pipeline not in table:
@@ -196,16 +197,16 @@ def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
             tuple(ChunkAxis.regular(b - a, b - a) for a, b in gap),
             missing,
         )
-        # cut where fragments end, so that what was a regular grid is one afterwards
+        # split where fragments end, so that a regular grid remains one
         for gap in _find_gaps(_whole(array), map(_box_of, array.fragments), is_joined=False)
     ]
     return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
 
 
 def unify_fill(array: ManifestArray) -> ManifestArray:
-    """Return an array with one pipeline, if its pipelines differ only in the fill value.
+    """Return an array with one pipeline if its pipelines differ only in the fill value.
 
-    Any chunk of a reference set may be missing.
+    In a reference set, any chunk may be missing.
     """
     pipelines = array.pipelines
     if len({replace(p, fill=None) for p in pipelines}) != 1 or len(pipelines) == 1:
@@ -222,11 +223,11 @@ def unify_fill(array: ManifestArray) -> ManifestArray:
 
 
 def _find_filling(manifest: ChunkManifest, count: int) -> list[int]:
-    """Return the pipelines that missing chunks have, or may have, out of ``count``."""
+    """Return the pipelines, out of ``count``, that missing chunks have or may have."""
     if manifest.rest is not None:
         return [manifest.rest]
     if manifest.is_in_set or manifest.find_existing() is not None:
-        # in a set any chunk may be missing; without a reference all chunks are
+        # in a set any chunk may be missing; without references all chunks are
         found: list[int] = manifest.used_pipelines(count).tolist()
         return found
     manifest = manifest.loaded()
@@ -250,7 +251,7 @@ def count_references(array: ManifestArray) -> int:
 
 
 def find_boxes(array: ManifestArray, url: str) -> list[Box]:
-    """Return boxes that make up the chunks of an array in one file."""
+    """Return boxes that together cover the chunks of an array in one file."""
     if all(file.url != url for file in array.listed_sources):
         return []
     return [box for fragment in array.fragments for box in _find_boxes_in(fragment, url)]
@@ -270,7 +271,7 @@ def _find_boxes_in(fragment: Fragment, url: str) -> Iterator[Box]:
 
 
 def _cover(places: Ints) -> list[Box]:
-    """Return boxes that make up some places of a grid, which are in C order.
+    """Return boxes that together cover some positions of a grid, given in C order.
 
     >>> _cover(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
     [((0, 2), (0, 2)), ((2, 3), (1, 2))]
@@ -290,7 +291,7 @@ def _cover(places: Ints) -> list[Box]:
 
 def clear_boxes(array: ManifestArray, boxes: Iterable[Box]) -> ManifestArray:
     """Return an array that is missing in some boxes of whole chunks."""
-    # gaps that it has may be values: those stay
+    # its present gaps may be valid values, which are kept
     array = set_fill(array, default_fill(array.dtype))
     for box in boxes:
         shape = tuple(stop - start for start, stop in box)
@@ -302,7 +303,7 @@ def clear_boxes(array: ManifestArray, boxes: Iterable[Box]) -> ManifestArray:
 def tile_fragments(
     fragments: Sequence[Fragment], chunks: Sequence[int], grid: tuple[int, ...]
 ) -> ChunkManifest:
-    """Return the manifest over a regular grid of fragments on it, and read nothing."""
+    """Return the manifest of a regular grid covered by fragments, without reading references."""
     parts = tuple(
         (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest) for f in fragments
     )
@@ -317,9 +318,9 @@ def put_region(
 ) -> ManifestArray:
     """Return an array with another one in a region of it, which begins at ``start``.
 
-    References that the region has stay unless ``added`` ``replaces`` them. A region that cuts
-    compressed chunks of the array is a `CombineError`, and so are arrays that differ in dtype, and
-    chunks that are to stay among others that are stored in another way.
+    Existing references in the region are kept unless ``replaces`` is true. Raises `CombineError` if
+    the region cuts compressed chunks of the array, if the dtypes differ, or if chunks to keep are
+    between others that are stored in another way.
     """
     converted = added.astype(array.dtype) if added.dtype != array.dtype else added
     if not isinstance(converted, ManifestArray):
@@ -344,13 +345,13 @@ def put_region(
 
 
 def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArray:
-    """Return an array as one fragment, where one grid of chunks and one pipeline allow it."""
+    """Return an array as one fragment, if it has a single chunk grid and pipeline."""
     is_whole = len(array.fragments) == 1 and not array.has_gaps
     if is_whole or len(array.pipelines) > 1 or not array.gaps_read_as_missing:
         return array
     pipelines = array.pipelines
     if not array.fragments:
-        # nothing says yet how the array is cut and stored: the first cell does
+        # an array without chunks takes the chunk grid and pipeline of the first cell
         if len(added.pipelines) != 1 or not fills_with(added.pipelines[0], array.fill_value):
             return array
         pipelines = added.pipelines
@@ -370,7 +371,7 @@ def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArra
 def _lay_on_fragment(
     array: ManifestArray, base: Fragment, added: ManifestArray, start: list[int], replaces: bool
 ) -> Fragment | None:
-    """Return a fragment with chunks of another array laid over it, None if they do not fit."""
+    """Return a fragment with chunks of another array added to it, or None if they do not fit."""
     used = base.manifest.used_pipelines(len(array.pipelines))
     if used.size != 1:
         return None
@@ -390,7 +391,7 @@ def _lay_on_fragment(
             kept = np.flatnonzero(~np.isin(ids, old, assume_unique=True))
             new = build_sparse(ids[kept], rows.at(kept).pruned(), new.shape)
         elif not np.isin(old, ids, assume_unique=True).all():
-            # what is missing now would show what was there
+            # chunks that are now missing would otherwise show the old ones
             return None
         manifest = lay_over(manifest, origin, new)
     if replaces and added.has_gaps:
@@ -410,7 +411,7 @@ def _list_existing(manifest: ChunkManifest) -> Ints:
 
 
 def _find_origin(base: Fragment, added: Fragment, start: list[int]) -> tuple[int, ...] | None:
-    """Return at which chunk of a fragment another one begins, None if it is cut otherwise."""
+    """Return the chunk of a fragment at which another one begins, or None if their grids differ."""
     origin = []
     axes = zip(base.axes, base.start, added.axes, added.start, start, strict=True)
     for axis, base_start, other, other_start, begin in axes:
@@ -424,9 +425,9 @@ def _find_origin(base: Fragment, added: Fragment, start: list[int]) -> tuple[int
 
 
 def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: Fragment) -> bool:
-    """Say whether a fragment of another array decodes as a pipeline does, but for what is missing.
+    """Return whether a fragment decodes as a pipeline does, except for missing chunks.
 
-    The fill value of missing chunks counts only where chunks are missing.
+    The fill value of missing chunks is compared only if chunks are missing.
     """
     used = fragment.manifest.used_pipelines(len(added.pipelines)).tolist()
     known = [added.pipelines[n] for n in used]
@@ -442,7 +443,7 @@ def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: F
 def _cut_out(
     array: ManifestArray, region: Box, added: ManifestArray, replaces: bool
 ) -> ManifestArray:
-    """Return an array with another one in place of a region, which other fragments surround."""
+    """Return an array with another one in a region, surrounded by other fragments."""
     if not replaces and count_references(crop_box(array, region)):
         raise CombineError(
             f"the region {_format_box(region)} has references already, and the new ones are stored "
@@ -458,9 +459,9 @@ def _cut_out(
 def _join(
     parts: Sequence[tuple[tuple[int, ...], ManifestArray]], array: ManifestArray
 ) -> ManifestArray:
-    """Return an array of parts that do not overlap, with the fill value of another.
+    """Assemble an array from parts that do not overlap, with the fill value of another.
 
-    Gaps of a part that are filled with another value become missing chunks, which keep it.
+    Gaps of a part with another fill value become missing chunks, which keep that value.
     """
     shape, axes, fill = array.shape, range(array.ndim), array.fill_value
     held = [(place, set_fill(p, fill)) for place, p in parts]
@@ -468,7 +469,7 @@ def _join(
 
 
 def _check_edges(array: ManifestArray, region: Box) -> None:
-    """Refuse a region whose edges cut compressed chunks of an array."""
+    """Raise an error for a region whose edges cut compressed chunks of an array."""
     for fragment in array.fragments:
         if (inside := _intersect(_box_of(fragment), region)) is None:
             continue
@@ -506,16 +507,17 @@ def _shift(box: Box, by: Sequence[int], sign: int) -> Box:
 
 
 def _intersect(one: Box, other: Box) -> Box | None:
-    """Return the common box of two, None if there is none."""
+    """Return the intersection of two boxes, or None if it is empty."""
     found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
     return found if all(a < b for a, b in found) else None
 
 
 def _find_gaps(box: Box, others: Iterable[Box], *, is_joined: bool = True) -> list[Box]:
-    """Return boxes that make up what others leave of a box, sorted.
+    """Return boxes that together cover the part of a box that others leave, sorted.
 
-    It is cut along the first axis where others begin or end. What is left along the other axes is
-    found stretch by stretch, and is one box as long as it stays, unless ``is_joined`` is false.
+    The box is split along the first axis where others begin or end. For each of these ranges, the
+    rest along the other axes is determined; equal adjacent results are merged unless ``is_joined``
+    is false.
     """
     if not box:
         return [] if any(True for _ in others) else [()]

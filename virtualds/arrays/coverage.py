@@ -1,4 +1,4 @@
-"""Which source file covers which positions of a dimension, and where which encodings lie."""
+"""Which source file covers which positions of a dimension, and where each encoding is used."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.source_file import SourceFile
 
 FINEST = 512
-"""Cells along an axis, more than a picture shows; each of them may hold many chunks."""
+"""The most cells along an axis, more than a picture can show; each may contain many chunks."""
 SEVERAL = -2
 """The code of a cell with chunks of several encodings."""
 NOTHING = -1
-"""The code of a cell without a chunk, which reads as fill value."""
+"""The code of a cell without chunks, which reads as the fill value."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkPlane:
-    """The encodings of an array's chunks along two axes, all other axes seen through.
+    """The encodings of an array's chunks, projected onto the plane of two axes.
 
-    ``boxes``, of shape (n, 4), are rectangles of chunks that are alike: start and stop along the
-    one axis, then the other. Each has in ``codes`` the number of the pipeline of its chunks, or
-    `SEVERAL`, and in ``holes`` whether some of them are missing. ``grids`` say for every fragment
-    where its chunks begin and end along each of the axes. ``missing`` chunks do not exist.
+    ``boxes``, of shape (n, 4), are rectangles of similar chunks: start and stop along the one axis,
+    then the other. For each, ``codes`` has the number of the pipeline of its chunks, or `SEVERAL`,
+    and ``holes`` whether some of them are missing. ``grids`` are the chunk boundaries of every
+    fragment along both axes. ``missing`` is the number of chunks that do not exist.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class ChunkPlane:
 
     @classmethod
     def of(cls, array: ManifestArray, one: int, other: int) -> ChunkPlane:
-        """Return the plane of two axes of an array."""
+        """Create the plane of two axes of an array."""
         filled = (fragment for fragment in array.fragments if fragment.manifest.size)
         parts = [_Cells.of(fragment, one, other) for fragment in filled]
         rows = np.array([row for part in parts for row in part.list_boxes()], np.int64)
@@ -80,10 +80,10 @@ class ChunkPlane:
 
 
 class _Cells(NamedTuple):
-    """The chunks of a fragment seen along two axes, in cells of one chunk, or of several if many.
+    """The chunks of a fragment projected onto two axes, in cells of one or more chunks.
 
-    ``codes`` and ``holes`` are those of `ChunkPlane`, with `NOTHING` for cells without a chunk.
-    ``edges`` are those of the cells along both axes, and ``cuts`` those of the chunks.
+    ``codes`` and ``holes`` are as in `ChunkPlane`, with `NOTHING` for cells without a chunk.
+    ``edges`` are the boundaries of the cells along both axes, and ``cuts`` those of the chunks.
     """
 
     codes: Ints
@@ -94,7 +94,7 @@ class _Cells(NamedTuple):
 
     @classmethod
     def of(cls, fragment: Fragment, one: int, other: int) -> _Cells:
-        """Return the cells of two axes."""
+        """Create the cells of two axes."""
         grid = fragment.manifest.shape
         long, wide = -(-grid[one] // FINEST) or 1, -(-grid[other] // FINEST) or 1
         ends = _cut_evenly(grid[one], long), _cut_evenly(grid[other], wide)
@@ -118,7 +118,7 @@ class _Cells(NamedTuple):
         )
 
     def list_boxes(self) -> Iterator[tuple[int, ...]]:
-        """Yield rectangles of cells that are alike: four sides, code, and whether chunks lack."""
+        """Yield rectangles of equal cells: four sides, code, and whether chunks are missing."""
         state = self.codes * 2 + self.holes
         rows = _find_runs((state[1:] != state[:-1]).any(axis=1))
         for top, bottom in pairwise(rows):
@@ -133,25 +133,25 @@ def _cut_evenly(count: int, step: int) -> Ints:
 
 
 def _find_runs(differs: npt.NDArray[np.bool_]) -> list[int]:
-    """Return where runs begin, and where the last one ends."""
+    """Return the starts of runs, and the end of the last one."""
     return [0, *(np.flatnonzero(differs) + 1).tolist(), differs.size + 1]
 
 
 # ---------------------------------------------------------------------- coverage
 
 IN_THE_SET = ""
-"""The url of chunks that are held among the references, in no file."""
+"""The url that stands for inline chunks, which are in no file."""
 
 Codes = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Which files cover which stretches of a dimension of ``size`` positions.
+    """Which files cover which ranges of a dimension of ``size`` positions.
 
-    ``urls`` are in the order of the first position that each covers; `IN_THE_SET` stands for chunks
-    that are held among the references. ``file`` is the number there of each stretch, in the order
-    of their starts. The stretches of one file do not touch each other.
+    ``urls`` are in the order of the first position that each covers; `IN_THE_SET` stands for inline
+    chunks. ``file`` is the index into ``urls`` for each range, in the order of their starts. The
+    ranges of one file are not adjacent to each other.
 
     Examples
     --------
@@ -171,14 +171,14 @@ class Coverage:
             raise ValueError(f"Coverage: a stretch is empty, or outside of {self.size} positions")
 
     def find_uncovered(self) -> list[tuple[int, int]]:
-        """Return the stretches that no file covers."""
+        """Return the ranges that no file covers."""
         furthest = np.maximum.accumulate(np.concatenate([[0], self.stop]))
         begin = np.append(self.start, self.size)
         bare = begin > furthest
         return list(zip(furthest[bare].tolist(), begin[bare].tolist(), strict=True))
 
     def list_stretches(self) -> dict[str, list[tuple[int, int]]]:
-        """Return the stretches of each file, by its url."""
+        """Return the ranges of each file, by its url."""
         found: dict[str, list[tuple[int, int]]] = {url: [] for url in self.urls}
         rows = zip(self.file.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)
         for number, start, stop in rows:
@@ -191,15 +191,15 @@ def find_coverage(
     arrays: Iterable[tuple[ManifestArray, int]],
     urls: Collection[str] | None = None,
 ) -> Coverage:
-    """Find which files cover a dimension of some size, all of them or those of some urls.
+    """Find which files cover a dimension of a given size: all files, or those of some urls.
 
-    ``arrays`` are those that have the dimension, with the number of its axis.
+    ``arrays`` are the arrays with the dimension, each with the number of its axis.
     """
     table = _UrlTable()
     rows = [
         np.stack([table.number(files)[codes], start, stop])
         for array, axis in arrays
-        # the tables of sets list more files than chunks lie in
+        # the tables of sets may list files without chunks
         if urls is None or any(f.manifest.find_listed(urls) for f in array.fragments)
         for fragment in array.fragments
         for files, codes, start, stop in _find_stretches(fragment, axis, urls)
@@ -215,9 +215,9 @@ def find_coverage(
 def mark_covered(
     size: int, arrays: Iterable[tuple[ManifestArray, int]], *choices: Callable[[str], bool]
 ) -> list[npt.NDArray[np.bool_]]:
-    """Say for every position, an array for each choice, whether one of the chosen files covers it.
+    """Return for each choice the mask of positions that are covered by one of the chosen files.
 
-    ``arrays`` are as in `find_coverage`; a choice takes the url of a file.
+    ``arrays`` are as in `find_coverage`; a choice returns whether the file of a url is chosen.
     """
     found = np.zeros((len(choices), size), bool)
     known: tuple[SourceFile, ...] | None = None
@@ -239,7 +239,7 @@ def mark_covered(
 
 
 class _UrlTable:
-    """Numbers for urls; the variables of one archive mostly share one table of files."""
+    """Numbers for urls; the variables of an archive mostly share one table of files."""
 
     def __init__(self) -> None:
         self._urls: dict[str, int] = {}
@@ -247,7 +247,7 @@ class _UrlTable:
         self._numbers: Ints = np.zeros(0, np.int64)
 
     def number(self, files: tuple[SourceFile, ...]) -> Ints:
-        """Return the number of the url of each file, to be indexed by the codes of a manifest."""
+        """Return the number of the url of each file, as an array indexed by codes of a manifest."""
         if files is not self._files:
             # the codes of inline and of missing chunks index from the end
             urls = [*(file.url for file in files), IN_THE_SET, IN_THE_SET]
@@ -262,19 +262,19 @@ class _UrlTable:
 
 
 Stretches = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
-"""A table of files, and for each stretch the code of its file, its start and its stop."""
+"""A table of files, and for each range the code of its file, its start and its stop."""
 
 
 def _find_stretches(
     fragment: Fragment, axis: int, urls: Collection[str] | None
 ) -> Iterator[Stretches]:
-    """Yield the stretches of an axis that the chunks of each file, or of some, cover."""
+    """Yield the ranges of an axis that are covered by the chunks of each file, or of some files."""
     edges = fragment.edges(axis)
     for files, codes, slabs in _list_chunks(fragment.manifest, axis):
         if urls is not None:
             kept = np.array([*(file.url in urls for file in files), IN_THE_SET in urls, False])
             codes, slabs = codes[kept[codes]], slabs[kept[codes]]
-        # a file and a slab as one number; the slabs of a file that follow each other are a stretch
+        # a file and a slab as one number, so that consecutive slabs of a file form a range
         keys = np.unique((codes - INLINE) * edges.size + slabs)
         ends = np.flatnonzero(np.diff(keys, prepend=-2, append=-2) != 1)
         first, last = keys[ends[:-1]], keys[ends[1:] - 1]
@@ -285,7 +285,7 @@ def _find_stretches(
 def _list_chunks(
     manifest: ChunkManifest, axis: int
 ) -> Iterator[tuple[tuple[SourceFile, ...], Codes, Ints]]:
-    """Yield blocks of chunks that exist: files, their codes, and the slabs of the axis."""
+    """Yield existing chunks in blocks: files, their codes, and their slabs along the axis."""
     if not manifest.size:
         return
     if manifest.is_loaded:
@@ -303,11 +303,11 @@ def _list_chunks(
 
 
 def _unite(stretches: Ints, size: int) -> Ints:
-    """Join the stretches of each file that touch or overlap; rows are file, start and stop."""
+    """Merge the ranges of each file that touch or overlap; rows are file, start and stop."""
     file, start, stop = stretches[:, np.lexsort(stretches[1::-1])]
     if not file.size:
         return stretches
-    # files one after another on one long axis, with a position between them
+    # the files one after another on one long axis, each separated by a position
     shift = file * (size + 1)
     furthest = np.maximum.accumulate(stop + shift)
     first = np.flatnonzero(np.append(True, start[1:] + shift[1:] > furthest[:-1]))

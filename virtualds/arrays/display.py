@@ -1,6 +1,6 @@
-"""What the references of an array say about its chunks.
+"""Summaries of the chunks of an array, as text, HTML and pictures.
 
-The text, HTML and picture of virtual arrays, made from references without reading.
+All of them are made from references, without reading values.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 KEPT = 4
-"""Counts of files that are remembered, as long as the manifests that have them live: the variables
-of a dataset share their tables of files."""
+"""The number of cached counts of files, which live as long as the manifests; the variables of a
+dataset share their tables of files."""
 
 
 class LoadedColumns(NamedTuple):
-    """Columns of a manifest that are at hand, with one element along each axis without changes.
+    """Columns of a manifest that are in memory, of length 1 along axes on which they do not vary.
 
-    ``places`` are the numbers of the chunks of a manifest that has rows for few of its chunks, and
-    None where the columns spread over the whole grid.
+    ``places`` are the numbers of the chunks for a manifest with rows for only some chunks, and None
+    if the columns cover the whole grid.
     """
 
     file: npt.NDArray[np.integer]
@@ -51,24 +51,24 @@ class LoadedColumns(NamedTuple):
 
 
 def find_loaded_columns(manifest: ChunkManifest) -> LoadedColumns | None:
-    """Return the columns of a manifest; None where they lie in a set or in a source file."""
+    """Return the columns of a manifest, or None if they are in a set or a source file."""
     found = manifest.peek()
     if found is None:
         return None
     places, rows = found
     columns = (rows.file, rows.length, rows.pipeline)
-    # the columns of rows at places have a value for each
+    # rows at positions have a value in every column
     file, length, pipeline = map(compact, columns) if places is None else columns
     return LoadedColumns(file, length, pipeline, places)
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Numbers about the chunks of an array.
+    """Statistics of the chunks of an array.
 
     ``chunks`` counts all chunks, ``missing`` those without a reference, and ``unread`` those whose
-    references lie in a set or a source file, where nobody has looked. ``stored`` are the bytes of
-    the chunks that are known, and ``decoded`` those of the values in them.
+    references are in a set or a source file, and have not been read. ``stored`` is the size of all
+    other chunks in bytes, and ``decoded`` that of their values.
     """
 
     chunks: int = 0
@@ -79,7 +79,7 @@ class Survey:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long values are when they are decoded; None if it is not known."""
+        """The ratio of decoded to stored size, or None if it is unknown."""
         return self.decoded / self.stored if self.stored else None
 
     def __add__(self, other: Survey) -> Survey:
@@ -87,9 +87,9 @@ class Survey:
 
 
 def survey(array: ManifestArray, *, read: bool = False) -> Survey:
-    """Return the numbers of the chunks of an array.
+    """Return the statistics of the chunks of an array.
 
-    References that lie in a set or a source file are read only if ``read`` is true.
+    References in a set or a source file are read only if ``read`` is true.
     """
     found = (_survey_fragment(f, array.dtype.itemsize, read) for f in array.fragments)
     return sum(found, Survey())
@@ -108,7 +108,7 @@ def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> Survey:
     everything = bool(there.all())
     elements = prod(fragment.shape) if everything else _count_elements(fragment.axes, there)
     missing = 0 if everything else size - int(there.sum()) * (size // max(there.size, 1))
-    # of a column that does not change along an axis, one element stands for all
+    # if a column does not vary along an axis, one element represents all
     length = known.length if everything else np.where(there, known.length, 0)
     stored = int(length.sum()) * (size // max(length.size, 1))
     return Survey(size, missing, stored, elements * itemsize)
@@ -117,12 +117,12 @@ def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> Survey:
 def _survey_rows(
     fragment: Fragment, itemsize: int, parts: Iterable[tuple[Ints, npt.NDArray[np.integer]]]
 ) -> Survey:
-    """Return the numbers of a fragment, of which the chunks that exist come in parts."""
+    """Return the statistics of a fragment, whose existing chunks are given in parts."""
     size = fragment.manifest.size
     found = Survey(size, missing=size)
     for places, length in parts:
         shown = np.ones(places.size, np.int64)
-        # numpy refuses numbers of a grid without axes
+        # numpy cannot unravel indices of a grid without axes
         numbers = np.unravel_index(places, fragment.manifest.shape) if fragment.axes else ()
         for axis, number in zip(fragment.axes, numbers, strict=True):
             shown *= axis.edges_at(number + 1) - axis.edges_at(number)
@@ -131,7 +131,7 @@ def _survey_rows(
 
 
 def _count_elements(axes: Sequence[ChunkAxis], there: npt.NDArray[np.bool_]) -> int:
-    """Return how many elements the chunks show that exist."""
+    """Return how many elements are in existing chunks."""
     counted: Any = there.astype(np.int64)
     for axis in reversed(axes):
         along = counted.shape[-1]
@@ -144,14 +144,14 @@ def _count_elements(axes: Sequence[ChunkAxis], there: npt.NDArray[np.bool_]) -> 
 
 
 def count_files(arrays: Sequence[ManifestArray]) -> int:
-    """Return how many files arrays have; 0 where a set has references that are not at hand."""
+    """Return how many files arrays have, or 0 if the references of a set are not in memory."""
     if any(f.manifest.is_in_set for array in arrays for f in array.fragments):
         return 0
     manifests = [f.manifest for array in arrays for f in array.fragments]
     pairs = ((manifest, manifest.files) for manifest in manifests)
     found = list({id(table): (manifest, table) for manifest, table in pairs}.values())
     for known, count in tuple(_counted):
-        # a manifest that is gone has no table
+        # a manifest that was garbage-collected has no table
         if len(known) == len(found) and all(
             (manifest := living()) is not None and manifest.files is table
             for living, (_, table) in zip(known, found, strict=True)
@@ -166,14 +166,14 @@ _counted: deque[tuple[list[ref[ChunkManifest]], int]] = deque(maxlen=KEPT)
 
 
 class Used(NamedTuple):
-    """The first files of arrays with their numbers of chunks, and how many files there are."""
+    """The first files of arrays with their numbers of chunks, and the number of all files."""
 
     first: list[tuple[SourceFile, int]]
     total: int
 
 
 def find_used_files(arrays: Sequence[ManifestArray], most: int) -> Used:
-    """Return the files that chunks lie in, of arrays whose references are at hand."""
+    """Return the files that contain chunks, for arrays whose references are in memory."""
     counts: dict[int, Ints] = {}
     tables: dict[int, tuple[SourceFile, ...]] = {}
     for files, used in _count_by_table(arrays):
@@ -207,34 +207,34 @@ def _count_by_table(
 
 
 # ---------------------------------------------------------------------- bins
-# The chunks of an array, counted in boxes that are few enough to draw.
+# The chunks of an array, counted in few enough bins to be drawn.
 #
-# Up to three axes are drawn. Along each the array is cut into bins at edges of chunks. Where there
-# are more chunks than bins, a bin holds several.
+# Up to three axes are drawn. Along each, the array is divided into bins at chunk boundaries. If
+# there are more chunks than bins, a bin contains several.
 
 
 MOST_BINS = ((), (200,), (24, 30), (24, 12, 16))
-"""Most bins along each axis, for pictures of none to three axes."""
+"""The most bins along each axis, for pictures of zero to three axes."""
 
 SAMPLED_EDGES = 1000
-"""Most edges of a fragment along an axis that are looked at to cut the axis into bins."""
+"""The most chunk boundaries of a fragment along an axis that are used to divide it into bins."""
 
 MOST_KINDS = 6
-"""Most kinds of chunks that are shown apart; of more kinds, the last one is that of all others."""
+"""The most kinds of chunks that are distinguished; the last one stands for all others."""
 
 GAP, UNREAD, FIRST_KIND = 0, 1, 2
-"""Rows of `ChunkBins.counts`: missing chunks, chunks that nobody looked at, the first kind."""
+"""Rows of `ChunkBins.counts`: missing chunks, chunks with unread references, the first kind."""
 
 
 @dataclass(frozen=True)
 class ChunkBins:
-    """Chunks by bin and kind.
+    """The number of chunks per bin and kind.
 
-    ``edges`` are those of the bins along the drawn ``axes``. ``encodings`` are the pipelines that
-    chunks have, if kinds are encodings. ``counts`` say how many chunks of each kind lie in each
-    bin: missing ones, those that nobody looked at, then one kind for each encoding, or two that
-    change from file to file, or one. ``is_assumed`` says that references are not at hand: their
-    chunks are taken to exist.
+    ``edges`` are the boundaries of the bins along the drawn ``axes``. ``encodings`` are the
+    pipelines of the chunks, if kinds are encodings. ``counts`` are the chunks of each kind in each
+    bin: missing ones, those with unread references, then one kind for each encoding, or two that
+    alternate between files, or one. ``is_assumed`` is true if references are not in memory, and
+    their chunks are assumed to exist.
     """
 
     axes: tuple[int, ...]
@@ -245,13 +245,13 @@ class ChunkBins:
 
     @property
     def alternates(self) -> bool:
-        """Whether kinds change from file to file."""
+        """Whether the kind alternates between files."""
         return not self.encodings and self.counts.shape[0] > FIRST_KIND + 1
 
 
 def bin_chunks(array: ManifestArray) -> ChunkBins:
     """Count the chunks of a `ManifestArray` in bins, without reading or requesting anything."""
-    # those that are cut into chunks are drawn, then the last ones
+    # draw the axes with several chunks first, then the last ones
     cut = [i for i in range(array.ndim) if any(f.axes[i].nchunks > 1 for f in array.fragments)]
     whole = [i for i in reversed(range(array.ndim)) if i not in cut]
     axes = tuple(sorted([*cut, *whole][:3]))
@@ -259,7 +259,7 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     bins = [e.size - 1 for e in edges]
     first: dict[CodecPipeline, int] = {}
     same = [first.setdefault(p, n) for n, p in enumerate(array.pipelines)]
-    # missing chunks have number 0, even where no chunk has a pipeline
+    # missing chunks have number 0, even if no chunk has a pipeline
     numbers = np.array(same or [0], np.int64)
     found = [
         known and known._replace(pipeline=numbers[known.pipeline])
@@ -285,7 +285,7 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
 
 
 def _assume(fragment: Fragment, array: ManifestArray) -> LoadedColumns | None:
-    """Return columns for chunks whose references are not at hand, if all have one encoding."""
+    """Return columns for chunks whose references are not in memory, if all have one encoding."""
     used = fragment.manifest.used_pipelines(len(array.pipelines))
     if used.size != 1:
         return None
@@ -294,7 +294,7 @@ def _assume(fragment: Fragment, array: ManifestArray) -> LoadedColumns | None:
 
 
 def _cut_axis(array: ManifestArray, axis: int, most: int) -> Ints:
-    """Return at most so many bins along an axis; they begin and end where chunks do."""
+    """Return at most so many bins along an axis, which begin and end at chunk boundaries."""
     found = [np.array([0, array.shape[axis]], np.int64)]
     for cut, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
         if cut.nchunks > 1 or cut.size < array.shape[axis]:
@@ -312,7 +312,7 @@ def _cut_axis(array: ManifestArray, axis: int, most: int) -> Ints:
 
 
 class Overlap(NamedTuple):
-    """What a fragment has of each bin along an axis: its chunks, and its number of elements."""
+    """The part of a fragment in each bin along an axis: its chunks, and its number of elements."""
 
     first: Ints
     stop: Ints
@@ -320,7 +320,7 @@ class Overlap(NamedTuple):
 
 
 def _find_overlap(fragment: Fragment, axis: int, edges: Ints | None) -> Overlap:
-    """Return what a fragment has of each bin along an axis; one that is not drawn is one bin."""
+    """Return the part of a fragment in each bin along an axis; without edges, in one bin."""
     cut = fragment.axes[axis]
     if edges is None:
         return Overlap(np.array([0]), np.array([cut.nchunks]), np.array([cut.size]))
@@ -343,7 +343,7 @@ def _multiply(columns: Sequence[Ints]) -> Ints:
 def _find_encodings(
     array: ManifestArray, columns: Sequence[LoadedColumns | None]
 ) -> tuple[int, ...]:
-    """Return the pipelines of the chunks that exist; none where there is but one."""
+    """Return the pipelines of the existing chunks, or none if there is only one."""
     if len(array.pipelines) < 2:
         return ()
     used: set[int] = set()
@@ -354,7 +354,7 @@ def _find_encodings(
 
 
 def _number_kinds(known: LoadedColumns, encodings: tuple[int, ...], before: int | None) -> Ints:
-    """Return the kind of each chunk, -1 for missing ones; ``before`` counts files before these."""
+    """Return the kind of each chunk, -1 for missing ones; ``before`` is how many files precede."""
     kind: Any = np.zeros((), np.int64)
     if encodings:
         kind = np.minimum(np.searchsorted(encodings, known.pipeline), MOST_KINDS - 1)
@@ -394,7 +394,7 @@ def _add_chunks(
 
 
 def _count_in_bins(same: npt.NDArray[np.bool_], overlaps: Sequence[Overlap]) -> Ints:
-    """Return how many chunks are true, in the bins along every axis."""
+    """Return how many chunks are true in the bins along every axis."""
     if same.size == 1:
         return _multiply([o.stop - o.first for o in overlaps]) * int(same.flat[0])
     found: Any = same
@@ -427,9 +427,9 @@ def _find_bins(fragment: Fragment, overlaps: Sequence[Overlap], places: Ints) ->
 
 
 def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Markup:
-    """Return the picture of the chunks of a `ManifestArray`, and below it what its shades mean.
+    """Return the picture of the chunks of a `ManifestArray`, with a legend.
 
-    It reads and requests nothing: references that lie elsewhere are drawn as unread.
+    It reads and requests nothing: references that are not in memory are drawn as unread.
     """
     found = bin_chunks(array)
     faces = _list_faces(found)
@@ -442,10 +442,10 @@ def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Mark
 
 
 def _list_faces(found: ChunkBins) -> list[Ints]:
-    """Return the counts of the cells that are drawn, in rows and columns.
+    """Return the counts of the cells to draw, in rows and columns.
 
-    Of three axes there are three faces, each of which looks through the whole array: a gap inside
-    shows on all of them.
+    For three axes there are three faces, each a projection of the whole array: a gap inside is
+    visible on all of them.
     """
     counts = found.counts
     if len(found.axes) == 3:
@@ -475,10 +475,10 @@ def _draw_grid(
 
 
 def _make_face(counts: Ints, shades: Sequence[Shade]) -> Face:
-    """Return the cells of bins in rows and columns: each has the shade of most of its chunks."""
+    """Return the cells of bins in rows and columns, each with the shade of most of its chunks."""
     kinds = counts[FIRST_KIND:]
     most, there = kinds.argmax(0), kinds.any(0)
-    # the last shades are those of chunks that nobody looked at, and of none
+    # the last shades are those of chunks with unread references, and of no chunks
     number = np.where(there, most, np.where(counts[UNREAD] > 0, len(shades), len(shades) + 1))
     gaps = (counts[GAP] > 0) & (number <= len(shades))
     cells = [
@@ -495,7 +495,7 @@ def _make_face(counts: Ints, shades: Sequence[Shade]) -> Face:
 def _list_meanings(
     array: ManifestArray, found: ChunkBins, faces: Sequence[Ints], shades: Sequence[Shade]
 ) -> list[tuple[Shade, object]]:
-    """Return what each shade stands for, where the picture does not say it by itself."""
+    """Return the legend of shades that the picture does not explain by itself."""
     meanings: list[tuple[Shade, object]] = []
     if found.encodings:
         names = list_encodings([array.pipelines[number] for number in found.encodings])
@@ -511,7 +511,7 @@ def _list_meanings(
 
 
 def list_encodings(pipelines: Sequence[CodecPipeline]) -> list[str]:
-    """Return the names of so many encodings as pictures tell apart; the last may be of all others.
+    """Return as many names of encodings as pictures distinguish; the last may stand for the rest.
 
     >>> list_encodings([CodecPipeline(np.dtype("u1"), fill=bytes([n])) for n in range(9)])[4:]
     ['uint8, uncompressed, missing chunks 4', '4 more encodings']
@@ -525,7 +525,7 @@ def list_encodings(pipelines: Sequence[CodecPipeline]) -> list[str]:
 def _note(
     array: ManifestArray, found: ChunkBins, faces: Sequence[Ints], dims: Sequence[str] | None
 ) -> Markup | None:
-    """Return what the picture leaves out."""
+    """Return a note on what the picture leaves out."""
     parts = []
     if found.is_assumed:
         parts.append(
@@ -546,13 +546,13 @@ def _note(
 # ---------------------------------------------------------------------- display
 
 SHOWN_FILES = 10
-"""Most files that an array names."""
+"""The most files that an array lists."""
 SHOWN_ENCODINGS = 3
-"""Most encodings of several arrays that are named."""
+"""The most encodings that are listed for several arrays."""
 
 
 def format_summary(array: ManifestArray) -> str:
-    """Return the numbers of chunks, files and fragments of a virtual array as text."""
+    """Format the numbers of chunks, files and fragments of a virtual array as text."""
     files, chunks = count_files([array]), array.nchunks
     parts = f" in {len(array.fragments)} fragments" if len(array.fragments) > 1 else ""
     of = f" of {format_count(files, 'file')}" if files else ""
@@ -560,7 +560,7 @@ def format_summary(array: ManifestArray) -> str:
 
 
 def format_page(array: ManifestArray) -> str:
-    """Return what a notebook shows for a virtual array."""
+    """Return the HTML of a virtual array for notebooks."""
     found = survey(array)
     return cell(describe_arrays([array], found), draw(list_files([array], SHOWN_FILES)))
 
@@ -568,9 +568,9 @@ def format_page(array: ManifestArray) -> str:
 def describe_arrays(
     arrays: Sequence[ManifestArray], found: Survey, dims: Sequence[str] | None = None
 ) -> Markup:
-    """Return a table beside a picture of arrays that are cut into chunks alike.
+    """Return a table next to a picture of arrays that have the same chunk grid.
 
-    ``found`` has the numbers of all of them, and ``dims`` the names of their axes.
+    ``found`` has the statistics of all of them, and ``dims`` the names of their axes.
     """
     return element(
         "div", _describe_in_table(arrays, found), draw_chunks(arrays[0], dims), class_="vds-side"
@@ -578,7 +578,7 @@ def describe_arrays(
 
 
 def _describe_in_table(arrays: Sequence[ManifestArray], found: Survey) -> Markup:
-    """Return what users of dask know: bytes and shapes of arrays and of chunks."""
+    """Return a table like that of dask: bytes and shapes of arrays and of chunks."""
     array, count = arrays[0], found.chunks - found.missing - found.unread
     shape = list_chunk_lengths(array)
     rows: list[tuple[str, object, object]] = [
@@ -611,19 +611,19 @@ def list_chunk_lengths(array: ManifestArray) -> list[str]:
         cuts = {f.axes[axis] for f in array.fragments}
         lengths = {n for cut in cuts for n in (cut.stored_lengths() if cut.size else ())}
         low, high = min(lengths, default=0), max(lengths, default=0)
-        # a shorter chunk at the end of a regular axis is no other kind of chunk
+        # a shorter chunk at the end of a regular axis does not count as another length
         regular = {cut.chunk for cut in cuts}
         found.append(f"{high}" if low == high or regular == {high} else f"{low} to {high}")
     return found
 
 
 def _share(nbytes: int, chunks: int) -> str:
-    """Return the mean number of bytes of a chunk."""
+    """Format the mean size of a chunk."""
     return format_bytes(round(nbytes / chunks)) if nbytes and chunks else ""
 
 
 def format_stored(found: Survey) -> str:
-    """Return the bytes of chunks, and how many times smaller they are than their values."""
+    """Format the size of chunks, and how many times smaller they are than their values."""
     if not found.stored:
         return "not known" if found.unread else "nothing"
     if found.unread:
@@ -645,7 +645,7 @@ def _format_chunks(arrays: Sequence[ManifestArray], found: Survey) -> str:
 
 
 def _format_encodings(arrays: Sequence[ManifestArray]) -> str:
-    """Return the encoding of arrays of one each, or how many encodings an array has."""
+    """Format the encoding of arrays with one each, or how many encodings an array has."""
     pipelines = list(dict.fromkeys(p for array in arrays for p in array.pipelines))
     if len(arrays[0].pipelines) > 1:
         return f"{len(arrays[0].pipelines):,} encodings"
@@ -655,7 +655,7 @@ def _format_encodings(arrays: Sequence[ManifestArray]) -> str:
 
 
 def list_files(arrays: Sequence[ManifestArray], most: int) -> Section:
-    """Return a closed section with a table of the first files, which is empty if none is known."""
+    """Return a collapsed section with a table of the first files, empty if none is known."""
     used = find_used_files(arrays, most)
     rows = [
         (
@@ -666,6 +666,6 @@ def list_files(arrays: Sequence[ManifestArray], most: int) -> Section:
         for file, count in used.first
     ]
     shown = Table(("url", "chunks", "size"), rows, (1, 2), most, used.total)
-    # sets that are not loaded have files of their own
+    # sets that are not loaded list files themselves
     lazy = any(f.manifest.is_in_set for array in arrays for f in array.fragments)
     return Section("Files", [shown], f"{'at least ' * lazy}{used.total:,}", is_open=False)

@@ -1,7 +1,7 @@
 """The duck array: numpy's protocols, operators and methods.
 
-numpy's functions and ufuncs are looked up in tables here, which other modules fill. Functions that
-are in no table get the values.
+numpy's functions and ufuncs are looked up in tables here, which other modules fill. All other
+functions are called with the values.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""What numpy's functions do with virtual arrays; filled by `virtualds.arrays.numpy_functions`,
+"""Implementations of numpy's functions for virtual arrays, registered by
 `virtualds.arrays.numpy_functions` and `virtualds.arrays.comparison`."""
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
-"""What ufuncs do with virtual arrays without loading values at once."""
+"""Implementations of ufuncs that do not load values immediately."""
 
 
 def _make_loading_method(name: str) -> Callable[..., Any]:
-    """Return the method of `numpy.ndarray` of that name, applied to the values."""
+    """Return the method of `numpy.ndarray` with that name, applied to the values."""
 
     def method(self: DuckArray, *args: Any, **kwargs: Any) -> Any:
         return getattr(np.asarray(self), name)(*load_arguments(args), **load_arguments(kwargs))
@@ -32,9 +32,9 @@ def _make_loading_method(name: str) -> Callable[..., Any]:
 
 
 class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """Implements numpy's protocols by the tables, or by loading the values.
+    """Implements numpy's protocols by the tables, or else by loading the values.
 
-    Loading calls ``__array__``, which may refuse too many bytes.
+    Loading calls ``__array__``, which may raise an error for too many bytes.
     """
 
     shape: tuple[int, ...]
@@ -91,12 +91,12 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
         if getattr(other, "__array_ufunc__", True) is None:
             return NotImplemented
         found = UFUNCS[ufunc](self, other) if ufunc in UFUNCS else NotImplemented
-        # numpy's operators call incomparable values unequal, where its ufuncs raise
+        # numpy's operators treat incomparable values as unequal, where its ufuncs raise
         return (
             compare(np.asarray(self), load_arguments(other)) if found is NotImplemented else found
         )
 
-    # numpy's operator squares and takes roots, which np.power does not
+    # numpy's operator uses square and square root in some cases, which np.power does not
 
     def __pow__(self, other: Any) -> Any:
         return np.asarray(self) ** load_arguments(other)
@@ -133,7 +133,7 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
     flatten = ravel
 
     def squeeze(self, axis: Any = None) -> Any:
-        """Remove axes of one element."""
+        """Remove axes of length 1."""
         return np.squeeze(self, axis)
 
     def swapaxes(self, axis1: int, axis2: int) -> Any:
@@ -141,22 +141,22 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
         return np.swapaxes(self, axis1, axis2)
 
     def conj(self) -> Any:
-        """Return the complex conjugates; of real numbers, the array itself."""
+        """Return the complex conjugates; for real numbers, the array itself."""
         return self if self.dtype.kind != "c" else np.conj(np.asarray(self))
 
     conjugate = conj
 
     @property
     def real(self) -> Any:
-        """The real parts; of real numbers, the array itself."""
+        """The real parts; for real numbers, the array itself."""
         return self if self.dtype.kind != "c" else np.asarray(self).real
 
     @property
     def imag(self) -> Any:
-        """The imaginary parts; of real numbers, zeros."""
+        """The imaginary parts; for real numbers, zeros."""
         return np.zeros_like(self) if self.dtype.kind != "c" else np.asarray(self).imag
 
-    # methods of numpy.ndarray that are applied to the values, one by one for type checkers
+    # methods of numpy.ndarray that are applied to the values, listed one by one for type checkers
     all = _make_loading_method("all")
     any = _make_loading_method("any")
     argmax = _make_loading_method("argmax")

@@ -27,7 +27,7 @@ from virtualds.urls import path_or_url
 
 
 class ReadWay(NamedTuple):
-    """How a file was read: the name of the way, and why no other was taken."""
+    """How a file was read, and why not in a better way."""
 
     name: str
     reason: str = ""
@@ -37,11 +37,11 @@ class ReadWay(NamedTuple):
 
 
 TOGETHER = ReadWay("together")
-"""By the structure of another file."""
+"""Read with the structure of another file."""
 ALONE = ReadWay("alone")
-"""By our own reader."""
+"""Read by our own reader."""
 LIBRARY = "library"
-"""Name of the way through the library of the format."""
+"""The name for reading with the library of the format."""
 _WORDS = {
     TOGETHER.name: "read together with files of the same structure",
     ALONE.name: "read by virtualds",
@@ -53,9 +53,9 @@ _WORDS = {
 
 
 SHOWN_NAMES = 10
-"""Most variables and groups that the text of a group names."""
+"""The most variables and groups that the text of a group names."""
 LENT_ATTRIBUTES = ("units", "calendar", "bounds")
-"""Attributes by which xarray decodes other variables: bounds of dates have the dates' units."""
+"""Attributes that xarray uses to decode other variables: bounds of dates use their units."""
 
 
 class Deferred(Protocol):
@@ -74,9 +74,9 @@ Data = ManifestArray | npt.NDArray[Any] | Deferred
 
 
 def find_places(key: Any, size: int) -> npt.NDArray[np.int64]:
-    """Return the positions that an index of an axis takes: an int, a slice, or a 1-D array.
+    """Return the positions that an index selects along an axis: an int, a slice, or a 1-D array.
 
-    No other positions are made: an axis may have more elements than memory has bytes.
+    Only these positions are created, since an axis may have more elements than memory has bytes.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def find_places(key: Any, size: int) -> npt.NDArray[np.int64]:
 
 
 def count_places(key: Any, size: int) -> int:
-    """Return how many positions `find_places` makes."""
+    """Return how many positions `find_places` would return."""
     return len(range(size)[key]) if isinstance(key, slice) else np.size(key)
 
 
@@ -107,17 +107,17 @@ class ManifestVariable:
     dims : tuple of str
         Name of every axis.
     data : ManifestArray, numpy.ndarray or Deferred
-        The values as stored. Where no byte range can hold them (strings of varying length lie in a
-        heap), few values are in memory, and many are read when needed.
+        The values as stored. If they are not in a byte range (strings of varying length are in a
+        heap), a few values are loaded immediately, and many are read when needed.
     attributes : dict
-        As in the file, packing attributes among them.
+        The attributes in the file, including packing attributes.
     encoding : dict
-        How it was stored, under the names of xarray's netCDF backends.
+        How it was stored, with the keys of xarray's netCDF backends.
 
     Raises
     ------
     FormatError
-        There are not as many dims as axes.
+        The number of dims is not that of the axes.
 
     Examples
     --------
@@ -153,9 +153,9 @@ class ManifestVariable:
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
         UnsupportedError
-            Values that no byte range holds take more memory than ``load_limit`` allows.
+            Values that are not in a byte range take more memory than ``load_limit`` allows.
         """
         if isinstance(self.data, np.ndarray):
             return self.data
@@ -176,12 +176,12 @@ class ManifestGroup:
         ``unlimited_dims`` and the like.
     problems : dict of str to VirtualdsError
         Errors by name: of variables, whose values cannot be read, of groups, which are left out,
-        and of attributes in the spelling of CDL, ``"variable:attribute"`` or ``":attribute"``.
+        and of attributes, named as in CDL, ``"variable:attribute"`` or ``":attribute"``.
     damaged : dict of str to VirtualdsError
-        Errors of parts of the file that no variable has, such as messages, by where they lie.
+        Errors of parts of the file that belong to no variable, such as messages, by their location.
     left_out : dict of str to ManifestVariable
-        What `describe_left_out` makes of variables that the file has besides, since they decide how
-        xarray decodes the others.
+        Descriptions (`describe_left_out`) of further variables in the file, which affect how xarray
+        decodes the others.
     way : ReadWay, optional
         How the file was read, if its parser has several ways.
 
@@ -249,7 +249,7 @@ class ManifestGroup:
         return found
 
     def leave_out(self, names: Iterable[str]) -> ManifestGroup:
-        """Return the group without some variables, which still decide how the others decode."""
+        """Return the group without some variables, which still affect how the others decode."""
         gone = self.variables.keys() & set(names)
         kept = {name: v for name, v in self.variables.items() if name not in gone}
         described = {
@@ -260,26 +260,26 @@ class ManifestGroup:
         return replace(self, variables=kept, left_out={**self.left_out, **described})
 
     def walk(self, path: str = "") -> Iterator[tuple[str, ManifestGroup]]:
-        """Yield this group and all below it with their paths, parents first."""
+        """Yield this group and all groups below it with their paths, parents first."""
         yield path, self
         for name, child in self.groups.items():
             yield from child.walk(f"{path}/{name}" if path else name)
 
     def walk_variables(self) -> Iterator[tuple[str, ManifestVariable]]:
-        """Yield the variables of this group and of all below it, with their paths."""
+        """Yield the variables of this group and of all groups below it, with their paths."""
         for path, part in self.walk():
             for name, variable in part.variables.items():
                 yield f"{path}/{name}" if path else name, variable
 
     def list_arrays(self) -> list[ManifestArray]:
-        """Return the virtual arrays of this group and of all below it."""
+        """Return the virtual arrays of this group and of all groups below it."""
         data = (variable.data for _, variable in self.walk_variables())
         return [one for one in data if isinstance(one, ManifestArray)]
 
     def map_variables(
         self, change: Callable[[str, ManifestVariable], ManifestVariable], path: str = ""
     ) -> ManifestGroup:
-        """Return the group with other variables, also below it; itself if all stay.
+        """Apply a function to all variables, also in groups below; if unchanged, return the group.
 
         ``change`` takes the path of a variable, and the variable.
         """
@@ -292,7 +292,7 @@ class ManifestGroup:
         return replace(self, variables=variables, groups=groups)
 
     def all_problems(self, below: bool = True) -> dict[str, VirtualdsError]:
-        """Return all that is wrong with this group and those below it, named by their paths."""
+        """Return the problems of this group and of those below it, named by their paths."""
         return {
             f"{path}/{name}" if path else name: error
             for path, part in (self.walk() if below else [("", self)])
@@ -303,10 +303,10 @@ class ManifestGroup:
 def describe_left_out(
     dims: tuple[str, ...], dtype: np.dtype[Any], attributes: Mapping[str, Any]
 ) -> ManifestVariable:
-    """Return what of a variable decides how xarray decodes others, which has no values.
+    """Describe a variable without values, with what affects how xarray decodes other variables.
 
-    It joins characters along an axis that no other variables have, and decodes bounds of dates by
-    the units of the dates.
+    xarray joins characters along an axis that no other variables have, and decodes bounds of dates
+    by the units of the dates.
     """
     kind = "S1" if dtype.kind == "S" else "V1"
     given = {name: attributes.get(name) for name in LENT_ATTRIBUTES}
@@ -315,9 +315,9 @@ def describe_left_out(
 
 
 def normalise_group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str:
-    """Return the path of a group that exists, without superfluous slashes.
+    """Return the path of an existing group, without superfluous slashes.
 
-    ``below`` takes the path of a group and returns the names of the groups in it.
+    ``below`` returns the names of the groups in a group, given its path.
     """
     if path is not None and not isinstance(path, str):
         raise ValueError(f"group must be a string or None, got {path!r}")
@@ -356,7 +356,7 @@ def build_flat_array(
     order: str = "C",
     checksum: int = 0,
 ) -> ManifestArray:
-    """Return the array whose values lie in one piece of a file, which has the ``checksum``."""
+    """Return an array whose values are one contiguous piece of a file, with its ``checksum``."""
     shape = tuple(shape)
     check_axes(len(shape), "an array")
     if any(type(n) is not int or not 0 <= n < LONGEST_AXIS for n in shape):
@@ -390,7 +390,7 @@ def build_flat_array(
 def build_flat_variable(
     data: ManifestArray, dims: tuple[str, ...], source: SourceFile
 ) -> ManifestVariable:
-    """Return a variable of an array from `build_flat_array`, with its encoding."""
+    """Return a variable with an array from `build_flat_array`, and its encoding."""
     url = source.url
     encoding = {
         "dtype": data.dtype,
@@ -401,7 +401,7 @@ def build_flat_variable(
 
 
 def keep_bytes_apart(variables: Iterable[ManifestVariable]) -> dict[str, ManifestVariable]:
-    """Return what a group leaves out, so that xarray joins no single bytes: numpy does not."""
+    """Return descriptions that keep xarray from joining single bytes, which numpy does not do."""
     dims = {v.dims[-1] for v in variables if v.data.dtype == "S1" and v.dims}
     return {f"the axis {d}": describe_left_out((d,), np.dtype("V1"), {}) for d in sorted(dims)}
 

@@ -1,6 +1,6 @@
-"""numpy's functions for virtual arrays, entered in `NUMPY_FUNCTIONS`.
+"""numpy's functions for virtual arrays, registered in `NUMPY_FUNCTIONS`.
 
-A function that is not listed, or that returns `NotImplemented`, gets the values.
+A function that is not registered, or that returns `NotImplemented`, is called with the values.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from virtualds.chunks.columns import Ints, count_from_front, find_runs
 from virtualds.errors import CombineError
 
 # ---------------------------------------------------------------------- indexing
-# Indexing of virtual arrays: the result is virtual where that pays, else values.
+# Indexing of virtual arrays: the result is virtual if that is efficient, else values.
 #
-# Orthogonal indexing stays virtual as long as the result has not many more pieces than its source;
-# pointwise indexing reads.
+# Orthogonal indexing stays virtual as long as the result does not have many more pieces than its
+# source; pointwise indexing reads.
 
 
 FREE_SLABS = 64
-"""Slabs that a virtual result may always have, however few chunks its source has."""
+"""The number of slabs that a virtual result may always have, however few chunks its source has."""
 
 
 def getitem(array: ManifestArray, key: Any) -> Any:
@@ -64,7 +64,7 @@ def getitem(array: ManifestArray, key: Any) -> Any:
 
 
 def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
-    """Return one entry per axis (masks as positions), the new axes, and the ellipsis's place."""
+    """Return one entry per axis (masks as positions), the new axes, and the ellipsis's position."""
     given = [k for k in entries if k is not None and k is not Ellipsis]
     used = sum(k.ndim if isinstance(k, np.ndarray) and k.dtype == bool else 1 for k in given)
     rank = len(array.shape)
@@ -119,7 +119,7 @@ def _normalise_entry(key: Any) -> Any:
 
 
 def _find_open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
-    """Return 1-D positions if arrays select orthogonally (one array, or as np.ix_ makes them)."""
+    """Return 1-D positions if arrays select orthogonally (one array, or as from np.ix_)."""
     if len(arrays) <= 1:
         return arrays if all(a.ndim == 1 for a in arrays) else None
     try:
@@ -139,7 +139,7 @@ def _find_open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | 
 
 
 def _are_apart(full: list[Any], gap: int) -> bool:
-    """Say whether a slice or an ellipsis lies between integers and arrays: it moves their axes."""
+    """Return whether a slice or ellipsis separates integers and arrays, moving their axes."""
     places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
     if not places:
         return False
@@ -149,9 +149,9 @@ def _are_apart(full: list[Any], gap: int) -> bool:
 def select_virtually(
     array: ManifestArray, key: tuple[Any, ...], together: bool
 ) -> ManifestArray | None:
-    """Return the selection of a key, with an entry per axis, as a virtual array; None to read it.
+    """Return the selection of a key with one entry per axis as a virtual array, or None to read it.
 
-    Arrays that select ``together`` broadcast to the shape of the result. Otherwise every entry
+    With ``together``, arrays are broadcast to the shape of the result. Otherwise every entry
     selects along its own axis.
     """
     if together:
@@ -162,14 +162,14 @@ def select_virtually(
 
 
 def _select_together(array: ManifestArray, key: list[Ints]) -> ManifestArray | None:
-    """Index by arrays that broadcast, if each varies along a different axis."""
+    """Index by arrays that are broadcast, if each varies along a different axis."""
     ndim = len(np.broadcast_shapes(*(k.shape for k in key)))
     key = [_drop_repetition(k) for k in key]
     along = [[j for j, n in enumerate(k.shape) if n != 1] for k in key]
     axes = [j for found in along for j in found]
     if len(set(axes)) < len(axes) or any(len(found) > 1 for found in along):
         return None
-    # an array of one element selects as an integer does
+    # an array with one element selects like an integer
     full = [k.ravel() if j else int(k.ravel()[0]) for k, j in zip(key, along, strict=True)]
     if (found := _index_virtually(array, full)) is None:
         return None
@@ -179,7 +179,7 @@ def _select_together(array: ManifestArray, key: list[Ints]) -> ManifestArray | N
 
 
 def _drop_repetition(positions: Ints) -> Ints:
-    """Return positions without repetition along axes along which they do not vary."""
+    """Return positions without repetition along the axes along which they do not vary."""
     for axis in range(positions.ndim):
         first = positions[(slice(None),) * axis + (slice(1),)]
         if positions.size and (positions == first).all():
@@ -188,7 +188,7 @@ def _drop_repetition(positions: Ints) -> Ints:
 
 
 def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | None:
-    """Index without reading, unless that leaves many more slabs than there were chunks."""
+    """Index without reading, unless the result had many more slabs than there were chunks."""
     segments = [
         _list_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))
     ]
@@ -204,11 +204,11 @@ def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | N
 
 
 Segment = tuple[int, int, int]
-"""Elements ``start`` to ``stop``, and how many times each is shown."""
+"""Elements from ``start`` up to ``stop``, and how many times each is repeated."""
 
 
 def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
-    """Return the stretches of an axis that an index shows, in order."""
+    """Return the ranges of an axis that an index selects, in order."""
     if isinstance(key, slice):
         start, stop, step = key.indices(size)
         if step == 1:
@@ -216,7 +216,7 @@ def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
         positions = np.arange(start, stop, step)
     else:
         positions = count_from_front(np.atleast_1d(key), size, axis)
-    # cut where they neither rise by one nor repeat
+    # split where they neither increase by one nor repeat
     found: list[Segment] = []
     for start, stop in find_runs(positions):
         if found and stop - start == 1 and found[-1][:2] == (start, stop):
@@ -254,7 +254,7 @@ def _index_pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.
 
 
 def _count_elements(key: Any, size: int) -> int:
-    """Return how many elements an index takes of an axis."""
+    """Return how many elements an index selects along an axis."""
     if isinstance(key, slice):
         return len(range(*key.indices(size)))
     return int(np.size(key))
@@ -269,11 +269,11 @@ NUMPY_FUNCTIONS[np.ndarray.__getitem__] = getitem
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 FREE_STRETCHES = 64
-"""Pieces that a masked virtual array may always have, however few chunks its source has."""
+"""The number of pieces that a masked virtual array may always have, however few its source has."""
 
 
 def implements(*functions: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Enter a function in the table under numpy's functions."""
+    """Register a function as the implementation of numpy's functions."""
 
     def enter(function: Function) -> Function:
         for numpy_function in functions:
@@ -295,7 +295,7 @@ def concatenate(
     dtype: Any = None,
     casting: Any = None,
 ) -> Any:
-    """Lay arrays end to end; arrays in memory join as inline chunks."""
+    """Concatenate arrays; arrays in memory become inline chunks."""
     if axis is None or out is not None or dtype is not None or casting is not None:
         return NotImplemented
     parts = [a if isinstance(a, ManifestArray) else np.asarray(a) for a in arrays]
@@ -307,7 +307,7 @@ def concatenate(
 
 @implements(np.stack)
 def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, **kwargs: Any) -> Any:
-    """Lay arrays side by side along a new axis."""
+    """Stack arrays along a new axis."""
     if out is not None or kwargs:
         return NotImplemented
     shapes = {np.shape(a) for a in arrays}
@@ -325,7 +325,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, **kwargs: Any) 
 
 @implements(np.expand_dims)
 def expand_dims(array: Any, axis: int | Sequence[int]) -> Any:
-    """Insert axes of one element."""
+    """Insert axes of length 1."""
     if not isinstance(array, ManifestArray):
         return np.expand_dims(array, tuple(axis) if isinstance(axis, Sequence) else axis)
     axes = normalize_axis_tuple(axis, array.ndim + np.size(axis))
@@ -336,7 +336,7 @@ def expand_dims(array: Any, axis: int | Sequence[int]) -> Any:
 
 @implements(np.squeeze)
 def squeeze(array: ManifestArray, axis: int | Sequence[int] | None = None) -> ManifestArray:
-    """Remove axes of one element."""
+    """Remove axes of length 1."""
     if axis is None:
         axes = [i for i, n in enumerate(array.shape) if n == 1]
     else:
@@ -358,7 +358,7 @@ def transpose(array: ManifestArray, axes: Sequence[int] | None = None) -> Manife
 
 @implements(np.moveaxis)
 def moveaxis(array: ManifestArray, source: Any, destination: Any) -> ManifestArray:
-    """Move axes to new places."""
+    """Move axes to new positions."""
     origin = normalize_axis_tuple(source, array.ndim)
     target = normalize_axis_tuple(destination, array.ndim)
     axes = [i for i in range(array.ndim) if i not in origin]
@@ -377,7 +377,7 @@ def swapaxes(array: ManifestArray, axis1: int, axis2: int) -> ManifestArray:
 
 @implements(np.broadcast_to)
 def broadcast_to(array: ManifestArray, shape: int | Sequence[int], subok: bool = False) -> Any:
-    """Repeat the array along new leading axes and axes of one element."""
+    """Repeat the array along new leading axes and axes of length 1."""
     return array.broadcast_to((shape,) if isinstance(shape, int) else tuple(shape))
 
 
@@ -394,7 +394,7 @@ def take(
         return NotImplemented
     positions = np.asarray(indices)
     if positions.dtype.kind not in "iu":
-        # numpy takes booleans for numbers, and indexing takes them for a mask
+        # numpy treats booleans as numbers here, where indexing treats them as a mask
         return NotImplemented
     axis = normalize_axis_index(axis, array.ndim)
     return array[(slice(None),) * axis + (positions,)]
@@ -402,7 +402,7 @@ def take(
 
 @implements(np.reshape)
 def reshape(array: ManifestArray, /, shape: Any, *args: Any, **kwargs: Any) -> Any:
-    """Insert or remove axes of one element; any other reshape reads."""
+    """Insert or remove axes of length 1; any other reshape reads."""
     wanted = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
     if args or kwargs or -1 in wanted or 0 in array.shape:
         return NotImplemented
@@ -417,7 +417,7 @@ def reshape(array: ManifestArray, /, shape: Any, *args: Any, **kwargs: Any) -> A
 
 @implements(np.ravel)
 def ravel(array: ManifestArray, order: Any = "C") -> Any:
-    """Lay all elements along one axis: virtually where at most one axis is longer than one."""
+    """Flatten the array: virtually if at most one axis is longer than one."""
     return np.reshape(array, array.size) if order in ("C", "A", "K") else NotImplemented
 
 
@@ -426,7 +426,7 @@ def ravel(array: ManifestArray, order: Any = "C") -> Any:
 
 @implements(np.result_type)
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
-    """Return the dtype that holds all."""
+    """Return the common dtype of all."""
     return np.result_type(
         *(a.dtype if isinstance(a, ManifestArray) else a for a in arrays_and_dtypes)
     )
@@ -434,7 +434,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
 
 @implements(np.can_cast)
 def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
-    """Say whether a cast is allowed."""
+    """Return whether a cast is allowed."""
     return np.can_cast(getattr(from_, "dtype", from_), to, casting)
 
 
@@ -470,7 +470,7 @@ def ones_like(array: ManifestArray, dtype: Any = None, *args: Any, **kwargs: Any
 
 @implements(np.copy)
 def copy(array: ManifestArray, *args: Any, **kwargs: Any) -> ManifestArray:
-    """Return the array itself: it cannot be written to."""
+    """Return the array itself, since it is read-only."""
     return array
 
 
@@ -500,7 +500,7 @@ def shares_memory(*args: Any, **kwargs: Any) -> bool:
 
 @implements(np.where)
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """Keep whole stretches of a virtual array and fill the others, as reindexing asks for."""
+    """Keep whole ranges of a virtual array and fill the others, as reindexing needs."""
     if not isinstance(x, ManifestArray) or isinstance(y, ManifestArray) or np.ndim(y):
         return NotImplemented
     if isinstance(condition, ManifestArray) or x.dtype != np.asarray(y).dtype:
@@ -510,7 +510,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
     axes = range(mask.ndim)
     kept = [np.asarray(mask.any(axis=tuple(j for j in axes if j != i))) for i in axes]
-    # else the mask is no product of a mask along each axis
+    # otherwise the mask is not a product of masks along each axis
     if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(along)) for along in kept):
         return NotImplemented
     stretches = [find_runs(np.flatnonzero(along)) for along in kept]
@@ -526,7 +526,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
 @implements(np.pad)
 def pad(array: ManifestArray, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
-    """Surround an array with one value, as shifting does; any other border reads."""
+    """Surround an array with one value, as for shifting; any other border reads."""
     constant = kwargs.pop("constant_values", 0)
     if mode != "constant" or kwargs or np.size(constant) != 1 or isinstance(pad_width, dict):
         return NotImplemented

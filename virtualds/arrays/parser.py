@@ -1,10 +1,10 @@
-"""Files of one structure, whose variables are joined as columns.
+"""Parsers: how to detect a source format, scan it, and read it natively.
 
-The record of a parser: how to detect a source format, scan it, and read it natively.
+A source format is one module with one `Parser`, and one line in the table of
+`virtualds.datasets.registry`. The checks compare values with those of the native readers of the
+`Parser`.
 
-A source format is one module with one such record, and one line in the table of
-`virtualds.datasets.registry`. The checks compare values with those of the native readers in the
-record.
+Files of the same structure are joined as columns (`AlikeFiles`).
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ class Absent(Enum):
 ABSENT = Absent.ABSENT
 """Stands for the attribute of a file that does not have it."""
 OfEachFile = Mapping[tuple[str, str], Sequence[Any]]
-"""By variable, "" for the group itself, and name: the value in each file."""
+"""The value in each file, by variable ("" for the group itself) and name."""
 
 
 class AlikeFiles(Protocol):
-    """Files that have the variables of one group, with other values.
+    """Files with the same variables, but other values.
 
-    They differ in the values of variables, in where chunks lie, and in how long dimensions are. The
-    attributes that decoding heeds are equal in all of them.
+    They differ in the values of variables, the references of chunks, and the lengths of dimensions.
+    Attributes that affect decoding are equal in all of them.
     """
 
     @property
     def group(self) -> ManifestGroup:
-        """The group as the first of the files has it."""
+        """The group of the first of the files."""
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The numbers of the files among those that were asked for."""
+        """The positions of the files among those that were requested."""
 
     @property
     def lengths(self) -> Mapping[str, Ints]:
-        """How long each dimension is in each file; -1 for none."""
+        """The length of each dimension in each file; -1 if a file lacks it."""
 
     @property
     def attributes(self) -> OfEachFile:
@@ -66,35 +66,35 @@ class AlikeFiles(Protocol):
 
     @property
     def encodings(self) -> OfEachFile:
-        """What of the encoding differs, in the same form."""
+        """The encoding entries that differ, in the same form."""
 
     @property
     def below(self) -> Mapping[str, AlikeFiles]:
-        """The groups below the group, by path, if they are wanted."""
+        """The groups below the group, by path, if they were requested."""
 
     def take(self, places: Ints) -> AlikeFiles:
         """Return some of the files, in another order."""
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
-        """Return a variable of all files, one after the other along a dimension.
+        """Return a variable of all files, concatenated along a dimension.
 
-        All its other dimensions must have one length in all files.
+        All its other dimensions must have the same length in all files.
         """
 
     def get_values(self, name: str) -> Sequence[Array] | None:
-        """Return the stored values of a variable in each file, None if they must be read."""
+        """Return the stored values of a variable in each file, or None if they must be read."""
 
     def stack(self, name: str) -> ManifestArray:
-        """Return a virtual variable of one shape, of all files along a new first axis."""
+        """Return a virtual variable of the same shape in all files, stacked along a new axis."""
 
 
 Heeds = Callable[[str, Any], bool]
-"""Takes an attribute's name, and its value in one file or None if only the parser sees it; says
-whether it must be equal in all files of a structure."""
+"""A function of the name and value of an attribute (None if only the parser sees the value), which
+returns whether the attribute must be equal in all files of a structure."""
 
 
 class ReadAlike(Protocol):
-    """Reads files together where they have one structure."""
+    """Reads files of the same structure together."""
 
     def __call__(
         self,
@@ -105,12 +105,12 @@ class ReadAlike(Protocol):
         heeds: Heeds,
         below: bool = False,
     ) -> AbstractContextManager[Sequence[AlikeFiles]]:
-        """Give the files of each structure, which are open until the end of the block.
+        """Yield the files of each structure, open until the end of the block.
 
-        The files in none have to be read one by one. With ``below``, so are the groups below the
-        one that is wanted. Attributes that ``heeds`` says yes to are
-        equal in all files of a structure. No error is raised for a file: one that cannot be read
-        is left to be read by itself.
+        Files that are in none have to be read one by one. With ``below``, the groups below the
+        requested one are read as well. Attributes for which ``heeds`` returns true are equal in all
+        files of a structure. No error is raised for a file: one that cannot be read is left to be
+        read by itself.
         """
 
 
@@ -123,12 +123,12 @@ class ListedFiles:
 
     @property
     def group(self) -> ManifestGroup:
-        """The first group."""
+        """The group of the first file."""
         return self.groups[0]
 
     @cached_property
     def lengths(self) -> Mapping[str, Ints]:
-        """How long each dimension is in each file; -1 for none."""
+        """The length of each dimension in each file; -1 if a file lacks it."""
         sizes = [list_sizes(group) for group in self.groups]
         dims = dict.fromkeys(dim for found in sizes for dim in found)
         return {d: np.array([found.get(d, -1) for found in sizes], np.int64) for d in dims}
@@ -140,7 +140,7 @@ class ListedFiles:
 
     @cached_property
     def encodings(self) -> OfEachFile:
-        """What of the encoding differs."""
+        """The encoding entries that differ."""
         return self._find_different(lambda owner: owner.encoding)
 
     def _find_different(self, get: Callable[[Any], Mapping[str, Any]]) -> OfEachFile:
@@ -159,7 +159,7 @@ class ListedFiles:
 
     @cached_property
     def below(self) -> Mapping[str, ListedFiles]:
-        """The groups below the group, by path, of files that have the same ones."""
+        """The groups below the group, by path, if all files have the same ones."""
         trees = [dict(group.walk()) for group in self.groups]
         paths = [path for path in trees[0] if path]
         return {path: ListedFiles([tree[path] for tree in trees], self.numbers) for path in paths}
@@ -170,18 +170,18 @@ class ListedFiles:
         return ListedFiles(*([column[n] for n in places.tolist()] for column in columns))
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
-        """Return a variable of all files, one after the other along a dimension."""
+        """Return a variable of all files, concatenated along a dimension."""
         axis = self.group.variables[name].dims.index(dim)
         joined: ManifestArray | Array = concatenate_alike(self._list_data(name), axis)
         return joined
 
     def get_values(self, name: str) -> Sequence[Array] | None:
-        """Return the stored values of a variable in each file, None if they must be read."""
+        """Return the stored values of a variable in each file, or None if they must be read."""
         found = self._list_data(name)
         return found if all(isinstance(one, np.ndarray) for one in found) else None
 
     def stack(self, name: str) -> ManifestArray:
-        """Return a virtual variable of all files along a new first axis."""
+        """Return a virtual variable of all files, stacked along a new first axis."""
         stacked: Any = concatenate_alike(
             [array.insert_axis(0) for array in self._list_data(name)], 0
         )
@@ -192,7 +192,7 @@ class ListedFiles:
 
 
 def concatenate_alike(data: Sequence[Any], axis: int) -> Any:
-    """Concatenate the data of files; they keep the byte order that they all have."""
+    """Concatenate the data of files, keeping their byte order if it is the same in all."""
     joined: Any = np.concatenate(data, axis=axis)
     first = data[0]
     if joined.dtype == first.dtype or any(one.dtype != first.dtype for one in data):
@@ -202,7 +202,7 @@ def concatenate_alike(data: Sequence[Any], axis: int) -> Any:
 
 
 def is_same_value(one: Any, other: Any) -> bool:
-    """Say whether two attributes are of one type, and the same to the bit."""
+    """Return whether two attributes have the same type, and are bit-identical."""
     if one is other or type(one) is not type(other):
         return one is other
     if isinstance(one, np.ndarray | np.generic):
@@ -217,14 +217,15 @@ def is_same_value(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(is_same_value, one, other))
     if isinstance(one, dict):
         return list(one) == list(other) and all(is_same_value(one[key], other[key]) for key in one)
-    # as text, missing numbers equal themselves, and zeros have a sign
+    # as text, NaN equals itself, and zeros have a sign
     return repr(one) == repr(other) if isinstance(one, float | complex) else bool(one == other)
 
 
 def select_own(owner: str, columns: OfEachFile, place: int, known: Mapping[str, Any]) -> Any:
     """Return attributes, or the encoding, of one of several files, given those of another.
 
-    ``owner`` is the variable, or "" for the group; ``columns`` have what differs between the files.
+    ``owner`` is the variable, or "" for the group; ``columns`` has the entries that differ between
+    the files.
     """
     own = {name: values[place] for (of, name), values in columns.items() if of == owner}
     if not own:
@@ -235,22 +236,22 @@ def select_own(owner: str, columns: OfEachFile, place: int, known: Mapping[str, 
 # ---------------------------------------------------------------------- parser
 
 ReadSource = Callable[..., ManifestGroup]
-"""Reads the structure of one group of a source file."""
+"""A function that reads the structure of one group of a source file."""
 
 
 # ---------------------------------------------------------------------- native readers
 
 
 class CannotError(Exception):
-    """A native reader cannot read the values; the message says why."""
+    """A native reader cannot read the values; the message is the reason."""
 
 
 class NativeRegion(NamedTuple):
     """A region of a variable for a native reader to read.
 
-    ``shape`` is that of the variable. ``offset`` is where the chunk begins in the file, in bytes,
-    and ``has_codecs`` says whether the chunk is encoded. ``decoded`` asks for values by the CF
-    conventions, else for values as they are stored.
+    ``shape`` is that of the variable. ``offset`` is the byte offset of the chunk in the file, and
+    ``has_codecs`` whether the chunk is encoded. With ``decoded``, the values are decoded by the CF
+    conventions, otherwise as they are stored.
     """
 
     group: str
@@ -268,34 +269,36 @@ class NativeRegion(NamedTuple):
 
 
 ReadNative = Callable[[NativeRegion], Array | None]
-"""Returns a region, or None if the reader does not know it in this form; raises `CannotError`."""
+"""A function that returns a region, or None if it does not support the form; may raise
+`CannotError`."""
 OpenNative = Callable[[Callable[[], Any], ExitStack], ReadNative]
-"""Takes what makes the path of a local file, or a new file object, and what closes the file."""
+"""A function of a callable that returns a local path or a new file object, and of an exit stack
+that closes the file."""
 
 
 @dataclass(frozen=True)
 class NativeReader:
-    """A library that reads a source format, through no code here.
+    """A library that reads a source format independently of this package.
 
     Parameters
     ----------
     package : str
-        The library, as it is installed.
+        The name of the installed package.
     open : callable, optional
         Opens a file with the library itself.
     engine : str, optional
-        The engine of xarray that opens a file with the library, where ``open`` is not given.
+        The engine of xarray that opens a file with the library, if ``open`` is not given.
     options : dict
         Keyword arguments of `xarray.open_dataset`, for that engine.
     check : callable, optional
-        Takes the path of a file, and raises `CannotError` if the library would not survive it.
+        Takes the path of a file, and raises `CannotError` if the library would crash on it.
     remote : bool
         Whether it reads files that are not on this machine.
 
     Raises
     ------
     ValueError
-        There is neither ``open`` nor ``engine``, or both.
+        Neither ``open`` nor ``engine`` is given, or both are.
 
     Examples
     --------
@@ -316,7 +319,7 @@ class NativeReader:
 
     @property
     def name(self) -> str | None:
-        """The library with its version, None if it is not installed."""
+        """The library with its version, or None if it is not installed."""
         try:
             return f"{self.package} {_find_version(self.package)}"
         except PackageNotFoundError:
@@ -328,7 +331,7 @@ _find_version = cache(version)
 
 
 def region_of(array: Any, wanted: NativeRegion) -> Array:
-    """Return a region of the array that a library shows as the variable.
+    """Return a region of the array that a library returns for the variable.
 
     Raises
     ------
@@ -357,25 +360,24 @@ class Parser:
     ----------
     name : str
     suffixes : tuple of str
-        Usual ends of file names, for guesses that may not look into the file.
+        Usual suffixes of file names, for guesses without opening the file.
     detect : callable
-        Takes the first bytes of a file, or a marker, and says whether it is of this format.
+        Takes the first bytes of a file, or a marker, and returns whether it is of this format.
     read : callable
         Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
     read_alike : callable, optional
-        Reads files of one structure together.
+        Reads files of the same structure together.
     takes : tuple of str
-        What ``read`` can be asked for besides, as keyword arguments. ``below``: all groups below
-        that one are read, too; otherwise their names are enough. ``defers``: a part of the file
-        will be read, so references may be looked up when values are read; errors in them show up
-        then.
+        Optional keyword arguments of ``read``. ``below``: all groups below that one are read as
+        well; otherwise their names are enough. ``defers``: only part of the file will be read, so
+        references may be looked up when values are read; errors in them are raised then.
     markers : tuple of str
-        For a format that is a folder: the files any of which makes it one.
+        For a format whose data are folders: the files, any of which marks such a folder.
     options : tuple of str
-        Names of other keyword arguments of ``read``: what users give as ``parser_options``.
+        Names of other keyword arguments of ``read``, which users pass as ``parser_options``.
     natives : tuple of NativeReader
         Libraries with which ``ds.virtual.verify(against="native")`` compares values, the one of the
-        format itself first. They are asked in this order, until one knows the variable.
+        format itself first. They are tried in this order, until one can read the variable.
 
     Raises
     ------

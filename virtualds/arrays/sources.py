@@ -1,4 +1,4 @@
-"""The source files of virtual arrays: a table of them, and arrays whose sources have moved."""
+"""The source files of virtual arrays: a table of them, and changing their urls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from virtualds.urls import HELD, normalise_url, scheme_of
 
 
 def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
-    """Return a table with one row for each source file of some arrays."""
+    """Return a table with one row per source file of some arrays."""
     parts = count_sources(f.manifest for array in arrays for f in array.fragments)
     columns = [part.read_files().take(part.chunks > 0) for part in parts]
     urls, sizes, mtimes, etags = map(np.concatenate, zip(*columns, strict=True))
@@ -39,15 +39,15 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
             "url": urls,
             "chunks": np.concatenate([part.chunks[part.chunks > 0] for part in parts]),
             "size": _to_numbers(sizes),
-            # an unknown time is what pandas calls NaT
+            # an unknown time becomes NaT in pandas
             "modified": mtimes.view("M8[ns]"),
             "etag": etags,
         }
     )
-    # a set of strings is made in a tenth of the time of a look for repeated ones
+    # creating a set of strings is ten times as fast as checking for duplicates
     if len(set(urls)) == len(urls):
         return table
-    # several lists have the same file
+    # the same file is in several lists
     same = [name for name in table.columns if name != "chunks"]
     chunks = table.groupby(same, dropna=False, sort=False)["chunks"].sum()
     first = table.drop_duplicates(same, ignore_index=True)
@@ -55,7 +55,7 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
 
 
 def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
-    """Count the chunks in each file, together for manifests whose set has one list of files."""
+    """Count the chunks in each file, together for manifests that share a list of files."""
     stored: dict[Hashable, CountedSources] = {}
     others: dict[SourceFile, int] = {}
     for manifest in manifests:
@@ -76,7 +76,7 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
 
 
 def _to_numbers(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return integers as they are where all are known; else with None or NaN in place of others."""
+    """Return integers unchanged if all are known, otherwise with None or NaN for unknown ones."""
     known = column != NO_NUMBER
     if known.any():
         return column if known.all() else np.where(known, column, np.nan)
@@ -84,14 +84,14 @@ def _to_numbers(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
 
 
 def load_deferred(array: ManifestArray) -> ManifestArray:
-    """Return an array with the references in memory that would be looked up in source files."""
+    """Return an array with references in memory that would be looked up in source files."""
     if not any(f.manifest.is_in_source for f in array.fragments):
         return array
     fragments = tuple(
         replace(f, manifest=f.manifest.loaded()) if f.manifest.is_in_source else f
         for f in array.fragments
     )
-    # it has pipelines for all filter masks that chunks might have
+    # it has pipelines for all filter masks that chunks may have
     return replace(array, fragments=fragments).pruned()
 
 
@@ -101,11 +101,11 @@ def move_sources(array: ManifestArray, change: Callable[[str], str]) -> Manifest
 
 
 def move_file(file: SourceFile, change: Callable[[str], str]) -> SourceFile:
-    """Return a file at its new url, or the file itself if its url stays."""
+    """Return a file at its new url, or the file itself if its url does not change."""
     url = normalise_url(change(file.url))
     if url == file.url:
         return file
-    # a copy has the same content, and another modification time
+    # a copy has the same content, but another modification time
     held = scheme_of(file.url) == HELD
     return file._replace(url=url, mtime=None, options=None if held else file.options)
 
@@ -117,7 +117,7 @@ def move_files(array: ManifestArray, move: Callable[[SourceFile], SourceFile]) -
 
 
 def move_group(group: ManifestGroup, move: Callable[[SourceFile], SourceFile]) -> ManifestGroup:
-    """Return a group, with all below it, whose arrays refer to other files."""
+    """Return a group, including all groups below it, whose arrays refer to other files."""
 
     def moved(path: str, variable: ManifestVariable) -> ManifestVariable:
         data = variable.data
@@ -131,7 +131,7 @@ def move_group(group: ManifestGroup, move: Callable[[SourceFile], SourceFile]) -
 def make_prefix_changer(
     prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
 ) -> Callable[[str], str]:
-    """Return a function that replaces prefixes of urls; some array must have each of them."""
+    """Return a function that replaces prefixes of urls; a prefix that no array has is an error."""
     change = PrefixChange.of(prefixes)
     change.check_used(file.url for array in arrays for file in array.sources)
     return change
@@ -139,13 +139,13 @@ def make_prefix_changer(
 
 @dataclass(frozen=True)
 class PrefixChange:
-    """Replaces prefixes of urls, absolute and without a slash at the end; the longest counts."""
+    """Replaces prefixes of urls, absolute and without trailing slash; the longest match is used."""
 
     prefixes: Mapping[str, str]
 
     @classmethod
     def of(cls, prefixes: Mapping[str, str]) -> PrefixChange:
-        """Return the change from old to new prefixes that a user gives; refuse all but a dict."""
+        """Create the change from old to new prefixes, which a user must give as a dict."""
         if not isinstance(prefixes, Mapping):
             raise TypeError(
                 f"rename_paths {prefixes!r}: give a dict of old to new prefixes of urls, or a "
@@ -154,14 +154,14 @@ class PrefixChange:
         return cls({_normalise_prefix(o): _normalise_prefix(n) for o, n in prefixes.items()})
 
     def __call__(self, url: str) -> str:
-        """Return a url with another prefix, or itself if it has none of them."""
+        """Return a url with its prefix replaced, or unchanged if it has none of them."""
         for old in sorted(self.prefixes, key=len, reverse=True):
             if _is_below_prefix(url, old):
                 return self.prefixes[old] + url[len(old) :]
         return url
 
     def check_used(self, urls: Iterable[str]) -> None:
-        """Refuse a prefix that no url has."""
+        """Raise an error for a prefix that no url has."""
         known = set(urls)
         for old in self.prefixes:
             if not any(_is_below_prefix(url, old) for url in known):
@@ -176,18 +176,18 @@ def _normalise_prefix(path: str) -> str:
 
 
 def _is_below_prefix(url: str, prefix: str) -> bool:
-    """Say whether a prefix is the url of a file, or of a folder above it."""
+    """Return whether a prefix is the url of a file, or of a folder above it."""
     return url == prefix or url.startswith(f"{prefix}/")
 
 
 READ_WHOLE = 2**23
-"""Bytes: an uncompressed chunk up to this size, that of one far request, gets a checksum."""
+"""The size in bytes of an uncompressed chunk up to which it gets a checksum: one remote request."""
 
 
 def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:
     """Return a group whose references lead to archives, instead of to files inside archives.
 
-    Variables of which no reference can lead there are `problems`.
+    Variables for which that is impossible are added to `problems`.
     """
     variables, problems = {}, dict(group.problems)
     for name, variable in group.variables.items():
@@ -221,10 +221,10 @@ def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
 
 
 def _resolve_deflated(array: ManifestArray) -> ManifestArray:
-    """Return an array whose chunks are members of a zip archive, headers included.
+    """Return an array whose chunks are members of a zip archive, including their headers.
 
-    An array of whose members none is deflated stays as it is. One with a chunk that does not reach
-    from the same offset to the end of its member is refused.
+    An array without deflated members is returned unchanged. Raises an error if a chunk does not
+    reach from the same offset to the end of its member.
     """
     manifests = [fragment.manifest for fragment in array.fragments]
     if any(manifest.is_in_set for manifest in manifests):
@@ -249,7 +249,7 @@ def _resolve_deflated(array: ManifestArray) -> ManifestArray:
 def _enclose(
     manifest: ChunkManifest, members: Sequence[tuple[SourceFile, ArchiveMember]]
 ) -> ChunkManifest:
-    """Return a manifest of whole members, one for each file of the table, with their headers."""
+    """Return a manifest of whole members, one per file of the table, with their headers."""
     lengths = np.array([*(member.entry for _, member in members), 0, 0], np.int64)
     wholes = replace(
         manifest,
@@ -260,7 +260,7 @@ def _enclose(
 
 
 def _find_skip(manifest: ChunkManifest) -> int | None:
-    """Return where in their files the chunks begin that reach to the end; None if some do not."""
+    """Return the common offset from which all chunks reach to the end of their files, or None."""
     if not manifest.is_loaded or manifest.inline:
         return None
     sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)
@@ -284,12 +284,12 @@ def _resolve_fragment(fragment: Fragment, codecs: bool) -> Fragment:
 
 
 def _find_checksums(manifest: ChunkManifest, codecs: bool) -> npt.NDArray[np.uint64]:
-    """Return the checksums of chunks that fill a whole file in an archive, 0 for other chunks.
+    """Return the checksums of chunks that are whole files in an archive, 0 for other chunks.
 
-    Readers read the whole of a chunk that has a checksum. They do so anyway if the array has
+    Chunks with a checksum are always read completely, which makes no difference if the array has
     codecs. If it has none, only small chunks get checksums.
     """
-    # negative codes of files, of chunks that lie in no file, count from the end
+    # negative file codes, of chunks that are in no file, count from the end
     members = find_members(manifest.files)
     known = np.array([*(one[1].checksum if one else 0 for one in members), 0, 0], np.uint64)
     sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)

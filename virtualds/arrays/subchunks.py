@@ -1,13 +1,14 @@
-"""Cut uncompressed chunks into smaller ones, by references alone.
+"""Splitting uncompressed chunks into smaller ones, by changing references only.
 
-A part of an uncompressed chunk is a byte range of its own if it lies in one piece: along the axes
-that vary slowest it has one element, along one axis any number, and along all others it is as long
-as the chunk. `cut_chunks` makes every such part a chunk. Elements that a chunk hides along a cut
+A part of an uncompressed chunk is a byte range of its own if it is contiguous: it has one element
+along the slowest varying axes, any number along the next axis, and the length of the chunk along
+all others. `cut_chunks` makes every such part a chunk. Hidden elements of a chunk along a split
 axis are left out.
 
-For `cut_chunks` a user says where to cut, and wrong wishes are errors. For a format with one chunk
-length it is found here where to cut, or the array is left; `virtualds.reading.plan` cuts for
-one reading.
+In `cut_chunks`, the user chooses the lengths, and impossible ones are errors. In
+`to_regular_chunks`, lengths are chosen so that a format with a single chunk length can store the
+array, which is otherwise returned unchanged. `virtualds.reading.plan` splits chunks for a single
+read.
 """
 
 from __future__ import annotations
@@ -30,23 +31,24 @@ from virtualds.errors import UnsupportedError
 from virtualds.reading.plan import are_whole_in_files, count_elements, cut_axis, enter_axis
 
 # ---------------------------------------------------------------------- regular chunks
-# Cuts uncompressed chunks so that an array lies on one regular grid of chunks.
+# Splitting uncompressed chunks so that an array has one regular chunk grid.
 #
-# Many formats know one chunk length along an axis. Months of 31, 28 and 31 days, or a slice of a
-# variable without chunks, have no such length. But an uncompressed chunk is an array in a file: a
-# run of its leading index is itself a chunk, whose offset is a sum. So chunks of one day, or of as
-# many days as all months can be cut into, refer to the same bytes on a regular grid.
+# Many formats support only one chunk length along an axis. Months of 31, 28 and 31 days, or a slice
+# of a variable without chunks, have no such length. But an uncompressed chunk is an array in a
+# file: a run of its leading index is itself a chunk, whose offset can be computed. So chunks of one
+# day, or of as many days as divide all months, refer to the same bytes on a regular grid.
 
 
 SMALL_PIECE, MOST_SMALL_PIECES = 4096, 2**18
-"""More pieces than this of fewer bytes than that are not made: reading them would be slow."""
+"""No more than `MOST_SMALL_PIECES` pieces below this size in bytes are made: they are slow to read.
+"""
 
 
 def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> ManifestArray:
-    """Return an array on one regular grid of chunks, if cutting uncompressed chunks makes one.
+    """Return an array on one regular chunk grid, if that is possible by splitting chunks.
 
-    Other arrays are returned with as simple a layout as they have. No byte is read. If it may be
-    ``permuted``, stored axes may be in another order than those of the array.
+    Other arrays are returned with the simplest possible layout. Nothing is read. With ``permuted``,
+    stored axes may be in another order than those of the array.
 
     Examples
     --------
@@ -81,7 +83,7 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
 
 
 def _drop_flat_axes(array: ManifestArray) -> ManifestArray:
-    """Leave axes out of layouts along which each chunk stores one element: they lie anywhere."""
+    """Remove axes from layouts along which chunks store one element; their order is arbitrary."""
     flat = {
         axis
         for axis in range(array.ndim)
@@ -102,9 +104,9 @@ def _is_sorted(layout: Layout) -> bool:
 
 
 def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
-    """Return how many stored axes to cut to one element, and the length along the next one.
+    """Return how many stored axes to split to length 1, and the length along the next one.
 
-    None if nothing needs to be cut, or chunks have codecs.
+    Returns None if nothing needs to be split, or chunks have codecs.
     """
     [pipeline] = array.pipelines
     if pipeline.codecs or not array.fragments:
@@ -114,7 +116,7 @@ def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
         None if isinstance(e, FixedAxis) else find_regular_length(array.shape, array.fragments, e)
         for e in layout
     ]
-    # along these, chunks have no one length, or hidden elements
+    # along these axes, chunks differ in length, or have hidden elements
     wanted = [
         k
         for k, entry in enumerate(layout)
@@ -122,7 +124,7 @@ def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
     ]
     depth = max(wanted, default=-1)
     while not permuted and depth + 1 < len(layout):
-        # what is left where the axes before the depth have one element each
+        # the remaining lengths, if the axes before the depth have one element each
         behind = layout[max(depth, 0) :]
         if depth >= 0 and isinstance(behind[0], FixedAxis):
             behind = behind[1:]
@@ -139,7 +141,7 @@ def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
 
 
 def _count_pieces(array: ManifestArray, depth: int, length: int) -> int:
-    """Return how many small pieces there would be, 0 if they are not small."""
+    """Return how many small pieces there would be, or 0 if they are not small."""
     pipeline = array.pipelines[0]
     entries = pipeline.layout[:depth]
     behind = pipeline.layout[depth + 1 :]
@@ -161,7 +163,7 @@ def _longest(fragment: Fragment, axis: int) -> int:
 
 
 def _cut_alike(fragment: Fragment, pipeline: CodecPipeline, depth: int, length: int) -> Fragment:
-    """Cut leading stored axes to one element, and the axis behind them to a length."""
+    """Split leading stored axes to length 1, and the axis after them to a length."""
     itemsize, layout = pipeline.dtype.itemsize, pipeline.layout
     manifest = fragment.manifest.loaded()
     # a part of a chunk has no checksum
@@ -183,8 +185,8 @@ def _cut_alike(fragment: Fragment, pipeline: CodecPipeline, depth: int, length: 
 class Pieces(NamedTuple):
     """The pieces of the chunks along one axis.
 
-    ``parent`` is the number of the slab that each piece is cut from, ``begin`` its first element
-    there, ``encoded`` the elements that it stores, ``whole`` those that the slab stores.
+    ``parent`` is the number of the slab from which each piece is split, ``begin`` its first element
+    there, ``encoded`` the number of elements that it stores, and ``whole`` that of the slab.
     """
 
     axis: ChunkAxis
@@ -195,7 +197,7 @@ class Pieces(NamedTuple):
 
     @property
     def is_cut(self) -> bool:
-        """Whether a piece is less than its chunk."""
+        """Whether any piece is smaller than its chunk."""
         return bool((self.encoded != self.whole).any())
 
 
@@ -204,9 +206,9 @@ def cut_chunks(
 ) -> ManifestArray:
     """Return an array with the same values in smaller chunks, of ``lengths`` by axis.
 
-    The last piece of a chunk may be shorter. Errors name axes by ``dims``. An array whose pieces
-    would not be byte ranges (see `can_be_cut`), or with a chunk that is not as long as its values,
-    is an `UnsupportedError`.
+    The last piece of a chunk may be shorter. Errors name axes by ``dims``. Raises
+    `UnsupportedError` if pieces would not be byte ranges (see `can_be_cut`), or if the size of a
+    chunk is not that of its values.
 
     Examples
     --------
@@ -223,7 +225,7 @@ def cut_chunks(
 
 
 def can_be_cut(array: ManifestArray) -> bool:
-    """Say whether the chunks of an array are uncompressed and in one order."""
+    """Return whether the chunks of an array are uncompressed, with the same layout."""
     orders = {(p.layout, p.dtype.itemsize) for p in array.pipelines}
     return len(orders) == 1 and not any(p.codecs for p in array.pipelines)
 
@@ -231,7 +233,7 @@ def can_be_cut(array: ManifestArray) -> bool:
 def _cut_fragment(
     array: ManifestArray, fragment: Fragment, lengths: Mapping[int, int], dims: Sequence[str]
 ) -> Fragment:
-    """Return a fragment in smaller chunks; the same one if none gets smaller."""
+    """Return a fragment in smaller chunks, or the same one if none gets smaller."""
     pieces = [_cut_axis(axis, lengths.get(number)) for number, axis in enumerate(fragment.axes)]
     if not any(one.is_cut for one in pieces) or not fragment.manifest.size:
         return fragment
@@ -247,7 +249,7 @@ def _cut_fragment(
 
 
 def _cut_axis(axis: ChunkAxis, length: int | None) -> Pieces:
-    """Return the pieces of the chunks of an axis, whole ones without a length."""
+    """Return the pieces of the chunks of an axis; without a length, whole chunks."""
     edges, encoded, inset = axis.slabs()
     shown = np.diff(edges)
     if length is None or not shown.size or (encoded <= length).all():
@@ -261,7 +263,7 @@ def _cut_axis(axis: ChunkAxis, length: int | None) -> Pieces:
     piece = np.where(kept, shown[parent], np.minimum(length, shown[parent] - within * length))
     stored = np.where(kept, encoded[parent], piece)
     if begin[-1] + length <= encoded[-1]:
-        # a padded last chunk stays one, as regular grids have it
+        # a padded last chunk stays padded, as in regular grids
         stored[-1] = length
     cut = ChunkAxis.from_slabs(piece, stored, np.where(kept, inset[parent], 0))
     return Pieces(cut, parent, begin, stored, encoded[parent])
@@ -270,7 +272,7 @@ def _cut_axis(axis: ChunkAxis, length: int | None) -> Pieces:
 def _check_one_piece(
     array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[Pieces], dims: Sequence[str]
 ) -> None:
-    """Refuse pieces that are no byte ranges."""
+    """Raise an error for pieces that are not byte ranges."""
     cut = [
         place
         for place, entry in enumerate(pipeline.layout)
@@ -317,7 +319,7 @@ def _cut_manifest(
 def _check_plain(
     array: ManifestArray, fragment: Fragment, manifest: ChunkManifest, pipeline: CodecPipeline
 ) -> None:
-    """Refuse chunks that have more or fewer bytes than their elements."""
+    """Raise an error for chunks whose size is not that of their elements."""
     whole = pipeline.dtype.itemsize * count_elements(fragment, pipeline.layout)
     expected = np.broadcast_to(whole, manifest.shape)
     wrong = (manifest.length != expected) & (manifest.file != MISSING)
@@ -332,7 +334,7 @@ def _check_plain(
 def _measure_pieces(
     pipeline: CodecPipeline, pieces: Sequence[Pieces], grid: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the first element of every piece in its chunk, and how many elements it has."""
+    """Return the first element of every piece in its chunk, and its number of elements."""
     first, count = np.zeros(grid, np.int64), np.ones(grid, np.int64)
     step = np.ones(grid, np.int64)
     for entry in reversed(pipeline.layout):

@@ -298,7 +298,7 @@ GRAPH_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, Type
 def restore_references(dataset: xr.Dataset) -> xr.Dataset:
     """Return a dataset in which lazy variables are virtual again, if they refer to chunks of files.
 
-    An `UnsupportedError` is raised if values are computed from such chunks, or if references cannot
+    Raises `UnsupportedError` if values are computed from such chunks, or if references cannot
     express the selection.
     """
     changed = {}
@@ -330,7 +330,7 @@ def replace_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variabl
 def find_references(variable: xr.Variable) -> ManifestArray | None:
     """Return the virtual array of a variable, also below lazy arrays, or None if there is none.
 
-    An `UnsupportedError` is raised if its values come from one but references cannot express them.
+    Raises `UnsupportedError` if its values come from one but references cannot express them.
     """
     if (array := get_virtual_array(variable)) is not None:
         return array

@@ -355,7 +355,7 @@ def _sort_into(
 ) -> tuple[Ints, npt.NDArray[np.intp]]:
     """Return positions of new data in the order of the set, and before which positions they go.
 
-    A `CombineError` is raised if the set has no order, or the new data repeat a value.
+    Raises `CombineError` if the set has no order, or the new data repeat a value.
     """
     index = present.indexes.get(dim)
     if index is None or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):

@@ -1,4 +1,4 @@
-"""Reference formats: the interface that each of them implements, and the words of their upkeep."""
+"""Reference formats: the interface that each of them implements, and types of its results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GRACE = timedelta(days=1)
-"""Files of writers younger than this stay: a writer may be about to commit them."""
+"""Files of writers younger than this are not removed: a writer may be about to commit them."""
 
 
 @dataclass(frozen=True)
 class Expiry:
-    """Which snapshots of a set go: of those that are ``older_than`` an age, all but the newest.
+    """Which snapshots of a set to remove: those that are ``older_than`` an age, except the newest.
 
-    ``keep`` of the newest stay, at least 1. Files that belong to no snapshot, old or new, go from
-    the age ``grace`` on. In a ``dry_run`` everything stays, and is only listed.
+    The newest ``keep`` snapshots, at least 1, are never removed. Files that belong to no snapshot
+    are removed from the age ``grace`` on. In a ``dry_run`` nothing is removed, only listed.
     """
 
     keep: int
@@ -40,7 +40,7 @@ class Expiry:
 @public
 @dataclass(frozen=True)
 class Removal:
-    """What a cleaning removed from a set, or would remove.
+    """What was removed from a set, or would be removed.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Removal:
 
     @classmethod
     def of(cls, snapshots: list[str], listed: Sequence[ListedFile]) -> Removal:
-        """Return the removal of files that a store has listed."""
+        """Create the removal of files that a store has listed."""
         urls = [one.file.url for one in listed]
         return cls(snapshots, urls, sum(one.file.size or 0 for one in listed))
 
@@ -77,7 +77,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Which group of a reference set is read, and how.
+    """Which group of a reference set to read, and how.
 
     Parameters
     ----------
@@ -86,10 +86,10 @@ class ReadOptions:
     skip : set of str
         Names of variables to leave out.
     allow : AccessPolicy
-        Where the files that the set refers to may lie.
+        Where the files may be to which the set refers.
     snapshot : str, optional
-        An earlier snapshot, of a format that keeps snapshots; by default the newest. Formats say
-        how they name snapshots.
+        An earlier snapshot, for formats that have snapshots; by default the newest. How a snapshot
+        is named depends on the format.
     """
 
     group: str | None = None
@@ -99,32 +99,32 @@ class ReadOptions:
 
 
 READ_ALL = ReadOptions()
-"""How all of the newest snapshot is read."""
+"""The options to read all of the newest snapshot."""
 
 
 class SetVersion(Protocol):
-    """A version of a set, as a writer has read it: what a change begins with.
+    """A version of a set that a writer has read, as the base of a change.
 
-    The class of a format also keeps what the format needs in order to name, in the next version,
-    what stays: a parsed document, names and tokens of files.
+    The class of a format also has what the format needs to refer to unchanged parts in the next
+    version: a parsed document, names and tokens of files.
     """
 
     @property
     def group(self) -> ManifestGroup:
-        """The whole set. What a change leaves alone stays the same object, or the same rows."""
+        """The whole set. After a change, unchanged parts are the same objects, or the same rows."""
 
     def is_current(self) -> bool:
-        """Say whether the set still has this version."""
+        """Return whether the set still has this version."""
 
 
 class Parts(NamedTuple):
-    """How many processes write a set together: one begins, all write, and one commits.
+    """How several processes write a set together: one begins, all write, and one commits.
 
     ``begin`` takes the url, access options and whether a set may be replaced, and returns the place
-    of parts, which pickles. ``write`` takes arrays and that place, and returns arrays whose
-    references lie there. ``commit`` takes a group of such arrays and the place, and makes the set;
-    ``abandon`` takes the place, and removes its files. ``holds`` takes a table of references and
-    the place, and says whether the table lies in the set there.
+    of the parts, which can be pickled. ``write`` takes arrays and that place, and returns arrays
+    that refer to tables written there. ``commit`` takes a group of such arrays and the place, and
+    creates the set; ``abandon`` takes the place, and removes its files. ``holds`` takes a table of
+    references and the place, and returns whether the table is in the set there.
     """
 
     begin: Callable[..., Any]
@@ -136,65 +136,66 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Format:
-    """A reference format: it reads and it commits.
+    """A reference format, with functions that read and commit sets.
 
     Every change of a set is a function from group to group, written once above the formats:
     `change_set` reads a version (``read_version``), calls the function, and commits the new group
-    onto that version (``write`` with ``base``). How little is written for it is the format's own
-    affair: it compares the group with the version.
+    onto that version (``write`` with ``base``). The format decides how little it has to write, by
+    comparing the group with that version.
 
     Parameters
     ----------
     name : str
     suffixes : tuple of str
-        Ends of file names that choose it for writing.
+        Suffixes of file names that select it for writing.
     detect : callable
-        Takes the first bytes of a file and says whether it is of this format.
+        Takes the first bytes of a file, and returns whether it is of this format.
     read : callable
-        Takes the file of a set and `ReadOptions`. Reads a group, as far as possible lazily, in
-        order to open it.
+        Takes the file of a set and `ReadOptions`. Returns a group, which is as lazy as possible.
     write : callable
-        Takes a group, the url of a set and its access options, and by keyword ``replace``,
-        ``base`` and choices. Commits the group: all of it, or nothing. Without ``base`` it makes a
-        set, or replaces whatever set there is if ``replace`` is true; else that is a
-        `FileExistsError`. With ``base``, which ``read_version`` returned, it makes the next version
-        of that set: it writes what is new in the group, and names what lies in the set already. If
-        the set no longer has that version, that is a `ConflictError`, and nothing has changed.
-        Choices that are not given are those of ``base``.
+        Takes a group, the url of a set and its access options, and by keyword ``replace``, ``base``
+        and choices. Commits the group: all of it, or nothing. Without ``base``, it creates a set,
+        or replaces an existing set if ``replace`` is true; otherwise it raises `FileExistsError`.
+        With ``base``, which ``read_version`` returned, it creates the next version of that set: it
+        writes what is new in the group, and refers to what is already in the set. If the set no
+        longer has that version, it raises `ConflictError`, and nothing has changed. Choices that
+        are not given are those of ``base``.
     read_version : callable
-        Takes the url of a set, its access options, and where its files may lie. Returns its newest
-        `SetVersion`, in order to change it; without a set that is a `FileNotFoundError`.
+        Takes the url of a set, its access options, and where its files may be. Returns its newest
+        `SetVersion`, as the base of a change; raises `FileNotFoundError` if there is no set.
     compact : callable, optional
-        Takes a version, and returns the choices with which ``write`` holds the same references in
-        fewer files, None if there is nothing to join.
+        Takes a version, and returns the choices with which ``write`` stores the same references in
+        fewer files, or None if there is nothing to join.
     markers : tuple of str
-        For a format that is a folder: a folder with one of these files is a set. ``detect`` takes
-        the whole file.
+        For a format whose sets are folders: a folder with one of these files is a set. ``detect``
+        takes the whole file.
     first_written : tuple of str
-        For such a format: folders in it that a writer may make before it writes a marker.
+        For such a format: folders in it that a writer may create before it writes a marker.
     choices : tuple of str
-        Keyword arguments that ``write`` takes beyond those of every format.
+        Keyword arguments of ``write`` besides those of every format.
     places : tuple of str
-        Those of them that ``read_version`` takes, too: they say which version that is.
+        Those of them that ``read_version`` also takes, to select the version.
     parts : Parts, optional
-        Of a format that many processes can write together.
+        For a format that several processes can write together.
     history : callable, optional
-        Of a format that keeps earlier snapshots: takes url and access options, and returns the ids
-        and times of all, the newest last.
+        For a format with snapshots: takes url and access options, and returns the ids and times of
+        all snapshots, the newest last.
     expire : callable, optional
-        Of such a format: takes url, access options and an `Expiry`, and returns a `Removal`.
+        For such a format: takes url, access options and an `Expiry`, and returns a `Removal`.
     library : str, optional
-        The library that reads and writes it, where it is an extra of that name.
+        The library that reads and writes it, if that is an optional dependency of that name.
     read_object : callable, optional
-        Takes an object of that library, `ReadOptions`, and the access options of files. Reads a
+        Takes an object of that library, `ReadOptions`, and the access options of files. Returns a
         group.
     to_dict : callable, optional
-        Of a format that is one JSON document: takes a group and the choices, and returns that.
+        For a format that is one JSON document: takes a group and the choices, and returns the
+        document.
     holds : callable, optional
-        Says whether the place of a new set is taken; by default whether there is a set at the url.
+        Returns whether the place of a new set is occupied; by default whether there is a set at the
+        url.
     obstacles : callable, optional
-        Of a format that cannot hold every array: takes a virtual variable, and its choices, and
-        returns why it cannot hold the variable.
+        For a format that cannot store every array: takes a virtual variable, and the choices, and
+        returns why it cannot store the variable.
     """
 
     name: str
@@ -219,11 +220,11 @@ class Format:
 
     @property
     def takes_in(self) -> bool:
-        """Whether it takes the url of a folder whose chunks it is to hold in the set itself."""
+        """Whether it can move the chunks in a folder, given by its url, into the set itself."""
         return "takes_in" in self.places
 
     def list_snapshots(self, url: str, options: StorageOptions | None) -> pd.DataFrame:
-        """Return a row for each snapshot of a set, none if the format keeps none."""
+        """Return a table with one row per snapshot of a set; empty if the format has none."""
         import pandas as pd
 
         found = [] if self.history is None else self.history(url, options)
@@ -231,7 +232,7 @@ class Format:
         return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
 
     def expire_snapshots(self, url: str, options: StorageOptions | None, which: Expiry) -> Removal:
-        """Remove snapshots of a set, and files of none; nothing if the format keeps none."""
+        """Remove snapshots of a set, and files of none; do nothing if the format has none."""
         return Removal([], [], 0) if self.expire is None else self.expire(url, options, which)
 
 
@@ -243,15 +244,15 @@ def change_set(
     allow: AccessPolicy = ANYWHERE,
     **choices: Any,
 ) -> None:
-    """Change a set, unless another writer was faster, which is a `ConflictError`.
+    """Change a set; raise `ConflictError` if another writer was faster.
 
-    ``change`` takes the whole set and returns the new one; if it returns the same, nothing is
-    written. ``allow`` says where the files of the set may lie. Choices of the format that are not
-    given are as before.
+    ``change`` takes the whole set and returns the new one; if it returns the same object, nothing
+    is written. ``allow`` is where the files of the set may be. Choices of the format that are not
+    given remain as before.
     """
     places = {name: choices[name] for name in form.places if name in choices}
     base = form.read_version(url, options, allow, **places)
-    # what lies in the set is read on demand, and gone where another writer has replaced it
+    # the set is read on demand, and what is read may disappear when another writer replaces it
     with explain_vanished_files(base.is_current, url):
         after = change(base.group)
     if after is not base.group:
@@ -259,7 +260,7 @@ def change_set(
 
 
 def replaces_by(mode: str) -> bool:
-    """Say whether a mode of writing replaces an existing set."""
+    """Return whether a write mode replaces an existing set."""
     if mode not in ("w-", "w"):
         raise ValueError(f"mode={mode!r}: give 'w-' (create) or 'w' (create or replace)")
     return mode == "w"

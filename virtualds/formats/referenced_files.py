@@ -1,9 +1,9 @@
-"""The files that the references of a set name, and the check that it may name them.
+"""The files to which the references of a set refer, and the checks that it may refer to them.
 
-A reference set may come from another person: this module makes its urls absolute, and checks them,
-before any file is opened.
+A reference set may come from an untrusted source: this module resolves and checks its urls before
+any file is opened.
 
-Refuse what may not go into a reference set, before a format writes anything.
+It also rejects references that must not be written to a set, before a format writes anything.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from virtualds.stores.local import WITHIN
 from virtualds.urls import HELD, host_of, lies_under, scheme_of
 
 KEEP_QUERY = "keep_query"
-"""The choice of every format: whether it writes urls that hold a secret."""
+"""The choice, in every format, of whether to write urls with secrets."""
 IsKnown = Callable[[Table], bool]
-"""Says whether a table of references lies in the target set, so that it was checked before."""
+"""A function that returns whether a table is in the target set, and so was checked before."""
 
 
 def know_nothing(table: Table) -> bool:
-    """Say that no table is known, as for a new set."""
+    """Return False: no table is known, as for a new set."""
     return False
 
 
 def check_admissible(
     group: ManifestGroup, target: str, *, keep_query: bool = False, is_known: IsKnown = know_nothing
 ) -> None:
-    """Refuse a group that no set may hold: urls have secrets, or bytes lie in this process alone.
+    """Raise an error for a group that no set may contain: with secrets, or bytes of this process.
 
-    With ``keep_query``, urls may have a password, or a signature or token in their query.
+    With ``keep_query``, urls may contain a password, or a signature or token in their query.
     """
     arrays = group.list_arrays()
     check_lasting(_list_files(arrays, is_known), target)
@@ -62,10 +62,10 @@ def check_admissible(
 
 
 def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know_nothing) -> None:
-    """Refuse references to urls with a password, or with a signature or token in their query.
+    """Raise an error for urls with a password, or with a signature or token in their query.
 
-    Sets are given to others, and everybody who reads such a url can use it. For arrays that lie in
-    sets, all files that these sets list are checked, without reading references.
+    Sets are shared with others, and everybody who reads such a url can use it. For arrays in sets,
+    all files that these sets list are checked, without reading references.
     """
     for file in _list_files(arrays, is_known):
         if (shown := without_secrets(file.url)) != file.url:
@@ -79,12 +79,12 @@ def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know_
 
 
 def warn_of_unreadable(files: Iterable[SourceFile], target: str, allow: AccessPolicy) -> None:
-    """Warn once if a remote set is to name files that it may not name, such as local ones.
+    """Warn once if a remote set would refer to files that it may not refer to, such as local ones.
 
-    Such a set is sound, but its author could not open it either, without ``allow``.
+    Such a set is valid, but even its author cannot open it without ``allow``.
     """
     judged: dict[str, bool] = {}
-    # several arrays have a table each that lists the same files
+    # several arrays may each have a table that lists the same files
     refused = {file.url for file in files if _is_refused(file, target, allow, judged)}
     if not refused:
         return
@@ -102,7 +102,7 @@ def warn_of_unreadable(files: Iterable[SourceFile], target: str, allow: AccessPo
 def _is_refused(
     file: SourceFile, target: str, allow: AccessPolicy, judged: dict[str, bool]
 ) -> bool:
-    """Say whether a set may not name a file; without prefixes, all files of a host are alike."""
+    """Return whether a set may not refer to a file; files of a host are judged together."""
     if lies_under(file.url, target):
         return False
     name = file.url if allow.prefixes is not None or "::" in file.url else host_of(file.url)
@@ -116,31 +116,31 @@ def _is_refused(
 
 
 def list_new_files(group: ManifestGroup, is_known: IsKnown) -> Iterator[SourceFile]:
-    """Yield the files that a group refers to, besides those of known tables."""
+    """Yield the files to which a group refers, except for those of known tables."""
     return _list_files(group.list_arrays(), is_known)
 
 
 def list_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
-    """Yield the files of the first table alone: workers wrote many, which would all be read."""
+    """Yield the files of the first table only: workers wrote many, which would all be read."""
     yield from (file for m in islice(_list_manifests(group.list_arrays()), 1) for file in m.listed)
 
 
 def make_known_check(group: ManifestGroup) -> IsKnown:
     """Return a check for the tables of a group that was read from the target set."""
     manifests = _list_manifests(group.list_arrays())
-    # the tables, too, so that no other has the identity of one
+    # the tables themselves are kept alive, so that no new object gets the id of one
     known = {id(part.table): part.table for manifest in manifests for part in list_parts(manifest)}
     return lambda table: id(table) in known
 
 
 def _list_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
-    """Yield the files that arrays refer to, with the lists of their sets."""
+    """Yield the files to which arrays refer, including the lists in their sets."""
     manifests = (m for part in _list_manifests(arrays) for m in list_other_parts(part, is_known))
     return chain.from_iterable(drop_repeated_tables(m.listed for m in manifests))
 
 
 def _list_manifests(arrays: Iterable[Any]) -> Iterator[ChunkManifest]:
-    """Yield the manifests of those arrays that are virtual."""
+    """Yield the manifests of virtual arrays."""
     for array in arrays:
         for fragment in getattr(array, "fragments", ()):
             yield fragment.manifest
@@ -153,9 +153,9 @@ Fingerprint = tuple[int | None, int | None, str | None]
 
 
 class NumberedFiles:
-    """The files that references to write lie in, which are numbered as they come.
+    """The files of references to write, numbered in the order in which they occur.
 
-    ``name`` takes a url, and returns the path to write.
+    ``name`` returns the path to write for a url.
     """
 
     def __init__(self, name: Callable[[str], str] = str) -> None:
@@ -165,7 +165,7 @@ class NumberedFiles:
         self._together: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
 
     def number(self, file: SourceFile) -> int:
-        """Return the number of a file; refuse one that is there with another fingerprint."""
+        """Return the number of a file; raise an error if it has another fingerprint than before."""
         known = self.files.setdefault(file.url, file)
         if (joined := known.joined_with(file)) is None:
             raise UnsupportedError(
@@ -176,7 +176,7 @@ class NumberedFiles:
         return self._numbers.setdefault(file.url, len(self._numbers))
 
     def number_all(self, files: tuple[SourceFile, ...]) -> list[int]:
-        """Return the numbers of files; answers are kept, since arrays share files."""
+        """Return the numbers of files; results are cached, since arrays share files."""
         key = (len(files), *map(id, files[:1] + files[-1:]))
         known, numbers = self._together.get(key, ((), []))
         if len(known) != len(files) or not all(map(is_, known, files)):
@@ -185,14 +185,14 @@ class NumberedFiles:
         return numbers
 
     def list_rows(self) -> list[tuple[str, Fingerprint]]:
-        """Return the path to write and the fingerprint of every file, in their order."""
+        """Return the path to write and the fingerprint of every file, in order of their numbers."""
         return [(self.name(file.url), file.fingerprint) for file in self.files.values()]
 
 
 def list_fingerprints(
     manifests: Iterable[ChunkManifest], name: Callable[[str], str], *, every: bool = False
 ) -> dict[str, Fingerprint]:
-    """Return the fingerprints of files, or of every file, by the path to write."""
+    """Return the fingerprints of files by the path to write; with ``every``, also empty ones."""
     found = NumberedFiles(name)
     for manifest in manifests:
         found.number_all(manifest.sources)
@@ -202,14 +202,14 @@ def list_fingerprints(
 # ---------------------------------------------------------------------- referenced files
 
 UNKNOWN = (None, None, None)
-"""The fingerprint of a file without a note in the set: size, time and etag."""
+"""The fingerprint of a file that the set has not recorded: size, time and etag."""
 
 
 class ReferencedFiles:
     """The files behind the urls of one set, each checked once.
 
-    Relative urls start from the folder of the set ``source``, which notes the fingerprints
-    ``noted``, by url. ``allow`` says where files may lie.
+    Relative urls start from the folder of the set ``source``, which has recorded the fingerprints
+    ``noted``, by url. ``allow`` is where files may be.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class ReferencedFiles:
         self._sizes: dict[SourceFile, int | None] = {}
 
     def get_file(self, url: str) -> SourceFile:
-        """Return the file that a url of the set means, with the fingerprint noted for it."""
+        """Return the file for a url in the set, with its recorded fingerprint."""
         if url not in self._files:
             meant = resolve_url(self._add_protocol(url), self._source.url)
             self._allow.check(meant, self._source.url)
@@ -231,18 +231,18 @@ class ReferencedFiles:
         return self._files[url]
 
     def _add_protocol(self, url: str) -> str:
-        """Give a url without a scheme the one that the user says, where the user says one."""
+        """Add the protocol that the user has given to a url without a scheme."""
         protocol = self._allow.protocol
         return f"{protocol}://{url.lstrip('/')}" if protocol and "://" not in url else url
 
     def make_file(self, url: str, fingerprint: Any) -> SourceFile:
-        """Return the file that a url of the set means, with a fingerprint from elsewhere."""
+        """Return the file for a url in the set, with a fingerprint from elsewhere."""
         found = self.get_file(url)
         size, mtime, etag = self._check_fingerprint(url, fingerprint)
         return found._replace(size=size, mtime=mtime, etag=etag)
 
     def _check_fingerprint(self, url: str, noted: Any) -> Fingerprint:
-        """Return the noted fingerprint of a file; JSON may hold anything else."""
+        """Return the recorded fingerprint of a file, or raise an error if it is malformed."""
         match noted:
             case (size, mtime, (str() | None) as etag) if _is_int64(size) and _is_int64(mtime):
                 return size, mtime, etag
@@ -279,7 +279,7 @@ def _is_int64(value: Any) -> bool:
 
 
 def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
-    """Return the bytes of one chunk of a loaded manifest that is not missing."""
+    """Return the bytes of one chunk of a loaded manifest; it must not be missing."""
     row = manifest.lookup(chunk_id)
     if row.file == INLINE:
         return manifest.inline[row.offset]
@@ -291,7 +291,7 @@ def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
 
 
 def unreachable_error(url: str, error: OSError) -> ReadError:
-    """Return the error of a referenced file that cannot be reached."""
+    """Return the error for a referenced file that cannot be read."""
     return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
 
 
@@ -305,12 +305,12 @@ MALFORMED_ERRORS = (
     TypeError,
     ValueError,
 )
-"""Errors of code that takes metadata as well-formed; numpy parses types as Python."""
+"""Errors of code that expects well-formed metadata; numpy parses types as Python."""
 
 
 @contextmanager
 def explain_malformed(url: str) -> Iterator[None]:
-    """Turn errors of code that takes metadata as well-formed into a `FormatError`."""
+    """Convert errors of code that expects well-formed metadata to `FormatError`."""
     try:
         yield
     except MALFORMED_ERRORS as error:
@@ -320,7 +320,7 @@ def explain_malformed(url: str) -> Iterator[None]:
 
 
 def malformed_error(url: str, error: Exception) -> FormatError:
-    """Return the error of a set that does not follow its specification."""
+    """Return the error for a set that does not follow its specification."""
     return FormatError(
         f"{url}: its metadata or references are not of the form that the specification "
         f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"

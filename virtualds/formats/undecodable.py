@@ -1,8 +1,8 @@
-"""Variables that cannot be read or decoded, and what ``on_error`` does about them.
+"""Variables that cannot be read or decoded, and how ``on_error`` handles them.
 
 A reader adds a variable that it cannot read to the problems of the group. xarray decodes the
-variables of a group together, and fails if it cannot decode one of them; such variables become
-problems of the group, too. ``on_error`` decides about all of them here.
+variables of a group together, and fails if it cannot decode one of them; such variables are added
+to the problems as well. All of them are handled here as ``on_error`` requires.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.json_values import is_shape
 
 DECODING_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors of xarray and cftime about meaningless attributes and values."""
+"""Errors of xarray and cftime for invalid attributes and values."""
 
 Made = TypeVar("Made")
 Problems = Mapping[str, VirtualdsError]
@@ -54,17 +54,17 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
     "skip": _skip,
     "keep": lambda group, problems: group,
 }
-"""What to do about a group with problems, in it or below it."""
+"""What to do with a group that has problems, in itself or below it."""
 
 
 def apply_on_error(
     group: ManifestGroup, problems: Problems, on_error: str, where: str
 ) -> ManifestGroup:
-    """Return a group as ``on_error`` wants it in spite of its problems.
+    """Return a group with its problems handled as ``on_error`` requires.
 
-    Its variables that have problems refuse to be read. ``problems`` are those of the group and the
-    groups below it: ``"raise"`` raises the first, with notes on the others; the other values warn
-    with a list of all.
+    Variables with problems raise an error when they are read. ``problems`` are those of the group
+    and the groups below it: ``"raise"`` raises the first, with notes on the others; all other
+    values warn with a list of all.
     """
     found = ON_ERROR[on_error](group, problems)
     where = without_secrets(where)
@@ -87,10 +87,10 @@ def read_variable_or_problem(
     names: object,
     problems: dict[str, VirtualdsError],
 ) -> ManifestVariable:
-    """Return a variable of a set, or an unreadable one after adding to the problems of the group.
+    """Return a variable of a set, or after an error an unreadable one, adding it to the problems.
 
     ``path`` and ``root`` name the variable and the set in errors. ``shape`` and ``names`` of the
-    axes come from metadata, which may be invalid.
+    axes are from metadata, which may be invalid.
     """
     try:
         return read()
@@ -108,7 +108,7 @@ def read_variable_or_problem(
 
 
 def _name_axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
-    """Return the names of axes; those without a name in the metadata get one."""
+    """Return the names of axes; those without a valid name get a default."""
     if not isinstance(names, list) or len(names) != len(shape):
         names = [None] * len(shape)
     return name_axes(shape, [name if isinstance(name, str) else None for name in names])
@@ -118,9 +118,9 @@ def _name_axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
 
 
 class UndecodableError(VirtualdsError):
-    """Variables of a group cannot be decoded; ``problems`` says which, and why.
+    """Some variables of a group cannot be decoded; ``problems`` has the reason for each.
 
-    It stays inside the library: `decode_group` handles it as ``on_error`` says.
+    It is never raised to users: `decode_group` handles it as ``on_error`` requires.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -148,10 +148,10 @@ def blame_variable(name: str) -> Iterator[None]:
 
 
 def decode_naming_variables(group: ManifestGroup, decode: Callable[[ManifestGroup], Made]) -> Made:
-    """Decode a group, and name the variables that cannot be decoded.
+    """Decode a group; if that fails, find the variables that cannot be decoded.
 
-    If decoding fails, each variable is tried alone: those that fail are in an `UndecodableError`.
-    If none does, that is a `FormatError`.
+    Each variable is then decoded alone, and `UndecodableError` lists those that fail. Raises
+    `FormatError` if none of them fails alone.
     """
     try:
         return decode(group)
@@ -172,18 +172,18 @@ def decode_group(
     make: Callable[[ManifestGroup], Made],
     where: str = "it",
 ) -> Made:
-    """Return what ``make`` makes of a group, without undecodable variables.
+    """Return what ``make`` returns for a group, handling undecodable variables.
 
-    ``make`` raises `UndecodableError`. ``on_error`` says what becomes of it: the first problem is
-    raised; or undecodable variables are left out with a warning; or they are kept with a warning,
-    as variables that raise the problem when they are read.
+    ``make`` may raise `UndecodableError`. Depending on ``on_error``, the first problem is raised;
+    or undecodable variables are left out with a warning; or they are kept with a warning, as
+    variables that raise the problem when they are read.
     """
     while True:
         try:
             return make(group)
         except UndecodableError as error:
             problems = error.problems
-        # every turn takes out at least one variable
+        # every iteration removes at least one variable
         group = apply_on_error(_refuse_on_read(group, problems), problems, on_error, where)
 
 
@@ -200,7 +200,7 @@ def _refuse_on_read(group: ManifestGroup, problems: Problems) -> ManifestGroup:
 def _find_problems(
     group: ManifestGroup, decode: Callable[[ManifestGroup], object]
 ) -> dict[str, VirtualdsError]:
-    """Return the problem of each variable that cannot be decoded alone."""
+    """Return the error of each variable that cannot be decoded alone."""
     found: dict[str, VirtualdsError] = {}
     for name in group.variables.keys() - group.problems.keys():
         alone = replace(group, groups={}, problems={}).leave_out(group.variables.keys() - {name})

@@ -1,8 +1,9 @@
-"""A group as the keys and values of a plain Zarr v3 hierarchy, which any reader of Zarr reads.
+"""A group presented as the keys and values of a plain Zarr v3 hierarchy, for any reader of Zarr.
 
-A `StoredArray` is one that plain Zarr can describe: its metadata say how to decode, its chunks are
-the bytes of the sources. Our reader decodes a `DecodedArray` into chunks of plain numbers. An
-array that has no form in Zarr is the error that reading it raises.
+A `StoredArray` can be described by plain Zarr: its metadata describe how to decode the chunks,
+which are the bytes of the sources. For a `DecodedArray`, our reader decodes the values, and
+presents them as uncompressed chunks. An array that Zarr cannot represent is replaced by the error
+that reading it raises.
 """
 
 from __future__ import annotations
@@ -57,24 +58,24 @@ from virtualds.json_values import to_json
 from virtualds.reading.stored_chunks import ChunkIndex, StoredChunks
 
 Objection = Callable[[Mapping[str, Any]], str | None]
-"""Takes the metadata of an array and says why the reader at hand cannot read it, if so."""
+"""A function of array metadata that returns why a reader cannot read the array, or None."""
 
 WHOLE_CHUNK = slice(None)
 LISTED = 2**16
-"""Chunks that are listed at a time."""
+"""The number of chunks that are listed at a time."""
 CHUNKS = "c"
-"""The beginning of chunk keys, below the path of their array."""
+"""The start of chunk keys, after the path of their array."""
 CHUNK_BYTES = 2**24
-"""Most bytes of a decoded chunk, where its array has no regular chunks."""
+"""The most bytes of a decoded chunk, if its array has no regular chunks."""
 UNWIELDY_BYTES = 2**26
-"""Larger chunks that are not compressed are cut smaller."""
+"""The size in bytes above which uncompressed chunks are split."""
 
 # ---------------------------------------------------------------------- as they are stored
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in plain Zarr with its chunks as stored: its ``zarr.json``, and where they lie."""
+    """An array in plain Zarr with its stored chunks: its ``zarr.json``, and its references."""
 
     path: str
     metadata: dict[str, Any]
@@ -82,15 +83,15 @@ class StoredArray:
 
     @property
     def token(self) -> Any:
-        """What tells it from other arrays."""
+        """What identifies it, for dask."""
         return self.metadata, [(p.origin, p.manifest) for p in self.parts]
 
     def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
-        """Return bytes of a chunk, None if it is missing."""
+        """Return bytes of a chunk, or None if it is missing."""
         found = self._find_row(place)
         if found is None:
             return None
-        # a checksum takes the whole chunk
+        # a checksum needs the whole chunk
         is_whole = wanted == WHOLE_CHUNK or found.file[0] == INLINE or found.checksum[0]
         if not is_whole:
             begin, end, _ = wanted.indices(int(found.length[0]))
@@ -102,11 +103,11 @@ class StoredArray:
         return bytes(data[wanted] if is_whole else data)
 
     def has(self, place: ChunkIndex) -> bool:
-        """Say whether a chunk is there, without fetching it."""
+        """Return whether a chunk exists, without fetching it."""
         return self._find_row(place) is not None
 
     def get_nbytes(self, place: ChunkIndex) -> int | None:
-        """Return how long a chunk is, None if it is missing."""
+        """Return the length of a chunk, or None if it is missing."""
         found = self._find_row(place)
         if found is None:
             return None
@@ -114,7 +115,7 @@ class StoredArray:
         return len(found.inline[row.offset]) if row.file == INLINE else row.length
 
     def list_chunks(self) -> Iterator[ChunkIndex]:
-        """Yield the places of all chunks that are not missing."""
+        """Yield the positions of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
             for ids, rows in iterate_blocks(part.manifest, most=LISTED):
@@ -122,7 +123,7 @@ class StoredArray:
                 yield from map(tuple, find_places(there, shape, part.origin).tolist())
 
     def _find_row(self, place: ChunkIndex) -> ChunkManifest | None:
-        """Return the manifest of one chunk alone; nothing else is loaded."""
+        """Return the reference of one chunk as a manifest, without loading others."""
         for part in self.parts:
             inner = [p - o for p, o in zip(place, part.origin, strict=True)]
             shape = part.manifest.shape
@@ -138,7 +139,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class DecodedArray:
-    """An array in plain Zarr whose chunks are decoded: plain numbers or strings."""
+    """An array in plain Zarr with decoded chunks: plain numbers or strings."""
 
     path: str
     metadata: dict[str, Any]
@@ -146,11 +147,11 @@ class DecodedArray:
 
     @property
     def token(self) -> Any:
-        """What tells it from other arrays."""
+        """What identifies it, for dask."""
         return self.metadata, self.data
 
     def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
-        """Return bytes of a chunk, those at the edges padded."""
+        """Return bytes of a chunk; chunks at the edges are padded."""
         if not self.has(place):
             return None
         slabs = [axis.slabs(i, i + 1) for axis, i in zip(self._axes, place, strict=True)]
@@ -168,16 +169,16 @@ class DecodedArray:
         return encode_chunk(little, shape)[wanted]
 
     def has(self, place: ChunkIndex) -> bool:
-        """Say whether a chunk lies in the grid; none is missing, since gaps are filled."""
+        """Return whether a chunk is in the grid; none is missing, since gaps are filled."""
         return all(i < axis.nchunks for i, axis in zip(place, self._axes, strict=True))
 
     def get_nbytes(self, place: ChunkIndex) -> int | None:
-        """Return how long a chunk is."""
+        """Return the length of a chunk."""
         data = self.read_chunk(place)
         return None if data is None else len(data)
 
     def list_chunks(self) -> Iterator[ChunkIndex]:
-        """Yield the places of all chunks."""
+        """Yield the positions of all chunks."""
         yield from np.ndindex(*(axis.nchunks for axis in self._axes))
 
     @property
@@ -186,7 +187,7 @@ class DecodedArray:
 
 
 def _describe_decoded(data: Data) -> dict[str, Any]:
-    """Return the metadata of decoded values, but for their chunk grid."""
+    """Return the metadata of decoded values, except for their chunk grid."""
     dtype = np.dtype(object) if _is_text(data) else to_packed(data.dtype).newbyteorder("<")
     found = values_to_v3(np.full((0,) * len(data.shape), "" if dtype.hasobject else 0, dtype))
     if found is None:
@@ -199,7 +200,7 @@ def _describe_decoded(data: Data) -> dict[str, Any]:
 
 
 def _is_text(data: Data) -> bool:
-    """Say whether values are strings of any length."""
+    """Return whether values are strings of any length."""
     if isinstance(data, ManifestArray) or data.dtype.kind not in "OUT":
         return False
     if isinstance(data, np.ndarray):
@@ -216,11 +217,11 @@ def _no_form_error(data: Data) -> UnsupportedError:
 
 
 def _list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
-    """Yield chunk grids for decoded values, best first: the grid of the sources, a regular one."""
+    """Yield chunk grids for decoded values, best first: that of the sources, then a regular one."""
     lengths = _find_regular_chunks(data)
     if isinstance(data, ManifestArray):
         if _is_unwieldy(data):
-            # along the first axes, so that chunks stay runs of bytes
+            # along the first axes, so that chunks stay contiguous
             for axis, length in enumerate(lengths):
                 nbytes = prod(lengths) * data.dtype.itemsize
                 if nbytes > CHUNK_BYTES:
@@ -231,7 +232,7 @@ def _list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
 
 
 def _is_unwieldy(array: ManifestArray) -> bool:
-    """Say whether an array has large chunks that could be read in parts.
+    """Return whether an array has large chunks that could be read in parts.
 
     Readers of Zarr read whole chunks; netCDF files without chunks are one chunk each.
     """
@@ -245,10 +246,10 @@ def _is_unwieldy(array: ManifestArray) -> bool:
 
 
 def _find_regular_chunks(data: Data) -> list[int]:
-    """Return a regular chunk shape that cuts few chunks of the sources.
+    """Return a regular chunk shape that splits few chunks of the sources.
 
-    An axis that the sources cut regularly keeps their chunks. Along another axis a chunk is as long
-    as the longest one of the sources, times as many as `CHUNK_BYTES` holds.
+    Along axes with regular chunks, these are kept. Along any other axis, a chunk is as long as the
+    longest one of the sources, or a multiple of it within `CHUNK_BYTES`.
     """
     virtual = isinstance(data, ManifestArray)
     fragments = data.fragments if isinstance(data, ManifestArray) else ()
@@ -258,7 +259,7 @@ def _find_regular_chunks(data: Data) -> list[int]:
         lengths[axis] = max(min(longest or lengths[axis], size), 1)
     for axis, size in enumerate(data.shape):
         cuts = [f.start[axis] + f.axes[axis].slabs().edges for f in fragments]
-        # all chunks begin and end at multiples of the length, or where the array ends
+        # all chunks begin and end at multiples of the length, or at the end of the array
         if cuts and all(((c % lengths[axis] == 0) | (c == size)).all() for c in cuts):
             continue
         nbytes = max(prod(lengths) * data.dtype.itemsize, 1)
@@ -281,7 +282,7 @@ def _serve_array(
         attributes, dtype = dict(variable.attributes), variable.data.dtype
         fill = attributes.get("_FillValue")
         if fill is not None and np.size(fill) == 1 and dtype.kind in "biufcS":
-            # as xarray spells it in Zarr v3
+            # the form that xarray gives it in Zarr v3
             attributes["_FillValue"] = fill_to_attribute(np.asarray(fill).reshape(())[()], dtype)
         said = {
             "attributes": to_json(attributes)[0],
@@ -324,8 +325,8 @@ def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]
 
 
 def _list_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterator[str]:
-    """Yield reasons about bytes that numcodecs does not shuffle, as HDF5 does behind a checksum."""
-    # where chunks differ, one element tells what is behind those of each
+    """Yield why numcodecs, unlike HDF5, cannot unshuffle chunks that are not whole elements."""
+    # if chunks differ in shape, check one element: bytes that codecs add are the same for all
     shape = metadata["chunk_grid"]["configuration"].get("chunk_shape", ())
     for pipeline in data.pipelines if isinstance(data, ManifestArray) else ():
         sizes = pipeline.encoded_sizes(prod(shape) * pipeline.dtype.itemsize)
@@ -340,8 +341,8 @@ def _list_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterator[s
 def _find_former_form(form: ServedArray) -> ServedArray | None:
     """Return an array of a compound type in its former form, for older readers.
 
-    Fields were pairs, and a fill value was base64 of the bytes of an element, little-endian. Values
-    are little-endian too, since these readers ignore the byte order in the metadata.
+    Fields were pairs, and a fill value was the base64 encoding of an element, little-endian. Values
+    are little-endian as well, since these readers ignore the byte order in the metadata.
     """
     kind = form.metadata["data_type"]
     if isinstance(form, StoredArray) or not isinstance(kind, Mapping) or kind["name"] != RECORDS[0]:
@@ -366,7 +367,7 @@ def _to_pairs(kind: Any) -> Any:
 
 @dataclass(frozen=True)
 class ZarrView:
-    r"""The hierarchy below a group: attributes of groups and arrays, by path.
+    r"""The hierarchy below a group: attributes of groups, and arrays, by path.
 
     Examples
     --------
@@ -383,7 +384,7 @@ class ZarrView:
 
     @classmethod
     def of(cls, group: ManifestGroup, objection: Objection) -> ZarrView:
-        """Return the hierarchy of a group; ``objection`` says what the reader cannot read."""
+        """Create the hierarchy of a group; ``objection`` is why the reader cannot read an array."""
         groups, arrays = {}, {}
         for path, part in group.walk():
             groups[path] = to_json(part.attributes)[0]
@@ -394,7 +395,7 @@ class ZarrView:
 
     @property
     def token(self) -> Any:
-        """What tells it from other hierarchies."""
+        """What identifies it, for dask."""
         arrays = (
             (path, str(array) if isinstance(array, UnsupportedError) else array.token)
             for path, array in self.arrays.items()
@@ -404,7 +405,7 @@ class ZarrView:
     # ------------------------------------------------------------------ values
 
     def get(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
-        """Return the bytes of a key, None if there is no such key."""
+        """Return the bytes of a key, or None if there is no such key."""
         if (path := self._find_documented_node(key)) is not None:
             return self._build_document(path)[wanted]
         if (found := self._find_chunk(key)) is not None:
@@ -413,7 +414,7 @@ class ZarrView:
         return None
 
     def get_size(self, key: str) -> int | None:
-        """Return the number of bytes of a key, None if there is no such key."""
+        """Return the number of bytes of a key, or None if there is no such key."""
         if (path := self._find_documented_node(key)) is not None:
             return len(self._build_document(path))
         found = self._find_chunk(key)
@@ -435,9 +436,9 @@ class ZarrView:
         return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
 
     def _consolidate(self, path: str) -> dict[str, Any]:
-        """Return the metadata of all nodes below a group, unless one of its arrays is refused.
+        """Return the metadata of all nodes below a group, unless one of its arrays is an error.
 
-        In that case readers look for each array, and get the error of that array alone.
+        In that case readers look for each array, and only that array raises its error.
         """
         prefix = f"{path}/" if path else ""
         nodes = {key: describe_group(found) for key, found in self.groups.items() if key}
@@ -464,14 +465,14 @@ class ZarrView:
     # ------------------------------------------------------------------ keys
 
     def exists(self, key: str) -> bool:
-        """Say whether there is a key; the chunks of decoded arrays are all there."""
+        """Return whether a key exists; all chunks of decoded arrays do."""
         if self._find_documented_node(key) is not None:
             return True
         found = self._find_chunk(key)
         return found is not None and found[0].has(found[1])
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield all keys that begin with a prefix; chunks that are missing have none."""
+        """Yield all keys that begin with a prefix, except for those of missing chunks."""
         for path in (*self.groups, *self.arrays):
             key = join_node_path(path, MARKER)
             if key.startswith(prefix):

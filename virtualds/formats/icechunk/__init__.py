@@ -1,4 +1,4 @@
-"""Icechunk repositories: references beside chunks of their own, in snapshots of plain Zarr v3.
+"""Icechunk repositories: snapshots of plain Zarr v3 with references and native chunks.
 
 Only the library of Icechunk reads and writes the format. ``docs/reference/formats/icechunk.md``
 describes what this package passes to the library, and how references come back.
@@ -11,16 +11,16 @@ from virtualds.formats import Expiry, Removal
 from virtualds.source_file import StorageOptions
 
 MAGIC = "ICE🧊CHUNK".encode()
-"""The first bytes of files of Icechunk (Icechunk specification, "File layout")."""
+"""The first bytes of Icechunk files (Icechunk specification, "File layout")."""
 
 
 def detect(marker: bytes) -> bool:
-    """Say whether one of the `ICECHUNK_MARKERS` is that of a repository."""
+    """Return whether one of the `ICECHUNK_MARKERS` belongs to a repository."""
     return marker.startswith(MAGIC) or (marker.startswith(b"{") and b'"snapshot"' in marker)
 
 
 def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
-    """Refuse: other branches and tags may need the files that would be removed."""
+    """Raise an error: other branches and tags may need the files that would be removed."""
     raise UnsupportedError(
         f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "
         f"tags; use Repository.expire_snapshots and Repository.garbage_collect"

@@ -1,11 +1,10 @@
-"""Translate urls and options of fsspec into those of Icechunk.
+"""The only module that calls the Icechunk library: repositories, sessions and stores.
 
-An option that is not in the tables is refused, not guessed. No request is made here.
+It uses the documented interface only: coroutines of stores for zarr-python, and references of whole
+arrays. Coroutines run in a separate thread, since the caller may already be running an event loop.
 
-Repositories, sessions and stores of Icechunk: the one module that calls the library.
-
-It uses the documented interface alone: coroutines of stores for zarr-python, and references of
-whole arrays. Coroutines run in a thread of their own, since the caller's may run a loop already.
+It also translates urls and options of fsspec to those of Icechunk, without any request. Raises an
+error for options that are not in the tables, instead of guessing.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ from virtualds.stores.object_access import name_anonymous, translate_options
 from virtualds.urls import kind_of, local_path, scheme_of
 
 VERBATIM = ("http", "https")
-"""Schemes whose urls are quoted already."""
+"""Schemes whose urls are already percent-encoded."""
 SAFE = "/:@!$&'()*+,;=~"
-"""Characters of a name that stand for themselves in a url."""
+"""Characters of a name that are not percent-encoded in a url."""
 S3_NAMES = {
     "key": "access_key_id",
     "secret": "secret_access_key",
@@ -65,22 +64,22 @@ S3_NAMES = {
     "aws_secret_access_key": "secret_access_key",
     "aws_session_token": "session_token",
 }
-"""Names of Icechunk for options of s3fs and botocore."""
+"""Icechunk's names for options of s3fs and botocore."""
 S3_SECRETS = ("access_key_id", "secret_access_key", "session_token", "anonymous")
-"""Credentials, which are no part of how a repository describes a bucket."""
+"""Credentials, which do not belong to the description of a bucket in a repository."""
 AZURE_SECRETS = frozenset({"account_key", "sas_token", "connection_string", "credential"})
-"""Options of adlfs that hold credentials."""
+"""Options of adlfs with credentials."""
 
 
 class ObjectLocation(NamedTuple):
-    """A kind of storage, and the named arguments that Icechunk's functions for it take."""
+    """A kind of storage, and the keyword arguments of Icechunk's functions for it."""
 
     kind: str
     arguments: dict[str, Any]
 
 
 def quote_url(url: str) -> str:
-    """Return a url as Icechunk writes it: names are quoted.
+    """Return a url in the form that Icechunk expects: with percent-encoded names.
 
     Examples
     --------
@@ -94,7 +93,7 @@ def quote_url(url: str) -> str:
 
 
 def unquote_url(location: str) -> str:
-    """Return a location of Icechunk as a url with unquoted names.
+    """Return the location of an Icechunk reference as a url with decoded names.
 
     Examples
     --------
@@ -105,13 +104,13 @@ def unquote_url(location: str) -> str:
 
 
 def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
-    """Return where a repository lies."""
+    """Return the location of a repository."""
     locate = _find_locator(url, "keeps no repository")
     return locate(url.rstrip("/"), dict(resolve_options(options) or {}))
 
 
 def _find_locator(url: str, lack: str) -> Callable[[str, dict[str, Any]], ObjectLocation]:
-    """Return the translator for a url; refuse a url of a storage that Icechunk does not know."""
+    """Return the translator for a url; raise an error for storage unsupported by Icechunk."""
     scheme = scheme_of(url)
     if "::" in url or scheme not in LOCATORS:
         raise UnsupportedError(f"{url}: Icechunk {lack} there; these are known: {sorted(LOCATORS)}")
@@ -119,7 +118,7 @@ def _find_locator(url: str, lack: str) -> Callable[[str, dict[str, Any]], Object
 
 
 def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, ObjectLocation]:
-    """Return the prefix of urls that a container for a source file has, and what it reads."""
+    """Return the url prefix of the container for a source file, and the location that it reads."""
     _find_locator(url, "refers to no files")
     scheme = scheme_of(url)
     if scheme == "file":
@@ -143,7 +142,7 @@ def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, Ob
 
 
 def _find_plain_folder(folder: str) -> str:
-    """Return the innermost folder above whose names Icechunk finds: none of them is quoted.
+    """Return the innermost folder that Icechunk can find: no name up to it needs percent-encoding.
 
     Examples
     --------
@@ -158,7 +157,7 @@ def _find_plain_folder(folder: str) -> str:
 def find_containers(
     files: Iterable[tuple[str, Mapping[str, Any] | None]],
 ) -> dict[str, ObjectLocation]:
-    """Return the containers that files need, the fewest: none lies in another.
+    """Return the fewest containers that cover the files: none is inside another.
 
     Examples
     --------
@@ -227,13 +226,13 @@ def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
     scheme, _, rest = url.partition("://")
     box, _, prefix = rest.partition("/")
     is_public = bool(options.get("anon"))
-    # Icechunk looks for a login of this machine where obstore, which is asked here, looks for none
+    # Icechunk searches for a login of this machine, where obstore, which is asked here, does not
     needs_login = not is_public and not AZURE_SECRETS & options.keys()
     try:
         found = translate_options(f"{scheme}://{box}", options | {"anon": is_public or needs_login})
     except ValueError as error:
         raise UnsupportedError(str(error)) from error
-    # Icechunk takes no objects that give tokens, and no secrets of applications
+    # Icechunk accepts neither objects that return tokens nor client secrets of applications
     _check_nothing_left(url, found.login)
     account = found.config["account_name"]
     access: dict[str, Any] = {"account": account, **found.secrets}
@@ -272,20 +271,21 @@ CONTAINER = {
     ),
     "azure": ("account", "config"),
 }
-"""Options of a server that a container keeps; readers pass their own credentials."""
+"""Options of a server that a container stores; readers pass their own credentials."""
 
 
 # ---------------------------------------------------------------------- library
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
-"""Kinds of chunks that do not lie in source files."""
+"""Kinds of chunks that are not in source files."""
 PATIENCE, PAUSE = 3.0, 0.05
-"""Seconds in which another writer has created a repository, and between two looks at it."""
+"""How many seconds to wait for another writer that creates a repository, and between two attempts.
+"""
 REQUESTS_AT_ONCE = 256
-"""Chunks that are written at a time."""
+"""How many chunks are written at a time."""
 MAIN = "main"
 CHUNKS = "chunks"
-"""The folder of a repository's own chunks (Icechunk specification, "Layout")."""
+"""The folder of a repository's native chunks (Icechunk specification, "Layout")."""
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -302,12 +302,12 @@ ERRORS: tuple[tuple[type[Exception], type[Exception], str], ...] = (
     (icechunk.StorageError, ReadError, "{said}; check the path and the options"),
     (icechunk.IcechunkError, FormatError, f"Icechunk {icechunk.__version__} says: {{said}}"),
 )
-"""Errors of Icechunk, ours in their place, and what those say; the first that fits counts."""
+"""Errors of Icechunk, the errors raised instead, and their messages; the first match is used."""
 
 
 @contextmanager
 def describe_errors(url: str) -> Iterator[None]:
-    """Turn errors of Icechunk into ours, with the url."""
+    """Replace errors of Icechunk by ours, with the url."""
     try:
         yield
     except icechunk.IcechunkError as error:
@@ -320,16 +320,17 @@ def describe_errors(url: str) -> Iterator[None]:
 
 
 class Split(NamedTuple):
-    """Along which axis the manifests of an array are split, and every how many chunks."""
+    """The axis along which the manifests of an array are split, and the chunks per manifest."""
 
     axis: int
     chunks: int
 
 
 class Needs(NamedTuple):
-    """What the configuration of a repository has to say before references are written.
+    """What the configuration of a repository must contain before references are written.
 
-    Places of files by the prefix of their urls, and splits by the path of an array.
+    Locations of files, by the prefix of their urls, and splits of manifests, by the path of the
+    array.
     """
 
     containers: Mapping[str, ObjectLocation]
@@ -352,7 +353,7 @@ def open_repository(url: str, options: StorageOptions | None) -> Any:
 
 
 def _create_repository(place: ObjectLocation, url: str, needed: Needs, given: Any = None) -> Any:
-    """Create a repository whose configuration has what is needed."""
+    """Create a repository whose configuration contains what is needed."""
     config = icechunk.RepositoryConfig.default()
     config = config if given is None else config.merge(given)
     _add_needed(config, needed)
@@ -378,18 +379,18 @@ def _save_config(repository: Any, config: Any) -> Any:
 
 
 def _list_containers(config: Any) -> list[str]:
-    """Return the prefixes of the containers of a configuration."""
+    """Return the url prefixes of the containers in a configuration."""
     return sorted(c.url_prefix for c in (config.virtual_chunk_containers or {}).values())
 
 
 def _list_uncovered(config: Any, prefixes: Iterable[str]) -> list[str]:
-    """Return the prefixes that no container of a configuration covers."""
+    """Return the prefixes that are not covered by a container in a configuration."""
     known = tuple(_list_containers(config))
     return [prefix for prefix in prefixes if not prefix.startswith(known)]
 
 
 def _add_needed(config: Any, needed: Needs) -> bool:
-    """Let a repository refer to files below some prefixes, and split arrays; say if this is new."""
+    """Add the needed containers and splits to a configuration; return whether it changed."""
     lacking = _list_uncovered(config, needed.containers)
     for prefix in lacking:
         kind, arguments = needed.containers[prefix]
@@ -409,9 +410,9 @@ def _add_needed(config: Any, needed: Needs) -> bool:
 
 
 def _add_splits(config: Any, splits: Mapping[str, Split]) -> bool:
-    """Split the manifests of arrays, so that an append writes the last one; say if this is new.
+    """Split the manifests of arrays, so that an append rewrites only the last; return if changed.
 
-    A repository whose owner has split its arrays is left as it is.
+    A repository whose owner has configured splits is not changed.
     """
     wanted = {
         icechunk.ManifestSplitCondition.path_matches(f"^/{re.escape(path)}$"): {
@@ -433,10 +434,11 @@ def _add_splits(config: Any, splits: Mapping[str, Split]) -> bool:
 
 
 class References(NamedTuple):
-    """Where the existing chunks of an array lie.
+    """The references of the existing chunks of an array.
 
-    ``places`` has a row for each; ``path`` indexes ``paths``; ``inline`` holds inline chunks by
-    row. The path of a native chunk is its name among the chunks of the repository.
+    ``places`` has one row per chunk, its position in the grid. ``path`` are indices into ``paths``,
+    and ``inline`` maps rows to inline chunks. The path of a native chunk is its name among the
+    chunks of the repository.
     """
 
     places: Ints
@@ -451,7 +453,7 @@ class References(NamedTuple):
 def _waited(
     method: Callable[Concatenate[OpenStore, Given], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[OpenStore, Given], Result]:
-    """Return a method that waits for a coroutine, in a thread of its own."""
+    """Turn a coroutine method into a method that waits for it, in a separate thread."""
 
     @wraps(method)
     def wait(self: OpenStore, /, *given: Given.args, **options: Given.kwargs) -> Result:
@@ -466,7 +468,7 @@ def _waited(
 
 @dataclass(frozen=True, eq=False)
 class OpenStore:
-    """A store of Icechunk, whose coroutines are waited for.
+    """An Icechunk store with blocking methods.
 
     ``url`` is that of the repository, or the name of an object, for errors.
     """
@@ -476,7 +478,7 @@ class OpenStore:
 
     @property
     def snapshot(self) -> str:
-        """The id of the snapshot that it began with."""
+        """The id of the snapshot on which it is based."""
         return str(self.store.session.snapshot_id)
 
     # ------------------------------------------------------------------ reading
@@ -497,7 +499,7 @@ class OpenStore:
 
     @_waited
     async def read_document(self, path: str) -> dict[str, Any]:
-        """Return the metadata of a node, nothing if there is none."""
+        """Return the metadata of a node, or an empty dict if there is none."""
         return await self._fetch_document(path) or {}
 
     async def _fetch_document(self, path: str) -> dict[str, Any] | None:
@@ -516,7 +518,7 @@ class OpenStore:
 
     @_waited
     async def read_references(self, path: str) -> References:
-        """Return where the chunks of an array lie."""
+        """Return the references of an array."""
         numbers: dict[str, int] = {}
         inline: dict[int, bytes] = {}
         batches: list[tuple[Any, ...]] = []
@@ -536,7 +538,7 @@ class OpenStore:
 
     @_waited
     async def read_chunks(self, path: str, places: Iterable[Sequence[int]]) -> list[bytes]:
-        """Return chunks of an array by their places in its grid."""
+        """Return chunks of an array by their positions in its grid."""
         keys = ("/".join([path, "c", *map(str, place)]) for place in places)
         found: list[bytes] = []
         while some := list(islice(keys, REQUESTS_AT_ONCE)):
@@ -548,18 +550,18 @@ class OpenStore:
 
     @_waited
     async def clear(self) -> None:
-        """Remove everything."""
+        """Remove all nodes."""
         await self.store.clear()
 
     @_waited
     async def remove(self, paths: Iterable[str]) -> None:
-        """Remove nodes with their members."""
+        """Remove nodes and their members."""
         for path in paths:
             await self.store.delete_dir(path)
 
     @_waited
     async def put(self, files: Iterable[tuple[str, bytes]]) -> None:
-        """Write metadata and chunks, in order, by their keys."""
+        """Write metadata and chunks under their keys, in the given order."""
         buffer, files = default_buffer_prototype().buffer, iter(files)
         while batch := list(islice(files, REQUESTS_AT_ONCE)):
             if any(name.endswith(MARKER) for name, _ in batch):
@@ -586,9 +588,9 @@ class OpenStore:
     ) -> None:
         """Write the references of an array.
 
-        ``chunks`` are its chunks per axis, and the numbers of those to write, rising, in C order;
-        ``columns`` are file, offset and length of each of these. ``locations`` are the urls of
-        files for Icechunk.
+        ``chunks`` are the number of chunks per axis, and the numbers of those to write, in
+        ascending C order; ``columns`` are file, offset and length of each. ``locations`` are the
+        urls of files in the form of Icechunk.
         """
         grid, numbers = chunks
         checks = [_to_checksum(source) for source in files]
@@ -608,7 +610,7 @@ class OpenStore:
                     checksum=used.pop(),
                 )
             else:
-                # chunks that are checked in different ways, one by one
+                # chunks whose files have different kinds of checksums are written one by one
                 rows = zip(places.tolist(), *(column.tolist() for column in columns), strict=True)
                 specs = [
                     icechunk.VirtualChunkSpec(
@@ -630,17 +632,17 @@ class OpenStore:
 
 
 def _to_checksum(file: SourceFile) -> datetime | str | None:
-    """Return the checksum of a file for Icechunk: mtime in full seconds, or etag."""
+    """Return the checksum of a file for Icechunk: mtime in whole seconds, or etag."""
     if file.mtime is not None:
         return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)
-    # our etag of a file in Google Cloud Storage is its generation, which Icechunk does not compare
+    # for files in Google Cloud Storage, our etag is the generation, which Icechunk does not compare
     return None if kind_of(file.url) == "gs" else file.etag
 
 
 def _spread_over_box(
     box: tuple[int, ...], places: Ints, locations: Sequence[str], columns: tuple[Ints, Ints, Ints]
 ) -> tuple[list[str], Any, Any]:
-    """Return the location, offset and length of every chunk of a box; an empty location is none."""
+    """Return location, offset and length of every chunk of a box; a missing one has location ""."""
     flat = np.ravel_multi_index(tuple(places.T), box)
     names = np.full(prod(box), "", object)
     names[flat] = np.array([*locations, ""], object)[columns[0]]
@@ -656,11 +658,11 @@ def _spread_over_box(
 def exclude_other_writers(
     place: ObjectLocation | None, url: str, options: StorageOptions | None
 ) -> Iterator[None]:
-    """Exclude unnoticed commits of other writers of one repository during the block.
+    """Exclude unnoticed commits of other writers to a repository during the block.
 
-    Icechunk commits by a conditional write. Local disk has none, so a lock keeps our own writers
-    apart. A server of an object store may ignore conditions, so it must first prove that it keeps
-    them. The place of an object of Icechunk is unknown; its owner is responsible.
+    Icechunk commits by a conditional write. Local disks have none, so our own writers take a lock.
+    An object store may ignore conditions, so it is tested first. The location of an Icechunk object
+    is unknown, so its owner is responsible.
     """
     if place is not None and place.kind == "local":
         path = os.path.realpath(place.arguments["path"])
@@ -675,13 +677,13 @@ def exclude_other_writers(
 
 @dataclass
 class Target:
-    """A repository at a url, or an object of Icechunk, to write to.
+    """A repository at a url, or an Icechunk object, to write to.
 
-    ``place`` is that of the repository, ``root`` its url, and ``given`` the repository once it is
-    open; of an object, only that is known. ``name`` is for errors. ``config`` is saved in the
-    repository. With ``create_branch``, a branch that does not exist begins where ``main`` is; it
-    goes if writing fails. ``takes_in`` is the url of a folder whose chunks become chunks of the
-    repository.
+    ``place`` is the location of the repository, ``root`` its url, and ``given`` the repository once
+    it is open; if the user passed an object, only ``given`` is known. ``name`` is for errors.
+    ``config`` is saved in the repository. With ``create_branch``, a missing branch is created at
+    the snapshot of ``main``, and removed if writing fails. ``takes_in`` is the url of a folder
+    whose chunks are moved into the repository.
     """
 
     place: ObjectLocation | None
@@ -699,7 +701,7 @@ class Target:
     def of(
         cls, url: Any, options: StorageOptions | None, branch: str = MAIN, **more: Any
     ) -> Target:
-        """Return the target that a user names."""
+        """Create the target for what a user passes."""
         config = more.get("config")
         if config is not None and not isinstance(config, icechunk.RepositoryConfig):
             raise TypeError(f"config={config!r:.80}: give an icechunk.RepositoryConfig")
@@ -714,13 +716,13 @@ class Target:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Exclude other writers in the block, and keep a branch that began in it if it succeeds."""
+        """Exclude other writers in the block; if it fails, remove a branch created in it."""
         with exclude_other_writers(self.place, self.name, self.options), self.whole_branch():
             yield
 
     @contextmanager
     def whole_branch(self, *, keep: bool = True) -> Iterator[None]:
-        """Remove a branch that began in the block, if the block fails or it is not to be kept."""
+        """Remove a branch created in the block if the block fails, or if it is not to be kept."""
         done = False
         try:
             with describe_errors(self.name):
@@ -733,11 +735,11 @@ class Target:
 
     @property
     def committed(self) -> Any:
-        """The repository that virtualds commits to; None for a session, which its owner commits."""
+        """The repository to which virtualds commits, or None for a session of the user."""
         return self.given if isinstance(self.given, icechunk.Repository) else None
 
     def exists(self) -> bool:
-        """Say whether there is a repository."""
+        """Return whether the repository exists."""
         with describe_errors(self.name):
             return self.place is None or icechunk.Repository.exists(_make_storage(self.place))
 
@@ -748,10 +750,10 @@ class Target:
         *,
         begins: bool = True,
     ) -> OpenStore:
-        """Return a store to write to, of a repository whose configuration has what is needed.
+        """Return a writable store of a repository whose configuration contains what is needed.
 
-        It must begin with the same snapshot as ``before``. A branch that is to be created is made
-        if ``begins`` is true; if not, the store is that of ``main``.
+        It must be based on the same snapshot as ``before``. A missing branch is created if
+        ``begins`` is true; otherwise the store is that of ``main``.
         """
         with describe_errors(self.name):
             if self.place is not None:
@@ -769,7 +771,7 @@ class Target:
         return store
 
     def _open_repository(self, place: ObjectLocation, needed: Needs) -> None:
-        """Open the repository, or create it, with the configuration that it has to have."""
+        """Open the repository, or create it, with the configuration that is needed."""
         if not self.exists():
             self.given = _create_repository(place, self.name, needed, self.config)
             return
@@ -781,7 +783,7 @@ class Target:
             self.given = _save_config(self.given, config)
 
     def _open_branch(self, begins: bool) -> Any:
-        """Return a writable store of Icechunk."""
+        """Return a writable Icechunk store."""
         if (repository := self.committed) is None:
             return store_of(self.given, self.name)
         known, branch = sorted(repository.list_branches()), self.branch
@@ -799,7 +801,7 @@ class Target:
         return repository.writable_session(branch).store
 
     def _check(self, needed: Mapping[str, ObjectLocation]) -> None:
-        """Refuse references that no container of the user's own repository covers."""
+        """Raise an error for references that no container of the user's own repository covers."""
         config = self.given.config if hasattr(self.given, "config") else self.given.session.config
         if lacking := _list_uncovered(config, needed):
             known = _list_containers(config)
@@ -816,7 +818,7 @@ class Target:
             )
 
     def is_own(self, url: str) -> bool:
-        """Say whether a file is a chunk of the repository itself, or is to become one."""
+        """Return whether a file is a native chunk of the repository, or is to become one."""
         folders = ([f"{self.root}/{CHUNKS}/"] if self.root else []) + (
             [f"{self.takes_in}/"] if self.takes_in else []
         )
@@ -824,12 +826,12 @@ class Target:
 
 
 def name_object(opened: Any) -> str:
-    """Return the name of an object of Icechunk in errors."""
+    """Return the name of an Icechunk object for errors."""
     return f"{type(opened).__name__} of Icechunk"
 
 
 def store_of(opened: Any, name: str) -> Any:
-    """Return the store of an object of Icechunk that is no repository."""
+    """Return the store of an Icechunk object that is not a repository."""
     store = opened.store if isinstance(opened, icechunk.Session) else opened
     if not isinstance(store, icechunk.IcechunkStore):
         raise UnsupportedError(

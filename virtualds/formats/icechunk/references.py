@@ -1,6 +1,6 @@
-"""Read stores of Icechunk: metadata at once, the references of arrays on demand.
+"""Reading Icechunk stores: all metadata at once, the references of arrays on demand.
 
-A store is that of a snapshot of a repository, one that the user opened, or one that is changed.
+A store may show a snapshot of a repository, be opened by the user, or be the base of a change.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from virtualds.stores.access_rules import REMEDY, AccessPolicy
 from virtualds.urls import scheme_of
 
 KEPT_TABLES = 8
-"""Arrays whose references are kept in memory."""
+"""The number of arrays whose references are cached."""
 OWN = "icechunk:"
-"""The prefix of names of chunks that a store without a place holds itself."""
+"""The prefix of names of native chunks in a store whose location is unknown."""
 Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
-"""Returns the references of an array by its path and grid."""
+"""A function that returns the references of an array, given its path and grid."""
 
 
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
-    """Read a snapshot: its metadata now, references on demand.
+    """Read a snapshot: its metadata immediately, references on demand.
 
-    It is named by a branch, a tag, or its id; by default it is that of the branch ``main``.
+    It is given by a branch, a tag, or its id; by default it is that of the branch ``main``.
     """
     root = source.url.rstrip("/")
     repository = open_repository(root, source.options)
     with describe_errors(root):
-        # by default with one request less
+        # the default needs one request less
         which = (
             {"branch": MAIN}
             if how.snapshot is None
@@ -71,9 +71,10 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
 def read_object(
     opened: Any, how: ReadOptions = READ_ALL, options: StorageOptions | None = None
 ) -> ManifestGroup:
-    """Read an object that the user opened, with uncommitted changes of a session.
+    """Read an object that the user opened, including uncommitted changes of a session.
 
-    ``options`` are those of the files that it refers to. Only of a repository a snapshot is named.
+    ``options`` are those of the files to which it refers. A snapshot can only be selected in a
+    repository.
     """
     name = name_object(opened)
     repository, snapshot = None, how.snapshot
@@ -89,7 +90,7 @@ def read_object(
 
 
 def _find_snapshot(repository: Any, name: str, url: str) -> str:
-    """Return the snapshot id of a branch, a tag or an id."""
+    """Return the id of a snapshot, given a branch, a tag or the id itself."""
     known = (
         (repository.list_branches(), repository.lookup_branch),
         (repository.list_tags(), repository.lookup_tag),
@@ -133,10 +134,10 @@ def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()
 
 
 def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[str, Any]:
-    """Return the fingerprints of files in our notes, by their urls.
+    """Return the fingerprints of files that we recorded, by url.
 
-    With ``parent``, only those noted right after that snapshot: later commits of others may refer
-    to files that have changed.
+    With ``parent``, only if they were recorded directly after that snapshot: later commits of
+    others may refer to files that have changed.
     """
     notes = store.read_document("").get(NOTES)
     if not isinstance(notes, Mapping) or (parent and notes.get("after") != parent):
@@ -149,17 +150,18 @@ def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[s
 
 
 class StoreReferences:
-    """The references of the arrays of a store: of the repository at ``root``, or one that is open.
+    """The references of all arrays of a store: of the repository at ``root``, or an open one.
 
-    The latter does not say where it lies. So its own chunks are read through it, on demand, and
-    become inline chunks of manifests. ``options`` and ``allow`` are those of the files that it
-    refers to, and ``snapshot`` is the id of what it shows. ``opened`` are the repository of
-    Icechunk, if it is known, and its store; with a ``root`` they are opened when needed. The
-    references of ``kept`` arrays stay in memory.
+    An open store does not reveal its location, so its native chunks are read through it, on demand,
+    and become inline chunks of manifests. ``options`` and ``allow`` are those of the files to which
+    it refers, and ``snapshot`` is the id of the snapshot. ``opened`` are the Icechunk repository,
+    if it is known, and the store; with a ``root`` they are opened when needed. The references of up
+    to ``kept`` arrays are cached.
     """
 
     only_allowed = True
-    """Whether a store that the user opened may refer to local files only if ``allow`` says so."""
+    """Whether a store that the user opened may refer to local files only if ``allow`` permits it.
+    """
 
     def __init__(
         self,
@@ -174,14 +176,14 @@ class StoreReferences:
         self._opened, self._opening = opened, name_opening()
         self._kept: RecordCache[Any] = RecordCache(kept)
         self._beginning = SourceFile(f"{root or 'file:///'}/repo", options=options)
-        # its own chunks need no permission, as long as they lie in it
+        # native chunks need no permission, as long as they are in the repository
         within = None if root is None or allow.prefixes is None else (root,)
         self._own = ReferencedFiles(self._beginning, {}, AccessPolicy(within))
 
     def _open(self) -> tuple[Any, OpenStore]:
         """Return the repository and its store of the snapshot, opened in this process."""
         if self._opened is None:
-            # a store without a place was given open
+            # a store without a location was passed as an open object
             root = str(self.root)
             repository = open_repository(root, self.options)
             with describe_errors(root):
@@ -196,19 +198,19 @@ class StoreReferences:
 
     @property
     def files(self) -> ReferencedFiles:
-        """The files that the store refers to, with the fingerprints that it has noted."""
+        """The files to which the store refers, with their recorded fingerprints."""
         found: ReferencedFiles = self._kept.get(
             "files", lambda: ReferencedFiles(self._beginning, self.read_noted(), self.allow)
         )
         return found
 
     def read_noted(self) -> Mapping[str, Any]:
-        """Return the noted fingerprints of files; none of a session, which may have changed."""
+        """Return the recorded fingerprints of files; empty for sessions, which may have changed."""
         parent = self.find_parent()
         return read_noted_sources(self.store, parent) if parent else {}
 
     def find_parent(self) -> str | None:
-        """Return the id of the snapshot before this one, None if that is unknown."""
+        """Return the id of the snapshot before this one, or None if it is unknown."""
         repository, store = self._open()
         if repository is None:
             return None
@@ -219,12 +221,12 @@ class StoreReferences:
 
     @property
     def _place(self) -> tuple[Any, ...]:
-        """What tells it from others: where it lies, or its opening."""
+        """Its identity: its location, or that of the opening."""
         known = (self.root, self.options, self.allow, self.snapshot)
         return known if self.root is not None else (*known, self._opening)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # where the references lie, not the cache of them
+        # the location of the references, not the cache
         opened = self._opened if self.root is None else None
         state = (self.root, self.options, self.allow, self.snapshot, opened)
         return share_opening, (StoreReferences, self._opening, state)
@@ -234,7 +236,7 @@ class StoreReferences:
         if self._opened is not None:
             store = self._opened[1]
             try:
-                # of a repository that is gone Icechunk says that all chunks are missing
+                # if the repository was removed, Icechunk would report all chunks as missing
                 store.read_document("")
             except ReadError as error:
                 raise UnsupportedError(
@@ -256,7 +258,7 @@ class StoreReferences:
     # ------------------------------------------------------------------ reading
 
     def get_file(self, name: str, native: bool) -> SourceFile:
-        """Return the file of a location of Icechunk, or of a chunk of its own."""
+        """Return the file of an Icechunk location, or of a native chunk."""
         if native:
             if self.root is None:
                 return SourceFile(f"{OWN}{name}")
@@ -282,11 +284,11 @@ class StoreReferences:
         return found
 
     def find_noted(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
-        """Return the files of some urls, None unless the store notes every file."""
+        """Return the files of some urls, or None unless the store has recorded every file."""
         return None
 
     def _build_manifest(self, found: Any, grid: tuple[int, ...]) -> ChunkManifest:
-        """Return references of Icechunk as a manifest; chunks beyond the grid are left out."""
+        """Return Icechunk references as a manifest; chunks beyond the grid are left out."""
         places = found.places.reshape(len(found.kind), len(grid))
         rows = np.flatnonzero((places < np.array(grid, np.int64)).all(1))
         kind, path = found.kind[rows], found.path[rows]
@@ -315,7 +317,7 @@ class StoreReferences:
 
 @dataclass(frozen=True)
 class ArrayTable(Table):
-    """The references of the array at a path of a store, and its chunks per axis."""
+    """The references of the array at a path of a store, with its chunks per axis."""
 
     store: StoreReferences
     path: str
@@ -344,7 +346,7 @@ class ArrayTable(Table):
         return self._manifest.find_existing()
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        # besides chunks of the store itself
+        # except for native chunks of the store
         return tuple(file for file in self._manifest.sources if not file.url.startswith(OWN))
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
@@ -358,8 +360,8 @@ class ArrayTable(Table):
 class KnownChunks(StoreReferences):
     """The chunks of a store before it is changed.
 
-    What stays where it is need not be read: a set of ten million references grows by what is new.
-    ``committed`` is the repository, None if somebody else commits the change.
+    Unchanged references need not be read: a set of ten million references grows at the cost of the
+    new ones. ``committed`` is the repository, or None if somebody else commits the change.
     """
 
     only_allowed = False
@@ -376,12 +378,12 @@ class KnownChunks(StoreReferences):
         self.noted = read_noted_sources(store)
 
     def read_noted(self) -> Mapping[str, Any]:
-        """Return the noted fingerprints of files."""
+        """Return the recorded fingerprints of files."""
         return self.noted
 
     @cached_property
     def notes_all(self) -> bool:
-        """Whether every file that the store refers to is noted: nobody else has committed since."""
+        """Whether every file of the store is recorded: nobody else has committed since."""
         parent = self.find_parent()
         notes = self.store.read_document("").get(NOTES) if parent else None
         return (
@@ -394,13 +396,14 @@ class KnownChunks(StoreReferences):
         return tuple(self.files.get_file(url) for url in urls if url in self.noted)
 
     def is_known(self, manifest: ChunkManifest) -> bool:
-        """Say whether a manifest counts chunks that the store refers to already."""
+        """Return whether a manifest consists of chunks to which the store already refers."""
         return self._find_table(manifest) is not None
 
     def find_new_parts(self, parts: Sequence[ManifestPart], path: str) -> list[ManifestPart] | None:
-        """Return the parts of an array besides those that stay where they are.
+        """Return the parts of an array that are not already in the store at the same positions.
 
-        None stands for an array of which not all chunks stay: it has to be compared chunk by chunk.
+        Returns None if some chunks of the array are removed: it must then be compared chunk by
+        chunk.
         """
         tables = [self._find_table(part.manifest) for part in parts]
         grids = {table.grid for table in tables if table is not None}
@@ -419,7 +422,7 @@ class KnownChunks(StoreReferences):
 
 
 def _stays(part: ManifestPart, grid: tuple[int, ...]) -> bool:
-    """Say whether the chunks of a part lie where the array has them already."""
+    """Return whether the chunks of a part already have the same positions in the array."""
     steps, counting = compute_strides(grid), part.manifest.rows
     if counting is None or len(part.origin) != len(grid):
         return False

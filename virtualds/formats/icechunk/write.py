@@ -1,4 +1,4 @@
-"""Write a group into an Icechunk store: nodes, and virtual references to chunks."""
+"""Writing a group to an Icechunk store: nodes, virtual references, and native chunks."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 SPLIT_REFERENCES = 2**15
-"""References of one manifest of an array, about: an append writes no more than these again."""
+"""The approximate number of references per manifest of an array: an append rewrites no more."""
 MOST_SPLITS = 32
-"""Manifests of an array that one commit writes: Icechunk looks through all references for each."""
+"""The most manifests of an array that one commit writes: Icechunk scans all references for each."""
 
 # ---------------------------------------------------------------------- writing
 
 
 def is_occupied(url: Any, options: StorageOptions | None = None, **where: Any) -> bool:
-    """Refuse a branch or session that holds nodes; return False if it is empty."""
+    """Raise an error for a branch or session that has nodes; return False if it is empty."""
     target = Target.of(url, options, **where)
     if target.place is not None and not target.exists():
         return False
@@ -75,7 +75,7 @@ def occupied_error(target: Target, nodes: Mapping[str, Any]) -> FileExistsError:
 
 @dataclass(frozen=True)
 class RepositoryVersion:
-    """What a change begins with: a branch as it was read, or a session that the user opened."""
+    """The base of a change: a branch as it was read, or a session that the user opened."""
 
     target: Target
     known: KnownChunks
@@ -91,7 +91,7 @@ def read_version(
     allow: AccessPolicy = ANYWHERE,
     **where: Any,
 ) -> RepositoryVersion:
-    """Read a branch in order to change it; `write` says what ``url`` and ``where`` are."""
+    """Read a branch in order to change it; ``url`` and ``where`` are as in `write`."""
     target = Target.of(url, options, **where)
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
@@ -103,7 +103,7 @@ def read_version(
 
 
 def compact(base: RepositoryVersion) -> dict[str, Any]:
-    """Return the choice with which `write` has Icechunk write the manifests anew."""
+    """Return the choice with which `write` makes Icechunk rewrite the manifests."""
     return {"joins": True}
 
 
@@ -126,9 +126,9 @@ def write(
     commits it. A repository is created if there is none. ``where`` are ``branch``,
     ``create_branch``, ``config`` and ``takes_in`` of `Target`.
 
-    With ``rectilinear``, chunks may differ in length along an axis: zarr-python has that as an
-    experiment, which readers turn on. By default they do only where some of ``base`` do. With
-    ``joins``, Icechunk writes the manifests of ``base`` anew, as its configuration says.
+    With ``rectilinear``, chunks may differ in length along an axis, which is an experimental
+    feature of zarr-python that readers must turn on. By default it is used only if ``base`` uses
+    it. With ``joins``, Icechunk rewrites the manifests of ``base`` according to its configuration.
     """
     if base is None:
         target = Target.of(url, options, **where)
@@ -179,11 +179,11 @@ def _list_needs(
     is_there: Callable[[Any], bool],
     nodes: Mapping[str, Any] | None = None,
 ) -> Needs:
-    """Return what a plan needs.
+    """Return what a plan needs in the configuration of the repository.
 
-    ``is_own`` takes a url, and says whether the file belongs to the repository; ``is_there`` takes
-    a manifest, and says whether its references are there already. ``nodes`` are the metadata of
-    what is there, by path.
+    ``is_own`` returns whether the file of a url belongs to the repository, and ``is_there`` whether
+    the references of a manifest are already in it. ``nodes`` are the metadata of existing nodes, by
+    path.
     """
     parts = (part for node in planned.arrays.values() for part in node.parts)
     files = (file for p in parts if not is_there(p.manifest) for file in p.manifest.sources)
@@ -200,7 +200,7 @@ def _list_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple
         group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
         axis = _find_growing(grid, node.metadata, nodes.get(path), group)
         around = max(prod(grid) // max(grid[axis], 1), 1)
-        # rounded up, so that there are no more than these
+        # rounded up, so that there are at most so many
         few = -(-grid[axis] // MOST_SPLITS)
         yield path, Split(axis, max(1, SPLIT_REFERENCES // around, few))
 
@@ -208,7 +208,7 @@ def _list_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple
 def _find_growing(
     grid: tuple[int, ...], metadata: Mapping[str, Any], there: Any, group: Mapping[str, Any]
 ) -> int:
-    """Return the axis that grows: now, or later where a file says so; else the first one."""
+    """Return the axis that grows: now, or later according to a file; otherwise the first one."""
     if there is not None and "chunk_grid" in there:
         before = count_chunks(there)
         grown = [i for i, (n, m) in enumerate(zip(before, grid, strict=False)) if n < m]
@@ -226,7 +226,7 @@ def _plan(group: ManifestGroup, target: Target, rectilinear: bool) -> WritePlan:
 
 @dataclass
 class NodeWriter:
-    """Writes nodes to a store; of existing nodes, only the changes."""
+    """Writes nodes to a store; for existing nodes, only the changes."""
 
     store: Any
     target: Target
@@ -234,7 +234,7 @@ class NodeWriter:
     nodes: Mapping[str, Any] = field(default_factory=dict)
 
     def write_all(self, planned: WritePlan) -> None:
-        """Write a plan, and note the fingerprints of files."""
+        """Write a plan, and record the fingerprints of files."""
         sources = self._list_sources(planned)
         sources = {url: known for url, known in sources.items() if not self.target.is_own(url)}
         if sources:
@@ -244,7 +244,7 @@ class NodeWriter:
             self.write(path, node, planned.notes)
 
     def _list_sources(self, planned: WritePlan) -> dict[str, Any]:
-        """Return the fingerprints of files."""
+        """Return the fingerprints of files to record."""
         arrays = planned.arrays
         everything = [part.manifest for node in arrays.values() for part in node.parts]
         if self.known is None or not self.known.notes_all:
@@ -256,7 +256,7 @@ class NodeWriter:
         new = [part.manifest for part in parts]
         sources = list_fingerprints(new, str, every=True)
         if any(noted.get(url, known) != known for url, known in sources.items()):
-            # only now are references that stay read: whether they need the file as it was
+            # only now are unchanged references read, to see whether they still need the old file
             sources = list_fingerprints(everything, str, every=True)
         return noted | sources
 
@@ -292,10 +292,10 @@ class NodeWriter:
     def _place_changed(
         self, path: str, metadata: Mapping[str, Any], node: PlannedArray, grid: tuple[int, ...]
     ) -> _PlacedChunks:
-        """Return the chunks to write; remove the array first, if it has to be written anew."""
+        """Return the chunks to write; remove the array first if it has to be rewritten."""
         there = self._find_comparable(path, metadata, grid)
         if there is None or self.known is None:
-            # the parts may be read from the store that loses the array
+            # the parts may be read from the store from which the array is removed
             placed = _PlacedChunks.of(node.parts, grid)
             self._remove(path)
             return placed
@@ -311,7 +311,7 @@ class NodeWriter:
     def _find_comparable(
         self, path: str, metadata: Mapping[str, Any], grid: tuple[int, ...]
     ) -> tuple[int, ...] | None:
-        """Return the grid of an array that is there and may grow, None to write it anew."""
+        """Return the grid of an existing array that may grow, or None to rewrite the array."""
         there = self.nodes.get(path)
         if there is None or there.get("node_type") != "array":
             return None
@@ -328,20 +328,20 @@ class NodeWriter:
     def _find_changed(
         known: KnownChunks, path: str, grid: tuple[int, ...], new: _PlacedChunks
     ) -> Ints | None:
-        """Return which rows to write, None to write the array anew."""
+        """Return the rows to write, or None to rewrite the array."""
         there = known.find_manifest(path, grid)
         old = _PlacedChunks(grid, *gather_references(there))
         numbers = old.number_in(new.grid)
         row = np.searchsorted(new.numbers, numbers)
         if (np.append(new.numbers, -1)[row] != numbers).any():
-            # Icechunk would have to forget chunks
+            # chunks would have to be removed from Icechunk
             return None
         changed = np.ones(new.numbers.size, bool)
         changed[row] = ~find_same_rows(old.rows, new.rows.at(row))
         return np.flatnonzero(changed)
 
     def _put_chunks(self, path: str, chunks: _PlacedChunks) -> None:
-        """Write the chunks that the repository holds itself, and references to all others."""
+        """Write native chunks, and references to all others."""
         rows, files = chunks.rows, chunks.rows.files
         own = [n for n, file in enumerate(files) if self.target.is_own(file.url)]
         is_held = np.isin(rows.file, [INLINE, *own])
@@ -362,7 +362,7 @@ class NodeWriter:
 
 
 class _PlacedChunks(NamedTuple):
-    """The chunks of an array that exist: their numbers in its grid, rising, and a row for each."""
+    """The existing chunks of an array: their numbers in its grid, ascending, and their rows."""
 
     grid: tuple[int, ...]
     numbers: Ints
@@ -370,7 +370,7 @@ class _PlacedChunks(NamedTuple):
 
     @classmethod
     def of(cls, parts: list[ManifestPart], grid: tuple[int, ...]) -> _PlacedChunks:
-        """Return the chunks of the parts of an array."""
+        """Create it from the parts of an array."""
         found = [(part, *gather_references(part.manifest)) for part in parts]
         if len(found) == 1 and parts[0].manifest.shape == grid:
             return cls(grid, *found[0][1:])
@@ -384,7 +384,7 @@ class _PlacedChunks(NamedTuple):
         return cls(grid, flat[order], ChunkManifest.concatenate(rows, 0).at(order))
 
     def at(self, rows: Ints) -> _PlacedChunks:
-        """Return some of the chunks."""
+        """Return some of the chunks, by row."""
         return _PlacedChunks(self.grid, self.numbers[rows], self.rows.at(rows))
 
     def number_in(self, grid: tuple[int, ...]) -> Ints:

@@ -1,10 +1,10 @@
-"""Describe a group as a document of kerchunk's JSON, and edit a document so that it holds a group.
+"""Encoding a group as a kerchunk JSON document, and editing a document to describe another group.
 
 kerchunk documentation, "References specification", version 1. With Zarr v3 metadata the keys are
 those of a Zarr v3 store, as VirtualiZarr writes them: ``t/zarr.json``, and ``t/c/0/0`` for a chunk.
 
-A new set is an empty document, edited. What a group has in common with the group that a document
-held is left as it stands there: keys, their order, templates, and what other tools have added.
+A new set is made by editing an empty document. What a group has in common with the previous group
+of a document is left unchanged: keys, their order, templates, and what other tools have added.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ CONSOLIDATED = ".zmetadata"
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 FORM = "kerchunk-json"
 GRIDS = ("regular",)
-"""Chunk grids of Zarr v3 that readers of references know."""
+"""Chunk grids of Zarr v3 that readers of references support."""
 GROWING = {"shape", "attributes"}
-"""What of the metadata of an array says nothing about how its chunks are stored and named."""
+"""Metadata of an array that do not affect how its chunks are stored and named."""
 Metadata = Mapping[str, Any]
 
 
@@ -61,9 +61,10 @@ Metadata = Mapping[str, Any]
 class DocumentForm:
     """How a document is written.
 
-    With ``templates``, folders of sources are written once, and referred to by name: a smaller
-    file, and one place to change when an archive moves. With ``relative_paths``, urls of sources
-    are relative to the folder of the set. ``zarr_format`` is the version of the metadata, 2 or 3.
+    With ``templates``, folders of sources are written once, and referred to by name. The file is
+    smaller, and only one place must be changed when an archive moves. With ``relative_paths``, urls
+    of sources are relative to the folder of the set. ``zarr_format`` is the version of the
+    metadata, 2 or 3.
     """
 
     templates: bool = False
@@ -82,7 +83,7 @@ class DocumentForm:
         return cls(bool(document.get("templates")), relative, format)
 
     def but(self, **given: Any) -> DocumentForm:
-        """Return the form with what is not None changed."""
+        """Return the form with all given values replaced that are not None."""
         return replace(self, **{name: v for name, v in given.items() if v is not None})
 
 
@@ -90,7 +91,7 @@ class DocumentForm:
 
 
 class ArrayReferences(NamedTuple):
-    """The chunks of an array: manifests, and where in the grid each begins; and their keys."""
+    """The chunks of an array: manifests, each with its origin in the grid; and their keys."""
 
     parts: Sequence[tuple[tuple[int, ...], ChunkManifest]]
     key: ChunkKeys
@@ -98,9 +99,9 @@ class ArrayReferences(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """A group as a document has it: metadata by key, arrays by path, and our notes.
+    """A group as it appears in a document: metadata by key, arrays by path, and our notes.
 
-    ``name`` takes the url of a file, and returns it as it is written.
+    ``name`` returns the written form of the url of a file.
     """
 
     metadata: Metadata = field(default_factory=dict)
@@ -109,14 +110,14 @@ class Description:
     name: Callable[[str], str] = str
 
     def get_attribute_notes(self, path: str) -> Any:
-        """Return the noted types of the attributes of an array."""
+        """Return the recorded types of the attributes of an array."""
         return self.notes.get("arrays", {}).get(path, {}).get("attributes")
 
 
 def describe(group: ManifestGroup, url: str, form: DocumentForm) -> Description:
-    """Return a group as the document at ``url`` has it.
+    """Return a group in the form that it has in the document at ``url``.
 
-    An error names all variables that metadata of that version of Zarr cannot describe.
+    If metadata of that version of Zarr cannot describe some variables, the error names all of them.
     """
     with suggest_zarr_v3(group, url):
         if form.zarr_format == 3:
@@ -181,8 +182,8 @@ class Document:
     """A document as it was read, or an empty one.
 
     ``content`` is of version 1, with our notes as an object. ``refs`` are its references with
-    templates rendered, and those that it generates, whose keys are ``generated``. ``metadata`` are
-    those of Zarr by key; ``resolve`` returns the absolute url that the url of a reference means.
+    rendered templates, including those from generators, whose keys are ``generated``. ``metadata``
+    are the Zarr metadata by key; ``resolve`` returns the absolute url for the url in a reference.
     """
 
     content: dict[str, Any] = field(default_factory=lambda: {"version": 1, "refs": {}})
@@ -197,12 +198,12 @@ class Document:
         return self.content.get("templates") or {}
 
     def rendered(self) -> Document:
-        """Return a document that says the same without templates and generators."""
+        """Return an equivalent document without templates and generators."""
         rest = {k: v for k, v in self.content.items() if k not in ("templates", "gen")}
         return replace(self, content=rest | {"refs": self.refs}, generated=frozenset())
 
     def emptied(self) -> Document:
-        """Return a document of what stands beside the references."""
+        """Return a document that has only the entries besides the references."""
         beside = ("templates", "gen", NOTES)
         rest = {k: v for k, v in self.content.items() if k not in beside}
         return Document(rest | {"refs": {}})
@@ -211,16 +212,16 @@ class Document:
 def edit_document(
     document: Document, before: Description | None, after: Description, form: DocumentForm
 ) -> bytes:
-    """Return a document, as the bytes of a file, that holds the group ``after``.
+    """Return a document that describes the group ``after``, as the bytes of a file.
 
-    ``before`` is the group that it holds; without it all references are written anew.
+    ``before`` is the group that the document describes; without it all references are rewritten.
     """
     if before is None:
         document, before = document.emptied(), Description()
     found = _Difference.between(document, before, after)
-    # in a set with templates, braces have a meaning
+    # in a set with templates, braces have a special meaning
     templates = form.templates and not any("{{" in name for name in found.list_names(after))
-    # what is generated would hide what is written
+    # generated references would override written ones
     is_hidden = bool(document.generated) and (
         bool(found.moves) or not document.generated.isdisjoint(found.list_keys(document))
     )
@@ -230,9 +231,10 @@ def edit_document(
 
 
 class _Written(NamedTuple):
-    """References to write: of the array at a path, and how to make their keys below it.
+    """References to write: of the array at a path, and a function that returns their keys below it.
 
-    Keys are made where they are used, since they take several times the memory of the references.
+    Keys are created only when they are used, since they take several times the memory of the
+    references.
     """
 
     path: str
@@ -246,12 +248,12 @@ class _Written(NamedTuple):
 
 @dataclass(frozen=True)
 class _Difference:
-    """What differs between the group that a document holds and another one.
+    """The difference between the group that a document describes and another one.
 
-    ``metadata`` are those that are new or differ, by key; None is to go. All references of the
-    arrays at the paths ``anew`` go, since there is no such array any more, or it is stored in
-    another way; ``removed`` are keys of other references that go. ``moves`` has the new url of each
-    file that has moved: references to it stay, but for the url.
+    ``metadata`` are the new or changed metadata by key, None for removed ones. All references of
+    the arrays at the paths ``anew`` are removed, because the array was removed, or is stored in
+    another way; ``removed`` are keys of other references to remove. ``moves`` maps moved files to
+    their new urls: in references to them, only the url changes.
     """
 
     metadata: dict[str, Any]
@@ -262,7 +264,7 @@ class _Difference:
 
     @classmethod
     def between(cls, document: Document, before: Description, after: Description) -> _Difference:
-        """Compare what a document holds with another group."""
+        """Compare the group that a document describes with another one."""
         moves = _find_moves(before, after)
         anew = {*before.arrays, *after.arrays}
         removed, written = list[str](), list[_Written]()
@@ -275,7 +277,7 @@ class _Difference:
                     removed += gone
                     written += changed
                     continue
-                # the document names its chunks in a way that its metadata do not say
+                # the document names its chunks in another way than its metadata declare
             for origin, manifest in references.parts:
                 for ids, rows in iterate_references(manifest):
                     make_keys = partial(references.key.list_keys, ids, manifest.shape, origin)
@@ -284,18 +286,18 @@ class _Difference:
         return cls(metadata, anew, removed, written, moves)
 
     def list_names(self, after: Description) -> set[str]:
-        """Return the urls, as they are written, of the files of references to write."""
+        """Return the written urls of the files of references to write."""
         return {after.name(file.url) for written in self.written for file in written.rows.files}
 
     def list_keys(self, document: Document) -> Iterator[str]:
-        """Yield the keys of the document that go or change."""
+        """Yield the keys of the document that are removed or changed."""
         yield from self.removed
         for written in self.written:
             yield from written.list_keys()
         yield from _list_below(document.generated, self.anew)
 
     def apply(self, document: Document, after: Description, templates: bool) -> bytes:
-        """Return the document with the differences."""
+        """Return the document with the differences applied."""
         content, texts = dict(document.content), dict(document.templates)
         refs = self._take_away(content.get("refs") or {})
         if self.moves:
@@ -304,7 +306,7 @@ class _Difference:
             if value is None:
                 refs.pop(key, None)
             else:
-                # older readers expect metadata as JSON text inside the JSON
+                # older readers expect metadata as a string of JSON inside the JSON
                 refs[key] = json.dumps(value, **COMPACT_JSON)
         refs = _consolidate(refs, {**document.metadata, **self.metadata}, bool(self.metadata))
         folders = {folder: name for name, folder in texts.items() if "{{" not in folder}
@@ -323,14 +325,14 @@ class _Difference:
                     advance(written.rows.size)
         texts |= {name: folder for folder, name in folders.items()}
         if texts:
-            # before the references, for those who read the file
+            # before the references, for people who read the file
             content = {"version": 1, "templates": texts, **content, **{"templates": texts}}
         content |= {"version": 1, NOTES: encode_notes(after.notes)}
         kept = [*_encode_members(refs, replaced), *replaced.values()]
         return _encode_document(content, [",\n".join(kept).encode(), *added])
 
     def _take_away(self, refs: Metadata) -> dict[str, Any]:
-        """Return references without those that go."""
+        """Return the references without those that are removed."""
         found = dict(refs)
         for key in self.removed:
             found.pop(key, None)
@@ -346,7 +348,7 @@ class _Difference:
         templates: dict[str, str],
         name: Callable[[str], str],
     ) -> dict[str, str]:
-        """Change the texts of urls of files that have moved, and return templates."""
+        """Replace the urls of moved files in references, and return the templates."""
         before = Templates(templates)
         texts = {value[0] for value in refs.values() if _has_url(value)}
         wanted = {}
@@ -369,9 +371,9 @@ class _Difference:
     def _name_folders(
         self, after: Description, texts: Metadata, known: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return a name for each new folder that files lie in."""
+        """Return a name for each new folder of files."""
         used = self.list_names(after)
-        # readers that use str.format fail on braces beside templates
+        # readers that use str.format fail on braces outside templates
         names = (n for n in after.notes["files"] if n in used and not {"{", "}"} & set(n))
         folders = dict.fromkeys(name.rpartition("/")[0] for name in names)
         free = (name for number in count() if (name := f"u{number}") not in texts)
@@ -388,7 +390,7 @@ def _find_keys(document: Document, path: str) -> ChunkKeys:
 
 
 def _is_stored_alike(before: Description, after: Description, path: str) -> bool:
-    """Say whether chunks of an array can stay as they are while others come and go."""
+    """Return whether chunks of an array can stay unchanged while others are added and removed."""
     if path not in before.arrays:
         return False
     key = f"{path}/.zarray" if f"{path}/.zarray" in after.metadata else f"{path}/{MARKER}"
@@ -413,10 +415,10 @@ def _compare(
     key: ChunkKeys,
     moves: Mapping[str, str],
 ) -> tuple[list[str], list[str], list[_Written]]:
-    """Compare the chunks of an array, place by place.
+    """Compare the chunks of an array, position by position.
 
-    Return the keys, in the document, of chunks that go, and of those that others replace, and what
-    is to be written.
+    Returns the keys in the document of chunks to remove, those of chunks to replace, and the
+    references to write.
     """
     (origin, before), (_, after) = old.parts[0], new.parts[0]
     if moves:
@@ -441,7 +443,7 @@ def _compare(
 def _find_twins(
     ids: Ints, grid: tuple[int, ...], other: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Return which chunks of a grid lie in another one, and their numbers there, else 0."""
+    """Return which chunks of a grid are also in another one, and their numbers there, or 0."""
     if grid[1:] == other[1:]:
         inside = ids < prod(other)
         return inside, np.where(inside, ids, 0)
@@ -452,9 +454,10 @@ def _find_twins(
 
 
 def _find_moves(before: Description, after: Description) -> dict[str, str]:
-    """Return the new url of each file where it may be that files have moved, and nothing else has.
+    """Return the new urls of files if files may have been moved, and nothing else has changed.
 
-    References are compared after that move, so a wrong guess costs texts and no correctness.
+    References are compared after applying the move, so a wrong guess only makes the document
+    larger.
     """
     found: dict[str, set[str]] = {}
     for path in before.arrays.keys() | after.arrays.keys():
@@ -472,7 +475,7 @@ def _find_moves(before: Description, after: Description) -> dict[str, str]:
 
 
 def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
-    """Return the text of a template after a move: another one if that moves all that use it."""
+    """Return the text of a template after a move: a new one if all that use it have moved alike."""
     head = f"{{{{{name}}}}}"
     users = {given: said for given, said in wanted.items() if "{{" in given and name in given}
     ends = {given: given.removeprefix(head) for given in users}
@@ -489,7 +492,7 @@ def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
 def _edit_metadata(
     document: Document, before: Description, after: Description, anew: set[str]
 ) -> dict[str, Any]:
-    """Return what differs in the metadata, by key; None is to go."""
+    """Return what differs in the metadata, by key; None for removed ones."""
     found: dict[str, Any] = {key: None for key in before.metadata if key not in after.metadata}
     for key, value in after.metadata.items():
         there, path = document.metadata.get(key), key.rpartition("/")[0]
@@ -502,13 +505,13 @@ def _edit_metadata(
 
 
 def _edit_node(before: Any, after: Any, found: Any) -> Any:
-    """Return metadata of a document with what differs between two others."""
+    """Apply the difference between two metadata to those in a document."""
     if before == after:
         return found
     if not all(isinstance(one, dict) for one in (before, after, found)):
         return after
     if "chunks" in after or "chunk_grid" in after:
-        # what else is in the metadata of an array says together how its chunks are stored
+        # the other metadata of an array together determine how its chunks are stored
         nodes = [{k: v for k, v in one.items() if k not in GROWING} for one in (before, after)]
         if nodes[0] != nodes[1]:
             return after
@@ -520,9 +523,9 @@ def _edit_node(before: Any, after: Any, found: Any) -> Any:
 
 
 def _consolidate(refs: dict[str, Any], metadata: Metadata, changed: bool) -> dict[str, Any]:
-    """Return references with a copy of all metadata in one place, if there are groups below.
+    """Return references with consolidated metadata if there are groups below the root.
 
-    Without the copy zarr-python lists the set, and finds the root alone.
+    Without them, zarr-python lists the set, and finds only the root.
     """
     known = {key: value for key, value in metadata.items() if value is not None}
     if MARKER in known or not changed:
@@ -538,7 +541,7 @@ def _consolidate(refs: dict[str, Any], metadata: Metadata, changed: bool) -> dic
 
 
 def _list_below(keys: Iterable[str], paths: set[str]) -> Iterator[str]:
-    """Yield the keys of chunks of some arrays; they may have slashes."""
+    """Yield the keys of chunks of some arrays; they may contain slashes."""
     known: dict[str, bool] = {}
     for key in keys:
         folder = key.rpartition("/")[0]
@@ -556,14 +559,14 @@ def _has_url(value: Any) -> bool:
 
 
 def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
-    """Return a url with a template for its folder, if the folder has one."""
+    """Return a url with a template in place of its folder, if the folder has one."""
     folder, _, name = url.rpartition("/")
     plain = folder not in folders or {"{", "}"} & set(url)
     return url if plain else f"{{{{{folders[folder]}}}}}/{name}"
 
 
 def _encode_rows(written: _Written, urls: Sequence[str]) -> Iterator[str]:
-    """Yield references as members of an object."""
+    """Yield references as members of a JSON object."""
     prefix, rows = json.dumps(f"{written.path}/")[:-1], written.rows
     heads = [f"[{json.dumps(url)}," for url in urls]
     columns = (column.tolist() for column in (rows.file, rows.offset, rows.length))
@@ -576,15 +579,16 @@ def _encode_rows(written: _Written, urls: Sequence[str]) -> Iterator[str]:
 
 
 def encode_notes(notes: Metadata) -> str:
-    """Return our notes as they stand in a document: as text.
+    """Return our notes in the form that they have in a document: as a string.
 
-    GDAL takes the members of an object beside ``refs`` for references, and refuses some of them.
+    GDAL interprets the members of any object besides ``refs`` as references, and fails on some of
+    them.
     """
     return json.dumps(notes, **COMPACT_JSON)
 
 
 def _encode_document(content: Metadata, references: Sequence[bytes]) -> bytes:
-    """Return a document with a reference in each line; the references come in blocks of lines."""
+    """Return a document with one reference per line; ``references`` are blocks of lines."""
     texts = [f"{_encode(k)}:{'' if k == 'refs' else _encode(v)}" for k, v in content.items()]
     place = [*content].index("refs") + 1
     before, after = ",".join(texts[:place]), "".join(f",{text}" for text in texts[place:])
@@ -593,12 +597,12 @@ def _encode_document(content: Metadata, references: Sequence[bytes]) -> bytes:
 
 
 def _encode_members(refs: Metadata, replaced: dict[str, str]) -> Iterator[str]:
-    """Yield the members of an object; almost all are references to ranges of bytes.
+    """Yield the members of an object, almost all of which are references to byte ranges.
 
-    Some are given as text, and taken out of ``replaced``.
+    Members in ``replaced`` are already encoded, and are removed from it.
     """
     heads: dict[str, str] = {}
-    # JSON has no line breaks in texts, so that each of these is one between two keys
+    # JSON strings contain no line breaks, so every line break separates two keys
     texts = json.dumps([*refs], separators=(",\n", ":"))[1:-1].split(",\n")
     for text, (key, value) in zip(texts, refs.items(), strict=False):
         if replaced and (member := replaced.pop(key, None)) is not None:
@@ -615,4 +619,4 @@ def _encode_members(refs: Metadata, replaced: dict[str, str]) -> Iterator[str]:
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-"""Encodes what stands beside references; other tools may have written NaN there."""
+"""Encodes everything besides the references; other tools may have written NaN there."""

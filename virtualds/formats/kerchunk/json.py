@@ -1,7 +1,7 @@
-"""kerchunk references in JSON: read versions 0 and 1, write version 1.
+"""kerchunk references in JSON: reading versions 0 and 1, writing version 1.
 
 kerchunk documentation, "References specification". A reference set is a Zarr v2 hierarchy as one
-JSON object: keys of the store to text, ``base64:`` text, JSON values, ``[url]`` or
+JSON object, which maps keys of the store to text, ``base64:`` text, JSON values, ``[url]`` or
 ``[url, offset, length]``.
 """
 
@@ -47,14 +47,14 @@ MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of a compressed file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 BLOCK = 2**24
-"""Bytes that are decompressed at a time."""
+"""How many bytes are decompressed at a time."""
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` may be a reference set in JSON."""
+    """Return whether a file that begins with ``head`` may be a JSON reference set."""
     text = find_beginning(head)
     if text is None:
-        return True  # no other format is compressed, and the first block is longer than this
+        return True  # the only compressed format; a longer block cannot be decompressed yet
     text = text.lstrip()
     return text.startswith(b"{") and (
         b'"refs"' in text
@@ -85,7 +85,7 @@ def parse_document(raw: bytes, url: str) -> Any:
 
 
 def _parse(content: Any, source: SourceFile, allow: AccessPolicy) -> tuple[Document, Entries]:
-    """Return the references of a document, sorted by array."""
+    """Return a document with its references resolved, and the references sorted by array."""
     with pause_garbage_collection(), explain_malformed(source.url):
         content, refs, generated = _unfold(content, source.url)
         notes = content.get(NOTES) or {}
@@ -98,7 +98,7 @@ def _parse(content: Any, source: SourceFile, allow: AccessPolicy) -> tuple[Docum
 
 
 def _build_tree(document: Document, entries: Entries, how: ReadOptions) -> ManifestGroup:
-    """Return a group of a document with everything below it."""
+    """Return a group of a document, including all groups below it."""
     source, notes = entries.source, document.content.get(NOTES) or {}
     with pause_garbage_collection():
         version = V3 if entries.nodes else V2
@@ -109,7 +109,7 @@ def _build_tree(document: Document, entries: Entries, how: ReadOptions) -> Manif
 
 
 def _unfold(content: Any, url: str) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:
-    """Return a document as one of version 1, its references, rendered, and the generated keys."""
+    """Return a document converted to version 1, its rendered references, and the generated keys."""
     if not isinstance(content, dict):
         raise FormatError(
             f"{url}: a reference set is a JSON object, found {type(content).__name__}"
@@ -141,7 +141,7 @@ def _unfold(content: Any, url: str) -> tuple[dict[str, Any], dict[str, Any], fro
 
 
 def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
-    """Put templates into the urls of references, once for each distinct url."""
+    """Render templates in the urls of references, once for each distinct url."""
     known: dict[str, str] = {}
     found = {}
     for key, value in refs.items():
@@ -195,7 +195,7 @@ class Entries:
             for path, rows in self.chunks.items():
                 encoding = nodes[path].get("chunk_key_encoding") or {}
                 if encoding.get("name", "default") == "default":
-                    # the keys of Zarr v2 have no c before them; an array without axes has the key 0
+                    # keys of Zarr v2 have no leading c; an array without axes has the key 0
                     self.chunks[path] = [
                         ("0" if name == "c" else name.removeprefix("c."), v) for name, v in rows
                     ]
@@ -226,13 +226,13 @@ class Entries:
                 self.chunks.setdefault(owner, []).extend(moved)
 
     def build_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
-        """Return where the chunks of an array lie."""
+        """Return the references of an array."""
         rows = _drop_missing(self.chunks.get(path, []))
         if not rows:
             return ChunkManifest.missing(grid)
         flat = _parse_flat_ids([name for name, _ in rows], grid, path)
         columns = _Columns(path, self)
-        # most references are complete, and are added together
+        # most references have url, offset and length, and are added together
         whole = [type(value) is list and len(value) == 3 for _, value in rows]
         columns.add_located(list(compress(rows, whole)))
         columns.add_others(compress(rows, map(not_, whole)))
@@ -241,12 +241,13 @@ class Entries:
 
 
 def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the rows of chunks that are there: not ``null`` or ``NaN``, or lists of these.
+    """Drop the rows of chunks that are missing: ``null`` or ``NaN``, or lists of these.
 
-    Tables of references have a row for every chunk, and those who make JSON of one keep them.
+    Tables of references have a row for every chunk, and tools that convert one to JSON write all of
+    them.
     """
     values = [value for _, value in rows]
-    # almost all references of almost all sets are lists with a url, which this sees fast
+    # a fast check, since almost all references of most sets are lists with a url
     are_lists = set(map(type, values)) == {list} and all(values)
     if are_lists and set(map(type, map(itemgetter(0), values))) == {str}:
         return rows
@@ -262,7 +263,7 @@ def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 class _Columns:
-    """The columns of the manifest of the array at a path, while it is read."""
+    """The columns of the manifest of the array at a path, while its references are read."""
 
     def __init__(self, path: str, references: Entries) -> None:
         self._path = path
@@ -287,7 +288,7 @@ class _Columns:
             column.extend(values)
 
     def add_others(self, rows: Iterable[tuple[str, Any]]) -> None:
-        """Add chunks that are whole files, or stand in the document."""
+        """Add chunks that are whole files, or inline."""
         for name, value in rows:
             if not isinstance(value, list):
                 self._inline.append(_decode_inline(value))
@@ -303,7 +304,7 @@ class _Columns:
                 column.append(item)
 
     def _number_file(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
-        """Return the number of a file that rows name; check it the first time."""
+        """Return the number of the file at a url in some rows; check it the first time."""
         if url not in self._numbers:
             try:
                 self._files.append(self._references.files.get_file(url))
@@ -315,7 +316,7 @@ class _Columns:
         return self._numbers[url]
 
     def build_manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
-        """Return the manifest; ``flat`` are the numbers of the rows' chunks."""
+        """Return the manifest; ``flat`` are the numbers of the chunks of all rows."""
         order, shape = None, grid
         if is_sparse(prod(grid), flat.size):
             order, shape = np.argsort(flat), flat.shape
@@ -332,7 +333,7 @@ class _Columns:
 
 
 def _decode_inline(value: Any) -> bytes:
-    """Return an inline value as bytes."""
+    """Decode an inline value to bytes."""
     if not isinstance(value, str):
         return json.dumps(value).encode()
     if not value.startswith("base64:"):
@@ -344,9 +345,9 @@ def _decode_inline(value: Any) -> bytes:
 
 
 def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
-    """Return the flat C-order number of every chunk key."""
+    """Return the flat C-order number for every chunk key."""
     rank = max(len(grid) - 1, 0)
-    # VirtualiZarr calls the only chunk of a scalar ""
+    # VirtualiZarr uses "" for the only chunk of a scalar
     if odd := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:
         raise FormatError(f"{path}: chunk key {odd[0]!r} is not an index of a grid {grid}")
     if not grid:
@@ -378,7 +379,7 @@ def _spread_values(
     rest: int,
     order: npt.NDArray[np.int64] | None,
 ) -> npt.NDArray[np.int64]:
-    """Return values at the places ``flat`` of a grid, or, given an order of them, in that order."""
+    """Scatter values to the positions ``flat`` of a grid, or sort them if ``order`` is given."""
     given = np.asarray(values)
     if given.dtype.kind != "i":
         odd = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
@@ -395,7 +396,7 @@ def _spread_values(
 
 @dataclass(frozen=True)
 class JsonVersion:
-    """A set as a writer has read it: its file, the bytes of that, and the name of their version."""
+    """A set that a writer has read: its file, the file's bytes, and the name of their version."""
 
     file: SourceFile
     raw: bytes
@@ -435,14 +436,14 @@ def write(
     ----------
     group : ManifestGroup
     url : str
-        Of the JSON file; a suffix ``.gz`` or ``.zst`` compresses it.
+        The url of the JSON file; with the suffix ``.gz`` or ``.zst`` it is compressed.
     options : StorageOptions, optional
         Access options of the target.
     replace : bool
         Whether an existing file may be replaced.
     base : JsonVersion, optional
-        The version to change: only entries that differ from it are edited. The file stays
-        compressed as it is.
+        The version to change: only entries that differ from it are edited. The compression of the
+        file stays the same.
     templates, relative_paths, zarr_format : optional
         As in `DocumentForm`; by default as before.
 
@@ -462,7 +463,7 @@ def write(
     after = describe(group, url, form)
     before = None
     if base is not None and form == was:
-        # what cannot be described, though it could be read, is written anew
+        # entries that can be read but not described are rewritten
         with suppress(UnsupportedError):
             before = describe(base.group, url, form)
     with pause_garbage_collection():
@@ -485,12 +486,12 @@ def to_dict(
     relative_paths: bool = False,
     zarr_format: int = 2,
 ) -> dict[str, Any]:
-    """Return a reference set as a dict, as it would be written; other errors are those of `write`.
+    """Return a reference set as a dict, as it would be written; errors are as in `write`.
 
     Raises
     ------
     ValueError
-        ``relative_paths`` is given, and a dict lies in no folder.
+        ``relative_paths`` is given, although a dict has no location.
     """
     if relative_paths:
         raise ValueError("relative_paths: a dict lies in no folder that urls could start from")
@@ -504,7 +505,7 @@ def to_dict(
 
 
 def decompress(data: bytes, url: str) -> bytes:
-    """Return the content of a file that may be compressed; refuse more than text can expand to."""
+    """Return the content of a file, decompressed if necessary; raise an error if far too large."""
     if (codec := find_codec(data)) is None:
         return data
     most = limit_decoded_size(len(data))
@@ -528,7 +529,7 @@ def decompress(data: bytes, url: str) -> bytes:
 
 
 def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
-    """Return the beginning of a file's content, None if its first bytes are not enough."""
+    """Return the start of a file's content, or None if too few bytes are given to decompress."""
     if (codec := find_codec(head)) is None:
         return head
     try:
@@ -538,12 +539,12 @@ def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
 
 
 def compress_for(data: bytes, url: str) -> bytes:
-    """Compress data as the name of a file asks."""
+    """Compress data according to the suffix of a file."""
     return compress_with(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
 
 
 def compress_with(data: bytes, codec: str | None) -> bytes:
-    """Compress data with a codec of `MAGIC`."""
+    """Compress data with a codec in `MAGIC`."""
     if codec is None:
         return data
     if codec == "gzip":
@@ -556,7 +557,7 @@ def compress_with(data: bytes, codec: str | None) -> bytes:
 
 
 def find_codec(data: bytes) -> str | None:
-    """Return the codec that a file was compressed with, None if it was not."""
+    """Return the codec with which a file was compressed, or None if it was not."""
     return next((codec for magic, codec in MAGIC.items() if data.startswith(magic)), None)
 
 

@@ -1,9 +1,9 @@
 """kerchunk references in Parquet: a folder of metadata, and of records read on demand.
 
-kerchunk documentation, "References specification", section "Parquet references", as fsspec's
-``LazyReferenceMapper`` has it: ``.zmetadata`` holds the metadata of the whole hierarchy and the
-size of a record, ``<path>/refs.<n>.parq`` the references of chunks ``n * record_size`` and on, in C
-order over the chunk grid, in columns ``path``, ``offset``, ``size`` and ``raw``. Records are
+kerchunk documentation, "References specification", section "Parquet references", as implemented by
+fsspec's ``LazyReferenceMapper``: ``.zmetadata`` has the metadata of the whole hierarchy and the
+size of a record, ``<path>/refs.<n>.parq`` the references of chunks from ``n * record_size`` on, in
+C order over the chunk grid, in columns ``path``, ``offset``, ``size`` and ``raw``. Records are
 numbered in steps of one (the specification's prose says two).
 """
 
@@ -64,19 +64,19 @@ from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
 RECORD_SIZE = 100_000
-"""References in a record, unless every array has fewer chunks."""
+"""The number of references in a record, unless every array has fewer chunks."""
 DISPLACED = "displaced"
-"""Key among our notes of a fence: how many fences in a row it displaced."""
+"""The key in the notes of a fence: the number of fences that it displaced in succession."""
 MOST_EARLIER = 64
-"""Most names of records of a set; then all of them are written anew."""
+"""The most earlier names of a set in its records; beyond that, all records are rewritten."""
 ROOM = 10_000
-"""References in a record, at least, after records were joined: more will follow."""
+"""The fewest references in a record after records were joined: more will follow."""
 MOST_EMPTY = 16
-"""Records without any chunk that are written all the same, for readers that list all keys."""
+"""The most records without chunks that are written nevertheless, for readers that list all keys."""
 
 
 def detect(marker: bytes) -> bool:
-    """Say whether the ``.zmetadata`` of a folder is of a reference set, not of plain Zarr."""
+    """Return whether the ``.zmetadata`` of a folder belongs to a reference set, not plain Zarr."""
     return b'"record_size"' in marker and b'"metadata"' in marker
 
 
@@ -84,11 +84,11 @@ def detect(marker: bytes) -> bool:
 
 
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
-    """Read the reference set in a folder: its metadata now, records on demand.
+    """Read the reference set in a folder: its metadata immediately, records on demand.
 
-    What it may refer to (``how.allow``) is checked when records are read.
+    Whether it may refer to a file (``how.allow``) is checked when records are read.
     """
-    # relative urls start from the folder that holds the folder of the set
+    # relative urls start from the parent of the folder of the set
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = find_store(source.url).read_all(f"{source.url}/{ZMETADATA}", source.options)
     check_no_claim(raw, source.url)
@@ -96,7 +96,7 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
 
 
 def count_displaced(marker: bytes) -> int | None:
-    """Return how many fences in a row a fence displaced; None if a marker is no fence."""
+    """Return how many fences a fence displaced in succession, or None for another marker."""
     if f'"{DISPLACED}"'.encode() not in marker or is_claim(marker):
         return None
     document = parse_json(marker, ZMETADATA)
@@ -106,7 +106,7 @@ def count_displaced(marker: bytes) -> int | None:
 
 
 def check_no_claim(marker: bytes, url: str) -> None:
-    """Refuse a set that another writer is creating."""
+    """Raise an error for a set that another writer is creating."""
     if is_claim(marker):
         raise FileNotFoundError(
             f"{url}: a writer is creating this set; open it later, or, if that writer has failed, "
@@ -118,7 +118,8 @@ def check_no_claim(marker: bytes, url: str) -> None:
 class ParquetSet:
     """The content of the ``.zmetadata`` of a set.
 
-    A writer has also read its ``version``, and knows how many fences its own one displaces.
+    For a writer, it also has the ``version``, and the number of fences that its own fence
+    displaces.
     """
 
     source: SourceFile
@@ -131,14 +132,14 @@ class ParquetSet:
 
     @classmethod
     def parse(cls, raw: bytes, source: SourceFile, allow: AccessPolicy) -> ParquetSet:
-        """Return the set in a folder."""
+        """Parse the set in a folder."""
         document = parse_json(raw, source.url)
         with explain_malformed(source.url):
             size = document["record_size"]
             if type(size) is not int or size < 1:
                 raise FormatError(f"{source.url}: record_size is {size!r}; write the set anew")
             metadata = {
-                # others have written metadata as texts of JSON
+                # other tools have written metadata as strings of JSON
                 key: parse_json(v, f"{source.url}: key {key!r}") if isinstance(v, str) else v
                 for key, v in document["metadata"].items()
             }
@@ -161,7 +162,7 @@ class ParquetSet:
         return find_store(marker).find_version(marker, self.source.options) == self.version
 
     def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
-        """Return where the chunks of an array lie."""
+        """Return the references of an array."""
         if any(part in ("", ".", "..") or "\\" in part for part in path.split("/")):
             raise FormatError(
                 f"{self.source.url}: the path {path!r} of an array leads out of the set"
@@ -173,7 +174,7 @@ class ParquetSet:
     def read_tree(
         self, group: str | None = None, skip: frozenset[str] = frozenset()
     ) -> ManifestGroup:
-        """Return a group with everything below it."""
+        """Return a group, including all groups below it."""
         nodes, parts_of = merge_zarr_v2(self.metadata), find_whole(self.read_manifest)
         reader = GroupReader(self.source.url, nodes, self.notes, parts_of, skip, V2)
         return reader.read_group(group)
@@ -187,7 +188,7 @@ class ParquetSet:
         }
 
     def find_written(self, there: Mapping[str, list[tuple[int, int]]]) -> dict[str, Any]:
-        """Return, of records that are there, those of arrays that lack some."""
+        """Return the ranges of existing records for each array that lacks some."""
         found = {}
         for path, array in self.read_arrays().items():
             count = -(-array.manifest.size // self.records.size)
@@ -198,20 +199,20 @@ class ParquetSet:
 
     @cached_property
     def encoded_files(self) -> bytes | None:
-        """The noted fingerprints of files, as the members of an object in JSON, if there are any.
+        """The recorded fingerprints of files, as the members of a JSON object, if there are any.
 
-        Other tools note none.
+        Other tools record none.
         """
         noted = self.notes.get("files")
         return None if noted is None else encode_members(noted)
 
     def to_fence(self, writer: str, displaced: int) -> bytes:
-        """Return the ``.zmetadata`` as the fence of a writer, with its name among our notes."""
+        """Return the ``.zmetadata`` as the fence of a writer, whose name is in our notes."""
         notes = {**self.notes, "writer": writer, DISPLACED: displaced}
         return encode_marker(self.document, notes, self.encoded_files)
 
     def check_record_of(self, rows: ChunkManifest, data: bytes) -> None:
-        """Refuse a record that does not hold the references of its rows."""
+        """Raise an error if a record does not have the references in its rows."""
         url = self.source.url
         found = self.records.parse(data, url).take(0, slice(0, rows.size))
         if not find_same_rows(rows, found).all():
@@ -221,7 +222,7 @@ class ParquetSet:
             )
 
     def holds(self, table: Table) -> bool:
-        """Say whether a table of references is one of this set's."""
+        """Return whether a table of references belongs to this set."""
         return table.owner == self.records.name
 
 
@@ -237,7 +238,7 @@ def read_version(
     check_no_claim(raw, url)
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     if found.records.token is None:
-        # other tools do not note which records they have left out
+        # other tools do not record which records they have left out
         found.records.written = found.find_written(list_stretches_of_records(url, options))
     return replace(found, version=version, displaced=displaced)
 
@@ -258,31 +259,31 @@ def write(
     ----------
     group : ManifestGroup
     url : str
-        Of the folder.
+        The url of the folder.
     options : StorageOptions, optional
         Access options of the target.
     replace : bool
-        Whether an existing set may be replaced. Anything else of this name is left alone.
+        Whether an existing set may be replaced. Any other file of this name is never replaced.
     base : ParquetSet, optional
-        The version to change: only records are written whose rows differ from it.
+        The version to change: only records whose rows differ from it are written.
     record_size : int, optional
         References in a record; by default as before, and in a new set `RECORD_SIZE`, or fewer if no
         array has as many chunks.
     relative_paths : bool, optional
-        Whether urls of sources are written relative to the folder that the set lies in; by default
-        as before, and in a new set not.
+        Whether urls of sources are written relative to the parent folder of the set; by default as
+        before, and not in a new set.
 
     Raises
     ------
     UnsupportedError
         Zarr v2 metadata cannot describe some variables; all of them are named. Or rows of an
-        existing set would change that is not on local disk, or the store has no conditional writes.
+        existing set that is not on local disk would change, or the store has no conditional writes.
     FileExistsError
-        There is something of this name, and it is no set or may not be replaced.
+        The name is taken by something that is not a set, or by a set that may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     ValueError
-        ``record_size`` is no number of references.
+        ``record_size`` is not a positive number.
     """
     if record_size is not None and (type(record_size) is not int or record_size < 1):
         raise ValueError(f"record_size={record_size!r}: give a number of references, at least 1")
@@ -306,7 +307,7 @@ def write(
 
 
 def compact(found: ParquetSet) -> dict[str, Any] | None:
-    """Return the size of records with which a set has fewer of them, None if there is none."""
+    """Return the record size with which a set has fewer records, or None if there is none."""
     counts = [array.manifest.size for array in found.read_arrays().values()]
     size = min(RECORD_SIZE, max([ROOM, *counts]))
     now, then = (sum(-(-n // rows) for n in counts) for rows in (found.records.size, size))
@@ -321,7 +322,7 @@ def _create(
     size: int | None,
     relative: bool,
 ) -> None:
-    """Write a new set, or replace whatever set there is."""
+    """Write a new set, or replace an existing set."""
     hierarchy = hierarchy_of(group, url, relative=relative)
     replaces = _is_set(url, options)
     if replaces and not replace:
@@ -349,7 +350,7 @@ def _create(
 
 
 def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
-    """Return the hierarchy of a group; refuse paths that cannot be folders."""
+    """Return the hierarchy of a group; raise an error for paths that cannot be folders."""
     with suggest_zarr_v3(group, url):
         hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
     if odd := [path for path in hierarchy.manifests if not {"\\", "\0"}.isdisjoint(path)]:
@@ -361,7 +362,7 @@ def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
 
 
 def _is_set(url: str, options: StorageOptions | None) -> bool:
-    """Say whether there is a set to replace."""
+    """Return whether there is a set to replace."""
     try:
         return detect(find_store(url).read_all(f"{url}/{ZMETADATA}", options))
     except (FileNotFoundError, NotADirectoryError):
@@ -369,7 +370,7 @@ def _is_set(url: str, options: StorageOptions | None) -> bool:
 
 
 def check_exchange(url: str) -> None:
-    """Refuse to replace references where no store can do that in one step."""
+    """Raise an error if references would be replaced where no store can do that atomically."""
     if scheme_of(url) != "file":
         raise UnsupportedError(
             f"{url}: in a store a kerchunk Parquet set can only grow, at the end of the first axis "
@@ -381,11 +382,11 @@ def check_exchange(url: str) -> None:
 
 @dataclass(frozen=True)
 class _NextVersion:
-    """A set as it is written, with ``size`` references in a record.
+    """The next version of a set, with ``size`` references per record.
 
-    ``names`` are the notes ``set``, its name, which new records have, and ``earlier``, those of
-    other ones. ``changed`` are the records to write, by array. The others stay; of an array that is
-    not there, none do. ``files`` are the noted fingerprints of files, as members of an object.
+    ``names`` are the notes ``set``, the name of the set in new records, and ``earlier``, the names
+    in older ones. ``changed`` are the records to write, by array; all records of other arrays are
+    written. ``files`` are the recorded fingerprints of files, as members of a JSON object.
     """
 
     hierarchy: Hierarchy
@@ -396,19 +397,19 @@ class _NextVersion:
 
     @classmethod
     def new(cls, hierarchy: Hierarchy, size: int) -> _NextVersion:
-        """Return a set of which nothing is there."""
+        """Create the first version of a set."""
         files = encode_members(hierarchy.notes["files"])
         return cls(hierarchy, size, {"set": secrets.token_hex(8)}, {}, files)
 
     @classmethod
     def grown(cls, base: ParquetSet, group: ManifestGroup) -> _NextVersion | None:
-        """Return a set all of whose old rows stay as they are, None if they do not."""
+        """Return a version that keeps all old rows unchanged, or None if that is impossible."""
         new, size = partial(list_other_sources, is_known=base.holds), base.records.size
         hierarchy = hierarchy_of(group, base.source.url, sources=new, relative=base.is_relative)
         before = base.read_arrays()
         noted, files = base.notes.get("files", {}), hierarchy.notes["files"]
-        # readers of an old array would read another one of its name; or a file of this name has
-        # changed, though its chunks lie where they did
+        # readers of an old array would read a new one of the same name; or a file of this name has
+        # changed, although its chunks have the same offsets
         if before.keys() - hierarchy.manifests.keys() or any(
             files[name] != noted[name] for name in files.keys() & noted.keys()
         ):
@@ -419,7 +420,8 @@ class _NextVersion:
             if not found.keeps:
                 return None
             changed[path] = found.records
-        # all that are noted stay: only reading all records could tell whether they are still used
+        # all recorded files are kept: only reading all records would show whether they are still
+        # used
         added = encode_members({name: one for name, one in files.items() if name not in noted})
         names = {key: base.notes.get(key) for key in ("set", EARLIER)}
         members = b", ".join(filter(None, (base.encoded_files, added)))
@@ -429,10 +431,10 @@ class _NextVersion:
     def replaced(
         cls, base: ParquetSet, hierarchy: Hierarchy, size: int, is_alike: bool
     ) -> _NextVersion:
-        """Return a set that keeps the records whose rows do not change."""
+        """Return a version that keeps the records whose rows do not change."""
         token = base.records.token
         new, earlier = cls.new(hierarchy, size), [token, *base.records.earlier]
-        # records of other tools have no name: nobody could tell them from others at their place
+        # records of other tools have no name, and could not be told from others in the same place
         if token is None or not is_alike or len(earlier) > MOST_EARLIER:
             return new
         changed = {
@@ -450,9 +452,9 @@ class _NextVersion:
         writer: str | None = None,
         checked: ParquetSet | None = None,
     ) -> Iterator[tuple[str, bytes | None]]:
-        """Yield the files, the one that makes it a set last; None stands for one that stays.
+        """Yield the files to write, the marker of the set last; None stands for an unchanged file.
 
-        Records of a set that is ``checked`` are read again, as it reads them, before they are
+        With ``checked``, every record is parsed again as that set would parse it before it is
         written.
         """
         hierarchy, size = self.hierarchy, self.size
@@ -477,7 +479,7 @@ class _NextVersion:
         yield ZMETADATA, encode_marker(document, notes, self.files)
 
     def exchange(self, base: ParquetSet, is_checked: bool) -> None:
-        """Put the set in place of an older version."""
+        """Replace an older version by this one."""
         url, options, version = base.source.url, base.source.options, base.version
         files = self.yield_files(checked=base if is_checked else None)
         try:
@@ -505,7 +507,7 @@ class _NextVersion:
 
 
 def _compare(before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int) -> RecordChanges:
-    """Compare an array of a set with a new one, whose values in memory are cut as the set does."""
+    """Compare an array of a set with a new one; in-memory values get the chunks of the set."""
     key = f"{path}/.zarray"
     after = cut_alike(before, ArrayChunks(hierarchy.metadata[key], hierarchy.manifests[path]))
     hierarchy.metadata[key], hierarchy.manifests[path] = after.metadata, after.manifest
@@ -515,31 +517,32 @@ def _compare(before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int) ->
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
-    """Return the numbers of the records that are written: many without chunks are left out.
+    """Return the numbers of the records to write: most of those without chunks are left out.
 
-    fsspec's ``LazyReferenceMapper._load_one_key`` takes a record that does not exist for one of
+    fsspec's ``LazyReferenceMapper._load_one_key`` treats a record that does not exist as one of
     missing chunks; its ``_generate_record``, which lists all keys, does not.
     """
     whole, numbers = range(-(-manifest.size // size)), manifest.find_existing()
     if numbers is None:
         return whole
-    # the numbers rise
+    # the numbers are ascending
     records = numbers // size
     found: list[int] = records[np.diff(records, prepend=-1) > 0].tolist()
     return found if len(whole) - len(found) > MOST_EMPTY else whole
 
 
 def encode_members(mapping: Mapping[str, Any]) -> bytes:
-    """Return the members of an object in JSON, without its braces."""
+    """Return the members of a JSON object, without its braces."""
     return json.dumps(mapping, allow_nan=False)[1:-1].encode()
 
 
 def encode_marker(
     document: Mapping[str, Any], notes: Mapping[str, Any], files: bytes | None
 ) -> bytes:
-    """Return the file that makes a folder a set; members that note files are encoded already.
+    """Encode the marker of a set; ``files``, the members that record files, is already encoded.
 
-    Of a large set they are almost all of it, and an append writes two such files. None notes none.
+    In a large set they are almost all of the marker, and an append writes it twice. None records no
+    files.
     """
     place = uuid4().hex
     noted = {} if files is None else {"files": place}

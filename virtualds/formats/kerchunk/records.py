@@ -1,13 +1,13 @@
-"""Records of kerchunk Parquet: files of references of one array, as we and other tools write them.
+"""Records of kerchunk Parquet: files with references of one array, written by us or other tools.
 
 kerchunk documentation, "References specification", section "Parquet references": the references of
 chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``path``, ``offset``,
 ``size`` and ``raw``.
 
-What differs between two tables of references, and which records of a set that concerns.
+Also compares two tables of references, to find the records of a set that change.
 
-Unchanged rows need not be written. Rows of a set need not even be read: a lazy manifest says which
-rows of which table it counts.
+Unchanged rows need not be written. Rows of a set need not even be read: a lazy manifest knows of
+which rows of which table it consists.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ from virtualds.stores.store import version_of
 from virtualds.urls import make_relative
 
 WRITTEN = "records"
-"""Key in our notes: by array, the stretches of records that were written. Others were left out,
+"""A key in our notes: the ranges of records that were written, by array. All others were left out,
 since all their chunks are missing."""
 EARLIER = "earlier"
-"""Key in our notes: names that the set had before, of which records have stayed."""
+"""A key in our notes: earlier names of the set, which its older records still have."""
 
 
 TOKEN = b"virtualds"
-"""Key in the metadata of a record with the name of its set."""
+"""The key of the name of the set in the metadata of a record."""
 WRITER = b"virtualds-writer"
-"""Key in the metadata of a record with the name of its writer, so that no two records are equal."""
+"""The key of the name of the writer in the metadata of a record, so that no two records are equal.
+"""
 
 
 RECORD_NAME = re.compile(r"refs\.(0|[1-9]\d{0,17})\.parq")
@@ -71,14 +72,14 @@ RECORD_NAME = re.compile(r"refs\.(0|[1-9]\d{0,17})\.parq")
 
 
 def join_record_path(path: str, number: int) -> str:
-    """Return the path, in a set, of a record of an array."""
+    """Return the path of a record of an array in a set."""
     return f"{path}/refs.{number}.parq"
 
 
 def list_stretches_of_records(
     url: str, options: StorageOptions | None
 ) -> dict[str, list[tuple[int, int]]]:
-    """Return, by array, the stretches of records that a folder has."""
+    """Return the ranges of records that exist in a folder, by array."""
     found: dict[str, list[int]] = {}
     for listed in find_store(url).list_files(url, options):
         path, _, name = listed.path.rpartition("/")
@@ -97,10 +98,10 @@ def hash_document(document: Mapping[str, Any]) -> str:
 
 
 class Records:
-    """The records of the set in a folder, with ``size`` references in each; some are kept.
+    """The records of the set in a folder, with ``size`` references in each; some are cached.
 
-    ``notes`` are ours, with the token that records of this set must have, ``allow`` says where the
-    files that records refer to may lie, and ``meaning`` is the `hash_document` of the marker.
+    ``notes`` are our notes, with the token that records of this set must have. ``allow`` is where
+    the files may be to which records refer, and ``meaning`` is the `hash_document` of the marker.
     """
 
     def __init__(
@@ -118,14 +119,14 @@ class Records:
         self.allow = allow
         self.noted = notes.get("files", {})
         self.written: Mapping[str, Any] = notes.get(WRITTEN, {})
-        # sets of other tools have no token: compare their marker with that at opening
+        # sets of other tools have no token: compare their marker with the one at opening
         self._marker = None if self.token else self._describe_set()
         self._meaning = meaning
         self._opening = name_opening()
         self._open()
 
     def _describe_set(self) -> SourceFile | None:
-        """Return the file that makes the folder a set, as it is now."""
+        """Return the file that marks the folder as a set, in its present state."""
         url = f"{self.source.url}/{ZMETADATA}"
         try:
             return find_store(url).describe(url, self.source.options)
@@ -133,11 +134,11 @@ class Records:
             return None
 
     def _is_current(self) -> bool:
-        """Say whether a set of another tool is unchanged, apart from a writer's fence."""
+        """Return whether a set of another tool is unchanged, apart from a writer's fence."""
         if self._describe_set() == self._marker:
             return True
         try:
-            # not what an opening holds of it
+            # not from the cache of an opening
             url = f"{self.source.url}/{ZMETADATA}"
             found, _ = find_store(url).read_version(url, self.source.options)
             document = json.loads(found)
@@ -155,7 +156,7 @@ class Records:
         return (*self.source, self.size, self.token, self.allow, self._marker)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the records lie, not what is kept of them."""
+        """Pickle the location of the records, not the cache."""
         left = ("_files", "_kept", "catalogue")
         kept = {name: value for name, value in self.__dict__.items() if name not in left}
         return kept | {"noted": pack_table(self.noted)}
@@ -169,7 +170,7 @@ class Records:
 
     @cached_property
     def catalogue(self) -> SourceSummary | None:
-        """A summary of the files that we have noted; None for sets of other tools."""
+        """A summary of the files that we have recorded; None for sets of other tools."""
         if self.token is None:
             return None
         sizes = [noted[0] if noted else None for noted in self.noted.values()]
@@ -178,9 +179,9 @@ class Records:
         return SourceSummary(self.name, len(sizes), nbytes, next(iter(self.noted), None))
 
     def read_rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
-        """Return chunks of one record, with the files that they lie in.
+        """Return chunks of one record, with their files.
 
-        Chunks past the end of a record that is not padded are missing.
+        Chunks past the end of a record without padding are missing.
         """
         try:
             rows = self._read_record(path, number)
@@ -224,7 +225,7 @@ class Records:
         return self._parse_table(table, url, self.size)
 
     def parse(self, data: bytes, url: str) -> ChunkManifest:
-        """Return the rows of a record as chunks, whatever set the record belongs to."""
+        """Return the rows of a record as chunks, whichever set the record belongs to."""
         table = read_parquet(data, url, ["path"])
         return self._parse_table(table, url, table.num_rows)
 
@@ -244,7 +245,7 @@ class Records:
             raise malformed_error(url, error) from error
 
     def get_file(self, url: str) -> SourceFile:
-        """Return the file that a url in a record means."""
+        """Return the file for a url in a record."""
         return self._files.get_file(url)
 
     def _build_manifest(self, table: Any) -> ChunkManifest:
@@ -269,7 +270,7 @@ class Records:
         )
 
     def _check_rows(self, rows: ChunkManifest) -> ChunkManifest:
-        """Return checked references; whole files are measured only now."""
+        """Check references and return them; the lengths of whole files are looked up only now."""
         offset, length = rows.offset, rows.length
         whole = (rows.file >= 0) & (length == 0)
         if whole.any():
@@ -302,7 +303,7 @@ class RecordTable(Table):
 
     @property
     def owner(self) -> tuple[Any, ...]:
-        """The version of the set that the records are of."""
+        """The version of the set to which the records belong."""
         return self.records.name
 
     def __eq__(self, other: object) -> bool:
@@ -327,7 +328,7 @@ class RecordTable(Table):
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         if self.records.token is None:
-            # other tools note no files
+            # other tools record no files
             return ChunkManifest.of_table(self, (self.count,)).sources
         return tuple(map(self.records.get_file, self.records.noted))
 
@@ -354,9 +355,9 @@ def encode_record(
     token: str | None,
     writer: str | None = None,
 ) -> bytes:
-    """Return a row of chunks as a Parquet file, padded to the size of a record.
+    """Encode a row of chunks as a Parquet file, padded to the size of a record.
 
-    ``name`` takes the url of a file, and returns it as it is written.
+    ``name`` returns the written form of the url of a file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -388,14 +389,14 @@ def encode_record(
         sink,
         compression="zstd",
         use_dictionary=["path"],
-        # fastparquet reads integers as floats, unless statistics say that none is null
+        # fastparquet reads integers as floats, unless statistics show that none is null
         write_statistics=["offset", "size"],
     )
     return bytes(sink.getvalue())
 
 
 def encode_inline(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
-    """Return the bytes of every row that holds its chunk itself, as an Arrow array."""
+    """Return the inline bytes of every row as an Arrow array, null for rows without."""
     import pyarrow as pa
 
     if not (held := np.flatnonzero(file == INLINE)).size:
@@ -411,11 +412,11 @@ def _pad_column(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[A
 
 
 # ---------------------------------------------------------------------- columns
-# As pandas, Arrow and other tools write them.
+# Reading columns as pandas, Arrow and other tools write them.
 
 
 def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return the number of every row's url, -1 where there is none, and the urls."""
+    """Return the number of every row's url, -1 for rows without, and the urls."""
     import pyarrow as pa
 
     count = table.num_rows
@@ -436,7 +437,7 @@ def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
 
 
 def read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
-    """Return which rows hold their chunk, and the chunks."""
+    """Return which rows have inline chunks, and these chunks."""
     import pyarrow as pa
 
     count = table.num_rows
@@ -450,7 +451,7 @@ def read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
 
 
 def _is_filled(column: Any) -> bool:
-    """Say whether a column holds values: pandas gives empty columns any type."""
+    """Return whether a column has values: pandas gives empty columns any type."""
     import pyarrow as pa
 
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -459,7 +460,7 @@ def _is_filled(column: Any) -> bool:
 
 
 def read_integers(table: Any, name: str) -> npt.NDArray[np.int64]:
-    """Return a column of integers, zeros where it has none: null, or NaN in columns of pandas."""
+    """Return a column of integers, with zeros for nulls, or NaN in columns of pandas."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.int64)
     found = table[name].fill_null(0).to_numpy()
@@ -471,7 +472,7 @@ def read_integers(table: Any, name: str) -> npt.NDArray[np.int64]:
 # ---------------------------------------------------------------------- changed rows
 
 OBJECTS = [{"id": "vlen-utf8"}]
-"""The filters of strings of varying length."""
+"""The filters for strings of varying length."""
 
 
 @dataclass(frozen=True)
@@ -483,11 +484,11 @@ class ArrayChunks:
 
 
 class RecordChanges(NamedTuple):
-    """What a change does to the records of an array.
+    """The effect of a change on the records of an array.
 
-    ``records`` are the numbers of those that hold other rows than before. ``keeps`` says whether
-    every old row stays as readers use it: elements past the end of an array do not count, so a
-    chunk that reaches past it may grow.
+    ``records`` are the numbers of the records whose rows change. ``keeps`` is true if all old rows
+    remain equal for readers. Elements past the end of an array do not matter, so a chunk that
+    reaches past it may grow.
     """
 
     records: set[int]
@@ -497,12 +498,12 @@ class RecordChanges(NamedTuple):
 def find_changed_records(before: ArrayChunks, after: ArrayChunks, size: int) -> RecordChanges:
     """Compare the rows of an array with those of a set, record by record.
 
-    Rows of the set itself, at their old numbers, are not read.
+    Rows of the set that keep their number are not read.
     """
     old, new = before.manifest, after.manifest
     shapes = [tuple(a.metadata["shape"]) for a in (before, after)]
     numbered_alike = len(shapes[0]) == len(shapes[1]) and old.shape[1:] == new.shape[1:]
-    # longer chunks are fewer, of an array of the same shape
+    # with longer chunks, an array of the same shape has fewer of them
     shrinks = shapes[0] > shapes[1] or new.size < old.size
     keeps = numbered_alike and shapes[0][1:] == shapes[1][1:] and not shrinks
     if not old.size:
@@ -520,10 +521,10 @@ def find_changed_records(before: ArrayChunks, after: ArrayChunks, size: int) -> 
 
 
 def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
-    """Return values in memory, cut into chunks as long as those of the set.
+    """Return values in memory, split into chunks of the same shape as in the set.
 
-    So new values at the end of an array are new rows at the end of its table. Other arrays, and
-    values that are stored in another way, are returned unchanged.
+    New values at the end of an array then become new rows at the end of its table. Other arrays,
+    and values that are stored in another way, are returned unchanged.
     """
     old, new = before.metadata, after.metadata
     whole = [max(n, 1) for n in new["shape"]]
@@ -552,7 +553,7 @@ def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
 def list_other_sources(
     manifest: ChunkManifest, is_known: Callable[[Table], bool]
 ) -> Iterator[SourceFile]:
-    """Yield the files of chunks, without reading those that lie in known tables."""
+    """Yield the files of chunks, without reading tables that are already known."""
     for part in list_other_parts(manifest, is_known):
         yield from part.pruned().sources
 
@@ -575,7 +576,7 @@ def _list_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> Iterator[In
 
 
 def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, int]]:
-    """Return runs of rows that are the same rows of the set, without reading them."""
+    """Return the runs of rows that are the same rows of the set, without reading them."""
     found = list[tuple[int, int]]()
     table = new.table_of(TiledReferences)
     parts = [((0,) * len(new.shape), new)]
@@ -602,7 +603,7 @@ def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.b
             np.array([known.setdefault(file.url, len(known)) for file in rows.files], np.int64)
             for rows in (one, other)
         ]
-    # negative numbers of rows count from the end
+    # negative row numbers count from the end
     first, second = (
         np.append(table, (INLINE, MISSING))[rows.file]
         for table, rows in zip(tables, (one, other), strict=True)
@@ -618,14 +619,14 @@ def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.b
 
 
 def _is_as_in_memory(metadata: Mapping[str, Any]) -> bool:
-    """Say whether the chunks of an array hold its values as they are in memory."""
+    """Return whether the chunks of an array store its values as they are in memory."""
     filters = metadata.get("filters") or []
     plain: bool = filters == (OBJECTS if metadata["dtype"] == "|O" else [])
     return plain and metadata.get("compressor") is None and metadata.get("order") in ("C", None)
 
 
 def _has_grown(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
-    """Say whether a chunk differs only in elements past the end of the old array."""
+    """Return whether a chunk differs only in elements past the end of the old array."""
     shape, chunks = before.metadata["shape"], before.metadata["chunks"]
     alike = all(before.metadata[k] == after.metadata[k] for k in ("chunks", "dtype"))
     if not (shape and alike and all(_is_as_in_memory(a.metadata) for a in (before, after))):
@@ -644,7 +645,7 @@ def _has_grown(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
 
 
 def _cut_values(data: bytes, metadata: Mapping[str, Any]) -> list[bytes]:
-    """Return the values of an array, given as one chunk, in chunks along its first axis."""
+    """Split the values of an array, given as one chunk, into chunks along its first axis."""
     count = prod(metadata["chunks"])
     total = read_chunk_grid(metadata)[0] * count
     if metadata["dtype"] == "|O":

@@ -1,9 +1,10 @@
-"""Templates and generators of kerchunk references: a small language, evaluated by columns.
+"""Templates and generators of kerchunk references: a small language, evaluated for whole columns.
 
 kerchunk documentation, "References specification", version 1, calls its strings ``jinja-str``. The
-language is far less than Jinja: texts with places ``{{...}}`` that hold names, integers, texts, the
-arithmetic ``+ - * / // %``, parentheses, and calls of templates by keyword. There is nothing else:
-no attribute, item, power, filter or statement, and no call but of another template.
+language is a small subset of Jinja: text with placeholders ``{{...}}`` of names, integers, strings,
+the operators ``+ - * / // %``, parentheses, and calls of templates with keyword arguments. It has
+nothing else: no attributes, items, powers, filters or statements, and no calls of anything but
+templates.
 
 A variable of a generator is an array along its own axis, so that an expression is evaluated once
 for all references. The cost of a document is limited (`MOST_EFFORT`, `MOST_REFERENCES`).
@@ -26,18 +27,18 @@ import numpy.typing as npt
 from virtualds.errors import FormatError
 
 MOST_REFERENCES = 2**22
-"""Most references that the generators of one document may make."""
+"""The most references that the generators of one document may create."""
 MOST_EFFORT = 2**30
-"""Characters rendered and numbers computed for one document."""
+"""The most characters rendered and numbers computed for one document."""
 MOST_CHARACTERS = 2**13
-"""Of a template, and of the rendered text."""
+"""The most characters of a template, and of the rendered text."""
 MOST_PLACES = 64
 MOST_TOKENS = 256
 MOST_DIMENSIONS = 16
 LIMIT = 2**63
-"""Integers lie below it, and above its negative."""
+"""All integers are less than this, and greater than its negative."""
 Value = npt.NDArray[Any]
-"""Integers of 64 bits, or texts as objects, along the axes of the generator's variables."""
+"""64-bit integers, or strings as objects, along the axes of the generator's variables."""
 Variables = Mapping[str, Value]
 _TOKEN = re.compile(
     r"""\s*(?: (?P<name>[A-Za-z_][A-Za-z0-9_]*) | (?P<integer>[0-9]+)
@@ -46,20 +47,20 @@ _TOKEN = re.compile(
 )
 _CLOSING = re.compile(r"\s*\}\}")
 _REFUSED = re.compile(r"\{%|\{\#|\{\{[-+]|[-+]\}\}")
-"""Jinja's statements, comments and trimming of blanks."""
+"""Jinja's statements, comments and whitespace control."""
 _KNOWN = (
     "only names, integers, texts, + - * / // %, parentheses and templates with keyword arguments "
     "are known, in moderate number"
 )
 _PREFIX = "name_"
-"""How names begin where Python reads them, so that none of them is a keyword."""
+"""A prefix of names in the Python expression, so that none of them is a keyword."""
 Operations = Mapping[type[ast.operator], Callable[[Value, Value], Value]]
 
 
 class Templates:
     """The templates of one document, by name.
 
-    A text with places is called with arguments, and sees only these.
+    A template with placeholders is called with arguments, and has access only to these.
 
     Examples
     --------
@@ -75,7 +76,7 @@ class Templates:
         self._effort = [MOST_EFFORT] if effort is None else effort
 
     def render_text(self, source: str) -> str:
-        """Render a text without variables; refuse one that is invalid, or too large."""
+        """Render a text without variables; raise an error if it is invalid, or too large."""
         return str(self.render_texts(source, {}).item())
 
     def render_texts(self, source: str, variables: Variables) -> Value:
@@ -112,7 +113,7 @@ class Templates:
     def _evaluate(
         self, place: ast.expr, variables: Variables, operations: Operations | None = None
     ) -> Value:
-        """Return the value of a place."""
+        """Evaluate the expression in a placeholder."""
         known = _OPERATIONS if operations is None else operations
 
         def evaluate(node: ast.expr) -> Value:
@@ -144,7 +145,7 @@ class Templates:
         """Render a template with its arguments."""
         if "{{" not in self.texts.get(name, ""):
             raise FormatError(f"{name}(...): there is no template of this name with arguments")
-        # it sees no other template, so that no template can call itself
+        # it has no access to other templates, so that no template can call itself
         alone = Templates({}, self._effort)
         try:
             return alone.render_texts(self.texts[name], arguments)
@@ -153,7 +154,7 @@ class Templates:
             raise
 
     def spend(self, effort: int) -> None:
-        """Count effort, and refuse more than `MOST_EFFORT`."""
+        """Add up the effort; raise an error if it exceeds `MOST_EFFORT`."""
         self._effort[0] -= effort
         if self._effort[0] < 0:
             raise FormatError("the templates and generators render to more than a set can be")
@@ -177,7 +178,7 @@ def _parse_integer(text: str) -> int:
 
 
 def _parse_template(source: str) -> list[str | ast.expr]:
-    """Return the texts and places of a template."""
+    """Split a template into text and placeholders."""
     if not isinstance(source, str) or len(source) > MOST_CHARACTERS:
         raise FormatError(f"template {str(source)[:60]!r}: a text of moderate length is expected")
     if found := _REFUSED.search(source):
@@ -209,7 +210,7 @@ def _parse_template(source: str) -> list[str | ast.expr]:
 
 @lru_cache(1024)
 def _parse_place(source: str) -> ast.expr | None:
-    """Return what stands in a place, as Python reads it; None if it is too much, or no number."""
+    """Parse the expression in a placeholder; return None if it is invalid or too long."""
     tokens = list(_TOKEN.finditer(source))
     kinds = [token.lastgroup for token in tokens]
     if len(tokens) > MOST_TOKENS or ("text", "text") in pairwise(kinds):
@@ -237,7 +238,7 @@ def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
 
 
 def _compute(operation: Any, left: Value, right: Value, templates: Templates) -> Value:
-    """Compute with integers of 64 bits; refuse overflow."""
+    """Compute with 64-bit integers; raise an error on overflow."""
     if left.dtype == object or right.dtype == object:
         raise FormatError("a text stands where a number is computed; only integers are")
     templates.spend(prod(np.broadcast_shapes(left.shape, right.shape)))
@@ -254,7 +255,7 @@ def _compute(operation: Any, left: Value, right: Value, templates: Templates) ->
 
 
 def _divide(left: Value, right: Value) -> Value:
-    """Divide without a rest: an offset or length is an integer."""
+    """Divide without remainder, since an offset or length is an integer."""
     if (left % right).any():
         raise FormatError("a division leaves a rest; '//' rounds down")
     found: Value = left // right
@@ -269,15 +270,15 @@ _OPERATIONS: Operations = {
     ast.Mod: operator.mod,
 }
 _EXACT: Operations = {**_OPERATIONS, ast.Div: _divide}
-"""Those of offsets and lengths."""
+"""Operations for offsets and lengths."""
 
 
 # ---------------------------------------------------------------------- generators
-# Loops over dimensions, evaluated by columns.
+# Loops over dimensions, evaluated for whole columns.
 
 
 def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]]:
-    """Return the references that the generators of a document make; refuse too many."""
+    """Return the references from the generators of a document; too many are an error."""
     found: dict[str, list[Any]] = {}
     left = MOST_REFERENCES
     for item in items:
@@ -291,7 +292,7 @@ def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]
             )
         variables = dict[str, Value]()
         for axis, (name, values) in enumerate(dimensions if prod(sizes) else ()):
-            # along an axis of its own
+            # along its own axis
             kind = object if isinstance(values[0], str) else np.int64
             shape = [-1 if n == axis else 1 for n in range(len(dimensions))]
             variables[name] = np.array(values, kind).reshape(shape)

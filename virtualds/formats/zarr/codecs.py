@@ -1,13 +1,13 @@
-"""Codec chains of Zarr v3, to and from pipelines.
+"""Conversion between codec chains of Zarr v3 and pipelines.
 
-A chain turns an array into arrays, the last array into bytes, and bytes into bytes (Zarr core
-specification version 3.0, "Chunk encoding"). A pipeline knows only bytes: its layout says which
-axis is stored where, and its data type has the byte order.
+A chain converts arrays to arrays, the last array to bytes, and bytes to bytes (Zarr core
+specification version 3.0, "Chunk encoding"). A pipeline works on bytes only: its layout describes
+where each axis is stored, and its data type has the byte order.
 
-Two codecs only move axes. ``transpose`` (codec specification, version 1.0) permutes axes;
-``reshape``, registered in zarr-extensions, gives the same elements, in their order, other axes. A
-pipeline knows only the former, as its layout. The latter sets the shape that a codec after it
-encodes.
+Two codecs only change axes. ``transpose`` (codec specification, version 1.0) permutes them;
+``reshape``, registered in zarr-extensions, arranges the same elements, in the same order, along
+other axes. A pipeline represents only the former, by its layout. The latter determines the shape
+that a later codec encodes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from virtualds.formats.zarr.data_types import (
 )
 
 Entry = tuple[str, Mapping[str, Any]]
-"""Name and configuration of one codec."""
+"""The name and configuration of one codec."""
 
 ORDERS: dict[str, Order] = {"little": "<", "big": ">"}
 BYTES_CODEC = ("bytes", "endian")
-"""The codec that makes bytes of an array, and its name before Zarr v3 was final."""
+"""The codec that converts an array to bytes, and its name before Zarr v3 was final."""
 OTHER_SERIALISERS = {
     "sharding_indexed",
     "vlen-array",
     "vlen-bytes",
     "vlen-utf8",
 }
-"""Other codecs that make bytes of an array, which virtualds does not decode."""
+"""Other codecs that convert an array to bytes, which virtualds does not decode."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -51,13 +51,13 @@ OTHER_SERIALISERS = {
 def codecs_to_v3(
     pipeline: CodecPipeline, ndim: int, chunk: Sequence[int] | None = None
 ) -> list[dict[str, Any]] | None:
-    """Return the chain of codecs of a pipeline, or None if there is none.
+    """Return the codec chain of a pipeline, or None if there is none.
 
-    ``chunk`` is the shape of the chunks where all have one. There is no chain for packed values,
-    for data types that Zarr v3 does not have, for compound types of mixed byte order, for stored
-    axes that are not shown, and for array filters after other codecs. Nor for a serialising codec
-    after codecs of bytes or on big-endian numbers, for permuted axes with a codec that depends on
-    memory order, and for a codec that needs one chunk shape where there are several.
+    ``chunk`` is the shape of the chunks if all have the same. There is no chain for packed values,
+    data types that Zarr v3 does not have, compound types of mixed byte order, stored axes that the
+    array does not have, and array filters after other codecs. Nor for a serialising codec after
+    bytes-to-bytes codecs or on big-endian numbers, permuted axes with a codec that depends on
+    memory order, and a codec that needs one chunk shape if there are several.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def codecs_to_v3(
     stored = _find_filtered_dtype(pipeline.dtype, [*filters, *rest[:serialised]])
     if stored is None or (endian := _find_endian(stored)) is None:
         return None
-    # zarr-python before 3.2 asks for an order wherever the data type has one
+    # zarr-python before 3.2 requires a byte order whenever the data type has one
     endian = endian or _find_endian(pipeline.dtype)
     itemsize = pipeline.dtype.itemsize
     if serialised and endian == "big":
@@ -100,7 +100,7 @@ def codecs_to_v3(
 def _find_reshaping(
     codec: Codec, order: Sequence[int], chunk: Sequence[int] | None
 ) -> list[dict[str, Any]] | None:
-    """Return the codecs that give chunks the shape that a codec encodes, None where none do."""
+    """Return the codecs that reshape chunks to the shape that a codec encodes, or None."""
     if not isinstance(codec, Shaped):
         return []
     stored = None if chunk is None else tuple(chunk[i] for i in order)
@@ -112,10 +112,10 @@ def _find_reshaping(
 
 
 def _find_permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
-    """Return the axis of the array for each stored axis, or None if some are not shown.
+    """Return the axis of the array for each stored axis, or None if some have none.
 
-    Axes that are not stored have one element per chunk, and may stand anywhere: here they follow
-    the axis before them.
+    Axes that are not stored have one element per chunk, and may be anywhere: here each follows the
+    previous axis.
     """
     found = [entry for entry in pipeline.layout if isinstance(entry, int)]
     if len(found) != len(pipeline.layout) or len(set(found)) != len(found):
@@ -127,9 +127,9 @@ def _find_permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
 
 
 def _find_endian(dtype: np.dtype[Any]) -> str | None:
-    """Return the ``endian`` of the codec ``bytes`` for a dtype, empty where bytes have no order.
+    """Return ``endian`` of the codec ``bytes`` for a dtype; empty if it has no byte order.
 
-    None for a compound type of mixed byte order.
+    Returns None for a compound type of mixed byte order.
     """
     if not _has_order(dtype):
         return ""
@@ -138,9 +138,9 @@ def _find_endian(dtype: np.dtype[Any]) -> str | None:
 
 
 def _has_order(dtype: np.dtype[Any]) -> bool:
-    """Say whether the codec ``bytes`` needs the byte order of a dtype.
+    """Return whether the codec ``bytes`` needs the byte order of a dtype.
 
-    zarr-python requires it if a member of a compound type has several bytes.
+    zarr-python requires it if a member of a compound type has more than one byte.
     """
     if dtype.names is not None:
         members = [dtype[name] for name in dtype.names]
@@ -152,7 +152,7 @@ def _has_order(dtype: np.dtype[Any]) -> bool:
 
 
 def _find_filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[Any] | None:
-    """Return the dtype that filters make of a dtype, or None if they expect another one."""
+    """Return the dtype that filters convert a dtype to, or None if they expect another one."""
     made: np.dtype[Any] | None = dtype
     for codec in filters:
         made = None if made is None else codec.filtered(made)
@@ -163,7 +163,7 @@ def _find_filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.d
 
 
 def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
-    """Return how the chunks of an array decode, from its ``zarr.json``."""
+    """Return the pipeline of an array, from its ``zarr.json``."""
     dtype = data_type_from_v3(metadata["data_type"])
     fill = fill_value_from_v3(metadata["fill_value"], dtype)
     chain = [parse_extension(entry, "codec") for entry in metadata["codecs"]]
@@ -178,23 +178,23 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     if any(codec.maps_arrays for codec in rest):
         raise _misplaced_error(chain)
     if layout != tuple(range(len(layout))) and any(c.heeds_memory for c in (*filters, *rest)):
-        # numcodecs would take the elements in memory order, and return them in the order of axes
+        # numcodecs would read the elements in memory order, and return them in the order of axes
         raise UnsupportedError(
             f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
             f"not decoded; open the data with zarr-python"
         )
     order = "<" if serialised else _read_order(chain[place][1], made)
-    # numpy spells one type in two ways, and all readers know the shorter one
+    # numpy has two names for one type, and all readers support the shorter one
     stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
     native = np.asarray(fill, dtype)
-    # numpy's casts leave times without a unit in the order that they have
+    # numpy's casts do not change the byte order of times without a unit
     raw = (native if stored == dtype else native.byteswap()).tobytes()
     turned = [codec.in_order(order) for codec in filters]
     return CodecPipeline(stored, (*turned, *rest), raw, layout)
 
 
 def _find_bytes_codec(chain: Sequence[Entry]) -> int:
-    """Return the number of the codec in a chain that makes bytes of an array."""
+    """Return the position in a chain of the codec that converts an array to bytes."""
     for name, _ in chain:
         if name in OTHER_SERIALISERS:
             raise UnsupportedError(
@@ -212,7 +212,7 @@ def _find_bytes_codec(chain: Sequence[Entry]) -> int:
 
 
 def _makes_bytes(name: str) -> bool:
-    """Say whether a codec makes bytes of an array."""
+    """Return whether a codec converts an array to bytes."""
     return name in BYTES_CODEC or (name not in AXES and is_array_serialiser(name))
 
 
@@ -263,11 +263,11 @@ def _read_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
 
 @dataclass(frozen=True)
 class StoredAxes:
-    """The axes of an array after some codecs.
+    """The axes of an array after some codecs of a chain.
 
-    ``layout`` is the axis of the array for each; if they are ``reshaped``, and no longer axes of
-    the array, for each before that. ``chunk`` are the elements of a chunk along each; None if
-    chunks differ, or if it is unknown.
+    ``layout`` is the axis of the array for each stored axis; if they are ``reshaped``, for each
+    axis before that. ``chunk`` is the number of elements along each, or None if chunks differ, or
+    it is unknown.
     """
 
     layout: tuple[int, ...]
@@ -322,7 +322,7 @@ def _reshape(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
 
 
 def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that the codec ``reshape`` gives to chunks.
+    """Return the shape to which the codec ``reshape`` reshapes chunks.
 
     Examples
     --------
@@ -350,7 +350,7 @@ def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[i
 
 
 def _find_length(item: Any, before: tuple[int, ...]) -> int | None:
-    """Return the length of an axis in a configuration; -1 is the rest, None is invalid."""
+    """Return the length of an axis in a configuration; -1 for the rest, None if it is invalid."""
     if isinstance(item, list | tuple):
         whole = all(type(axis) is int and 0 <= axis < len(before) for axis in item)
         return prod(before[axis] for axis in item) if whole else None
@@ -360,7 +360,7 @@ def _find_length(item: Any, before: tuple[int, ...]) -> int | None:
 def _is_misplaced(
     items: Sequence[Any], i: int, found: tuple[int, ...], before: tuple[int, ...]
 ) -> bool:
-    """Say whether an axis made of others lies elsewhere than they did."""
+    """Return whether an axis merged from others is in another position than these were."""
     axes = items[i]
     if not isinstance(axes, list | tuple) or not axes:
         return False
@@ -373,4 +373,4 @@ AXES: dict[str, Callable[[StoredAxes, Mapping[str, Any]], StoredAxes]] = {
     "reshape": _reshape,
     "transpose": _transpose,
 }
-"""Codecs that only move axes, by name."""
+"""Codecs that only change axes, by name."""

@@ -1,8 +1,9 @@
-"""Data types, fill values and strings of varying length in Zarr, to and from numpy's.
+"""Conversion of data types, fill values and strings between Zarr and numpy.
 
 Zarr storage specification version 2, "Data type encoding" and "Fill value encoding". Zarr core
-specification version 3.0, "Data types"; zarr-extensions registers the others and the form of their
-fill values. There a data type has no byte order: that is a parameter of the codec ``bytes``.
+specification version 3.0, "Data types"; zarr-extensions registers further types and the form of
+their fill values. In version 3, a data type has no byte order: that is a parameter of the codec
+``bytes``.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ ALIASES = {"complex_float32": "c8", "complex_float64": "c16"}
 """Other registered names of such types."""
 BYTES_PER_LETTER = {"S": 1, "U": 4, "V": 1}
 FIXED_LENGTH = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "raw_bytes"}
-"""Data types of a length in bytes, by numpy's kind."""
+"""Data types with a length in bytes, by numpy's kind."""
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 RECORDS = ("struct", "structured")
 """The registered name of compound types, and its former name."""
 VARIABLE_LENGTH = ("string", "variable_length_utf8", "bytes", "variable_length_bytes")
 LONGEST_STEP = 2**31 - 1
-"""The largest scale factor that numpy's times can have."""
+"""The largest multiple of a unit that numpy's times can have."""
 
 _CODES = {np.dtype(code).char: name for name, code in NAMES.items()}
 _KINDS = {name: kind for table in (FIXED_LENGTH, TIMES) for kind, name in table.items()}
@@ -46,10 +47,10 @@ _KINDS = {name: kind for table in (FIXED_LENGTH, TIMES) for kind, name in table.
 
 
 def data_type_to_v3(dtype: np.dtype[Any]) -> Any | None:
-    """Return the Zarr v3 spelling of a data type, or None where it has none.
+    """Return the Zarr v3 representation of a dtype, or None if it has none.
 
-    Long doubles, objects, compound types with bytes between their members or with arrays as
-    members have none; nor have types of no bytes.
+    Long doubles, objects, compound types with padding or with arrays as members, and types of
+    length 0 have none.
 
     Examples
     --------
@@ -67,12 +68,12 @@ def data_type_to_v3(dtype: np.dtype[Any]) -> Any | None:
         return _describe_named(TIMES[dtype.kind], unit=unit, scale_factor=factor)
     if dtype.kind in FIXED_LENGTH:
         return _describe_named(FIXED_LENGTH[dtype.kind], length_bytes=dtype.itemsize)
-    # numpy has several characters for integers of one size
+    # numpy has several type characters for integers of the same size
     return _CODES.get(np.dtype(dtype.str).char) if dtype.kind in "biufc" else None
 
 
 def _record_to_v3(dtype: np.dtype[Any]) -> Any | None:
-    """Return the spelling of a compound type whose members lie side by side."""
+    """Return the representation of a compound type without padding."""
     fields: list[dict[str, Any]] = []
     place = 0
     members: Mapping[str, Any] = dtype.fields or {}
@@ -91,7 +92,7 @@ def _describe_named(name: str, **configuration: Any) -> dict[str, Any]:
 
 
 def data_type_from_v3(value: Any) -> np.dtype[Any]:
-    """Return the data type of a Zarr v3 spelling, in the byte order of the machine.
+    """Return the dtype of a Zarr v3 representation, in native byte order.
 
     Examples
     --------
@@ -136,7 +137,7 @@ def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[
         return np.dtype([(name, data_type_from_v3(kind)) for name, kind in pairs])
     kind = _KINDS.get(name)
     if kind in TIMES:
-        # numpy knows one of the two letters that look like a mu
+        # numpy accepts only one of the two characters that look like mu
         unit = configuration["unit"].replace("\u03bc", "u").replace("\u00b5", "u")
         factor = configuration["scale_factor"]
         if type(factor) is not int or not 0 < factor <= LONGEST_STEP:
@@ -149,14 +150,14 @@ def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[
 
 
 def _count_units(length: Any, unit: int) -> int:
-    """Return how many times a unit goes into a length."""
+    """Return a length in multiples of a unit."""
     if type(length) is not int or length < 1 or length % unit:
         raise ValueError(f"a length of {length!r} in units of {unit}")
     return length // unit
 
 
 def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-    """Return name and configuration at an extension point of Zarr v3; a name may stand alone."""
+    """Return name and configuration at an extension point of Zarr v3; a bare name is allowed."""
     if isinstance(value, str):
         return value, {}
     if isinstance(value, Mapping):
@@ -173,9 +174,9 @@ def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def fill_value_to_v3(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the Zarr v3 spelling of a fill value.
+    """Return the Zarr v3 representation of a fill value.
 
-    A NaN with other bits than the usual ones is written bit by bit, in hexadecimal digits.
+    A NaN with an unusual bit pattern is written as hexadecimal digits.
 
     Examples
     --------
@@ -196,7 +197,7 @@ def fill_value_to_v3(value: Any, dtype: np.dtype[Any]) -> Any:
         case "M" | "m":
             return "NaT" if np.isnat(scalar) else scalar.reshape(1).view("i8")[0].item()
         case "S" | "V":
-            # numpy drops trailing zeros of bytes
+            # numpy drops trailing zero bytes
             text = scalar.item() if native.kind == "S" else scalar.tobytes()
             return base64.standard_b64encode(text).decode()
     return scalar.item()
@@ -212,7 +213,7 @@ def _float_to_v3(scalar: Any) -> Any:
 
 
 def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value from its Zarr v3 spelling, as a scalar of the data type.
+    """Return a fill value from its Zarr v3 representation, as a scalar of the dtype.
 
     Examples
     --------
@@ -229,7 +230,7 @@ def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _bytes_from_v3(value: Any, dtype: np.dtype[Any]) -> bytes:
-    """Return the bytes of a fill value, of a type in the byte order of the machine."""
+    """Return the bytes of a fill value, of a dtype in native byte order."""
     if dtype.names is not None:
         return _encode_record(value, dtype)
     match dtype.kind:
@@ -247,7 +248,7 @@ def _bytes_from_v3(value: Any, dtype: np.dtype[Any]) -> bytes:
             part = np.dtype(f"f{dtype.itemsize // 2}")
             found = b"".join(encode_float(one, part) for one in value)
         case "M" | "m":
-            # NaT is the smallest integer; numpy makes no NaT of types without a unit
+            # NaT is the smallest integer; numpy cannot create NaT of types without a unit
             found = encode_int(np.iinfo("i8").min if value == "NaT" else value, np.dtype("i8"))
         case "U":
             if not isinstance(value, str) or 4 * len(value) > dtype.itemsize:
@@ -278,7 +279,7 @@ def _encode_raw(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
-    """Return a dtype from its Zarr v2 spelling ("Data type encoding")."""
+    """Return the dtype of a Zarr v2 representation ("Data type encoding")."""
     try:
         found: np.dtype[Any] = np.dtype(_to_numpy_descr(spelled))
     except (SyntaxError, TypeError, ValueError) as error:
@@ -299,14 +300,14 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
 
 
 def _to_numpy_descr(spelled: Any) -> Any:
-    """Return a spelled dtype as numpy takes it: fields are tuples."""
+    """Convert a Zarr v2 data type to the form that numpy accepts: fields as tuples."""
     if isinstance(spelled, str):
         return spelled
     return [(name, _to_numpy_descr(kind), *map(tuple, shape)) for name, kind, *shape in spelled]
 
 
 def dtype_to_zarr_v2(dtype: np.dtype[Any]) -> Any:
-    """Return the Zarr v2 spelling of a dtype: text, or a list of fields for a compound one."""
+    """Return the Zarr v2 representation of a dtype: text, or a list of fields."""
     if dtype.names is None:
         return dtype.str
     spelled = []
@@ -317,14 +318,14 @@ def dtype_to_zarr_v2(dtype: np.dtype[Any]) -> Any:
 
 
 def pack_members(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values of a compound type without bytes between its members."""
+    """Return values of a compound type without padding between its members."""
     return values.astype(to_packed(values.dtype), copy=False)
 
 
 def to_packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a dtype without bytes between members, also of members that are arrays.
+    """Return a dtype without padding between members, also inside members that are arrays.
 
-    `numpy.lib.recfunctions.repack_fields` leaves those as they are.
+    `numpy.lib.recfunctions.repack_fields` does not change the latter.
 
     >>> to_packed(np.dtype([("a", np.dtype("i1,i4", align=True), 2)])).itemsize
     10
@@ -339,12 +340,12 @@ def to_packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def has_zarr_v2_spelling(dtype: np.dtype[Any]) -> bool:
-    """Say whether Zarr v2 can spell a dtype: there are no bytes between its fields."""
+    """Return whether Zarr v2 can represent a dtype: it has no padding between its fields."""
     return not dtype.hasobject and dtype_from_zarr_v2(dtype_to_zarr_v2(dtype)) == dtype
 
 
 def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value from its Zarr v2 spelling ("Fill value encoding")."""
+    """Return a fill value from its Zarr v2 representation ("Fill value encoding")."""
     try:
         return _decode_fill(value, dtype)
     except (ValueError, TypeError, OverflowError) as error:
@@ -371,7 +372,7 @@ def _decode_fill(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def fill_to_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the Zarr v2 spelling of a fill value ("Fill value encoding")."""
+    """Return the Zarr v2 representation of a fill value ("Fill value encoding")."""
     scalar = np.asarray(value).astype(dtype)
     if dtype.kind in "SV":
         return base64.standard_b64encode(scalar.tobytes()).decode()
@@ -385,7 +386,7 @@ def fill_to_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def fill_to_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the spelling of the attribute ``_FillValue`` that xarray reads in Zarr v3.
+    """Return the representation of the attribute ``_FillValue`` that xarray reads in Zarr v3.
 
     Floats are base64 of eight bytes, little-endian (`xarray.backends.zarr.FillValueCoder`).
     """
@@ -398,7 +399,7 @@ def fill_to_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def fill_from_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the attribute ``_FillValue`` from the spelling of `fill_to_attribute`."""
+    """Return the attribute ``_FillValue`` from the representation in `fill_to_attribute`."""
     if dtype.kind == "c":
         real, imaginary = (fill_from_attribute(part, np.dtype("f8")) for part in value)
         return dtype.type(complex(real, imaginary))
@@ -409,7 +410,7 @@ def fill_from_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
-    """Say whether a fill value has the dtype of its array, so that nothing is lost."""
+    """Return whether a fill value has the dtype of its array, so that nothing is lost."""
     return np.ndim(fill) == 0 and np.asarray(fill).dtype == dtype.newbyteorder("=")
 
 
@@ -422,7 +423,7 @@ def to_text_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     Raises
     ------
     UnsupportedError
-        An element is no string.
+        An element is not a string.
     """
     texts = values.astype(object)
     if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
@@ -435,14 +436,14 @@ def to_text_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def encode_text(texts: npt.NDArray[Any]) -> bytes:
-    """Return strings, in C order, as the bytes of a chunk."""
+    """Encode strings, in C order, as a chunk."""
     import numcodecs
 
     return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
 
 
 def decode_text(data: bytes) -> npt.NDArray[Any]:
-    """Return the strings of a chunk, along one axis.
+    """Decode the strings of a chunk, along one axis.
 
     Raises
     ------
@@ -455,7 +456,7 @@ def decode_text(data: bytes) -> npt.NDArray[Any]:
 
 
 def decode_bytes(data: bytes) -> npt.NDArray[Any]:
-    """Return the byte strings of a chunk, along one axis.
+    """Decode the byte strings of a chunk, along one axis.
 
     Raises
     ------

@@ -1,10 +1,8 @@
-"""The root ``zarr.json`` of a set: its metadata, its snapshots, and the notes beside them.
-
-Keys of chunks below the folder of an array.
+"""The root ``zarr.json`` of a set (its metadata, snapshots and notes), and encodings of chunk keys.
 
 ``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key encoding". ``prefix``,
-``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS` is our own, and stands
-in reference sets alone (``docs/reference/formats/zarr-v3.md``, "Chunk key encoding
+``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS` is our own encoding,
+and is used only in reference sets (``docs/reference/formats/zarr-v3.md``, "Chunk key encoding
 `virtualds.manifest`").
 """
 
@@ -29,42 +27,42 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_values import parse_json
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute of a Zarr v2 array with its dimensions, as xarray reads it."""
+"""The attribute of a Zarr v2 array with the names of its dimensions, as xarray reads it."""
 NOT_NAMES = frozenset({"", ".", ".."})
-"""What no member of a group may be called."""
+"""Names that no member of a group may have."""
 MARKER = "zarr.json"
-"""The file that makes a folder a Zarr v3 store, and a set of the format zarr-v3."""
+"""The file that marks a folder as a Zarr v3 store, and as a set of the format zarr-v3."""
 ZMETADATA, ZGROUP, ZARRAY = ".zmetadata", ".zgroup", ".zarray"
-"""Those that make it a Zarr v2 store; the first makes it a set of the format kerchunk-parquet."""
+"""Files that mark a Zarr v2 store; the first also marks a set of the format kerchunk-parquet."""
 STORE_MARKERS = (MARKER, ZMETADATA, ZGROUP, ZARRAY)
-"""Files that make a folder a Zarr store, in the order of search."""
+"""Files that mark a folder as a Zarr store, in the order of search."""
 NOTES = "virtualds"
 """The key of our notes: in documents, in markers, in metadata of nodes, and among attributes."""
 FOLDER = "__virtualds__"
-"""The folder of snapshots and tables of sources; no node of Zarr may have such a name."""
+"""The folder of snapshots and tables of sources; no node of Zarr may have this name."""
 CHUNKS = f"{FOLDER}/chunks"
-"""The folder of copies of chunks, named by content; no snapshot has this name."""
+"""The folder of copied chunks, named by their hash; no snapshot has this name."""
 VERSION = 1
 """The version of the layout."""
 CONSOLIDATED = "consolidated_metadata"
-"""The key in the root group with the metadata of all other nodes."""
+"""The key in the root group of the metadata of all other nodes."""
 COPIES = "copies"
-"""The note with the content of small chunks of native arrays, by its hash."""
+"""The note with the content of small chunks of native arrays, by their hash."""
 HISTORY = "history"
 """The note with the earlier snapshots."""
 NOTED_KEYS = ("arrays", "groups", "sources", "values", COPIES)
-"""Kinds of notes that are mappings, all but the last by paths, of nodes or of tables of files."""
+"""Kinds of notes that are mappings, all but the last by path of a node or of a table of files."""
 
 
 @dataclass(frozen=True)
 class Document:
     """The content of the root ``zarr.json``: metadata of nodes by path, and notes.
 
-    The notes are ``snapshot``, its id; ``history``, the earlier snapshots, oldest first: pairs of
-    an id and a time, and files of such pairs (`virtualds.formats.zarr_manifests.snapshots`);
-    ``arrays`` and ``groups``, by path; ``values``, the chunks of native arrays; ``copies``, what
-    small ones of them hold; ``sources``, the first and last paths of the records of tables of
-    files, by folder.
+    The notes are ``snapshot``, its id; ``history``, the earlier snapshots, oldest first, as pairs
+    of an id and a time, and files of such pairs (`virtualds.formats.zarr_manifests.snapshots`);
+    ``arrays`` and ``groups``, by path; ``values``, the chunks of native arrays; ``copies``, the
+    content of the small ones among them; ``sources``, the first and last paths of the records of
+    tables of files, by folder.
 
     Examples
     --------
@@ -78,7 +76,7 @@ class Document:
 
     @classmethod
     def parse(cls, data: bytes, url: str) -> Document:
-        """Read a document."""
+        """Parse a document."""
         root = parse_json(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
             raise FormatError(f"{url}: it is not a group of Zarr v3; the set is damaged")
@@ -99,7 +97,7 @@ class Document:
 
     @property
     def is_consolidated(self) -> bool:
-        """Whether it holds the metadata of nodes below the root."""
+        """Whether it has the metadata of the nodes below the root."""
         return self.nodes[""].get(CONSOLIDATED) is not None or len(self.nodes) > 1
 
     @property
@@ -113,9 +111,9 @@ class Document:
         return bool(self.notes.get("relative_paths", False))
 
     def to_kept(self) -> bytes:
-        """Return the content of the file that keeps it as a snapshot.
+        """Return the content of the file in which it is archived as a snapshot.
 
-        The set has the chunks that it copies as files, and its root has the history.
+        Copies of chunks are left out, since the set also has them as files, and so is the history.
         """
         notes = {n: noted for n, noted in self.notes.items() if n not in (COPIES, HISTORY)}
         return gzip.compress(replace(self, notes=notes).to_bytes(), mtime=0)
@@ -129,24 +127,24 @@ class Document:
 
 
 def describe_group(attributes: Any) -> dict[str, Any]:
-    """Return the metadata of a group of Zarr v3."""
+    """Return the metadata of a Zarr v3 group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
 def join_node_path(path: str, name: str) -> str:
-    """Return the path of what is in a node; that of the root is empty."""
+    """Return the path of a member of a node; the path of the root is empty."""
     return f"{path}/{name}" if path else name
 
 
 def consolidate(nodes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of all nodes below a group, consolidated as in zarr-python."""
-    # zarr-python makes a tree of them only if the members of every group stand together
+    """Return the metadata of all nodes below a group, consolidated as by zarr-python."""
+    # zarr-python can only build a tree if the members of every group are contiguous
     together = {path: nodes[path] for path in sorted(nodes, key=lambda p: p.rpartition("/")[0])}
     return {CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": together}}
 
 
 def is_node_path(path: str) -> bool:
-    """Say whether a path below the root may name a node, and a folder in any store.
+    """Return whether a path below the root is valid for a node, and for a folder in any store.
 
     Examples
     --------
@@ -159,7 +157,7 @@ def is_node_path(path: str) -> bool:
 
 
 def check_node(path: str, node: Any, url: str) -> None:
-    """Refuse an invalid node of Zarr v3, and paths that leave the folder of the set."""
+    """Raise an error for an invalid Zarr v3 node, or a path that leaves the folder of the set."""
     if not is_node_path(path):
         raise FormatError(f"{url}: {path!r} is not the path of a node; the set is damaged")
     if not isinstance(node, Mapping):
@@ -167,7 +165,7 @@ def check_node(path: str, node: Any, url: str) -> None:
 
 
 def _check_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
-    """Return the object under a key, an empty one if there is none."""
+    """Return the object under a key, or an empty one if there is none."""
     found = parent.get(key)
     if found is None:
         return {}
@@ -177,9 +175,9 @@ def _check_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str
 
 
 class ValueChunk(NamedTuple):
-    """A chunk of a native array: its key, its bytes, their SHA-256, and its folder in the array's.
+    """A chunk of a native array: its key, length, SHA-256, and its folder inside that of the array.
 
-    The folder is ``""`` where plain Zarr looks for the chunk.
+    The folder is ``""`` for a chunk in the place that plain Zarr expects.
     """
 
     key: str
@@ -188,20 +186,20 @@ class ValueChunk(NamedTuple):
     folder: str
 
     def get_path(self, array: str) -> str:
-        """Return the path of the chunk of an array, in the set."""
+        """Return the path in the set of the chunk of an array."""
         return "/".join(part for part in (array, self.folder, self.key) if part)
 
 
 def list_value_chunks(noted: Mapping[str, Any] | None) -> list[ValueChunk]:
-    """Return the chunks of a native array, from its note in ``values``.
+    """Return the chunks of a native array, from its entry in the note ``values``.
 
-    Chunks that an append has left where they were name a folder of their own.
+    Chunks that an append has not rewritten have their own folder.
     """
     return [ValueChunk(*(*one, noted["folder"])[:4]) for one in noted["chunks"]] if noted else []
 
 
 def note_value_chunks(chunks: Sequence[ValueChunk]) -> dict[str, Any]:
-    """Return the note of the chunks of a native array."""
+    """Return the entry in the note ``values`` for the chunks of a native array."""
     folder = max((chunk.folder for chunk in chunks), default="")
     return {"folder": folder, "chunks": [[*one[: 3 + (one.folder != folder)]] for one in chunks]}
 
@@ -221,9 +219,9 @@ def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[s
 def read_copies(
     path: str, noted: Mapping[str, Any] | None, copies: Mapping[str, str]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the chunks of values that the document repeats: path in the set, and bytes.
+    """Yield the copies of chunks in the document: path in the set, and bytes.
 
-    A copy whose content is not what its hash says is left out.
+    A copy whose content does not match its hash is left out.
     """
     if not noted or not copies:
         return
@@ -251,11 +249,13 @@ ChunkIndex = tuple[int, ...]
 SEPARATORS = {"default": "/", "v2": "."}
 """Default separators of indices."""
 NOT_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
-"""What a prefix or suffix of keys must not hold."""
+"""Strings that a prefix or suffix of keys must not contain."""
 MOST_CHILDREN = 1001
-"""Default number of entries of a folder of ``fanout``."""
+"""The default number of entries in a folder of ``fanout``."""
 MANIFEST_KEYS = "virtualds.manifest"
-"""The encoding of an array whose chunks have no keys of their own: a manifest says where they lie.
+"""The encoding for arrays whose chunks have no keys, since their references are in a manifest.
+Readers may ignore storage transformers, and consider such an array as one without chunks. No reader
+may ignore an unknown encoding.
 
 Readers may ignore storage transformers, and take such an array for one without chunks. No reader
 may ignore the name of an encoding.
@@ -263,7 +263,7 @@ may ignore the name of an encoding.
 
 
 def find_places(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> Ints:
-    """Return a row for each number of a chunk: its place in a grid, which begins at ``origin``."""
+    """Return the positions of numbered chunks in a grid that begins at ``origin``, one row each."""
     if not grid:
         return np.zeros((ids.size, 0), np.int64)
     places = np.stack(np.unravel_index(ids, grid), 1)
@@ -271,40 +271,40 @@ def find_places(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) ->
 
 
 def number_in_grid(places: Ints, grid: tuple[int, ...]) -> Ints:
-    """Return the numbers of chunks in a grid, in C order, by their places, one in a row."""
+    """Return the C-order numbers of chunks in a grid, given their positions as rows."""
     numbers = np.ravel_multi_index(tuple(places.T), grid) if grid else np.zeros(len(places))
     return np.asarray(numbers, np.int64)
 
 
 class ChunkKeys(ABC):
-    """Keys of chunks in one encoding; equal ones give equal keys."""
+    """The keys of chunks in one encoding; equal objects give equal keys."""
 
     @abstractmethod
     def __call__(self, place: ChunkIndex) -> str:
         """Return the key of a chunk."""
 
     def list_keys(self, ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> list[str]:
-        """Return the keys of chunks by their numbers in a grid, which begins at ``origin``."""
+        """Return the keys of chunks, given by number in a grid that begins at ``origin``."""
         return [self(tuple(place)) for place in find_places(ids, grid, origin).tolist()]
 
     @abstractmethod
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return the chunk of a key of this encoding; other keys may give anything."""
+        """Return the chunk that a key of this encoding denotes; other keys give any result."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return the ``chunk_key_encoding``."""
 
     def parse_key(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return which chunk has a key, None if it is not the key of a chunk."""
+        """Return the chunk that a key denotes, or None if it is not the key of a chunk."""
         found = self.read(key, ndim)
-        # a chunk has one key only, without leading zeros
+        # every chunk has exactly one key, without leading zeros
         return found if found is not None and self(found) == key else None
 
 
 @dataclass(frozen=True)
 class SeparatedKeys(ChunkKeys):
-    """Indices with a separator between them; ``default`` has a ``c`` before them."""
+    """Indices joined by a separator; ``default`` also has a leading ``c``."""
 
     name: str
     separator: str
@@ -312,7 +312,7 @@ class SeparatedKeys(ChunkKeys):
     def list_keys(self, ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> list[str]:
         if not grid:
             return [self(())] * ids.size
-        # a million calls take longer than all that is done with the keys
+        # a million calls would take longer than everything else that is done with the keys
         before = "" if self.name == "v2" else f"c{self.separator}"
         columns = find_places(ids, grid, origin).T.tolist()
         texts = zip(*(map(str, column) for column in columns), strict=True)
@@ -337,14 +337,14 @@ class SeparatedKeys(ChunkKeys):
 
 
 PLAIN_KEYS = SeparatedKeys("default", "/")
-"""How arrays of Zarr v3 that we write name chunks."""
+"""The keys of chunks in Zarr v3 arrays that we write."""
 DOTTED_KEYS = SeparatedKeys("v2", ".")
-"""How manifests of JSON, and sets of Zarr v2 that we write, name chunks."""
+"""The keys of chunks in JSON manifests, and in Zarr v2 sets that we write."""
 
 
 @dataclass(frozen=True)
 class AffixedKeys(ChunkKeys):
-    """Keys of another encoding with text before or behind them."""
+    """Keys of another encoding with text before or after them."""
 
     name: str
     text: str
@@ -365,7 +365,7 @@ class AffixedKeys(ChunkKeys):
 
 @dataclass(frozen=True)
 class FanoutKeys(ChunkKeys):
-    """Digits of indices as folders, so that no folder has more than ``most`` entries."""
+    """The digits of indices as folders, so that no folder has more than ``most`` entries."""
 
     most: int
 
@@ -397,7 +397,7 @@ class FanoutKeys(ChunkKeys):
 
 
 def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
-    """Return the keys of an array from its metadata.
+    """Return the chunk keys of an array from its metadata.
 
     Examples
     --------
@@ -410,7 +410,7 @@ def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
 
 
 def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a virtual array such that readers without manifests refuse it.
+    """Return the metadata of a virtual array so that readers without manifests reject it.
 
     Examples
     --------
@@ -425,7 +425,7 @@ def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a virtual array with the encoding of the keys in its manifest."""
+    """Return the metadata of a virtual array with the original encoding of its keys."""
     if not node.get("storage_transformers") or not _has_manifest_keys(node):
         return dict(node)
     said = node["chunk_key_encoding"].get("configuration", {})
@@ -461,7 +461,7 @@ def _parse_affixed(name: str, how: Mapping[str, Any]) -> AffixedKeys:
     text = how.get(name)
     if not isinstance(text, str) or text.startswith("/") or any(n in text for n in NOT_IN_KEYS):
         raise _format_error(name, f"{name} {text!r} leads elsewhere, or is not a text")
-    # the registry's own example spells it with a hyphen
+    # the registry's own example has a hyphen in the name
     base = how.get("base_encoding", how.get("base-encoding"))
     if base is None:
         raise _format_error(name, "no base_encoding")

@@ -1,4 +1,4 @@
-"""Read the metadata of a Zarr hierarchy, of version 2 or 3, as groups of variables."""
+"""Reading the metadata of a Zarr hierarchy, of version 2 or 3, as groups of variables."""
 
 from __future__ import annotations
 
@@ -55,18 +55,19 @@ from virtualds.formats.zarr.v3_arrays import (
 from virtualds.json_values import from_json
 
 Node = Mapping[str, Any]
-"""The metadata of a group or array: that of ``zarr.json``, or what `merge_zarr_v2` makes."""
+"""The metadata of a group or array: the content of ``zarr.json``, or as from `merge_zarr_v2`."""
 FindParts = Callable[[str, Node], Manifests]
-"""Takes path and metadata of an array, and returns its `Manifests`."""
+"""A function of the path and metadata of an array that returns its `Manifests`."""
 
 
 class Version(NamedTuple):
     """How the metadata of a version of Zarr are read.
 
-    ``check`` refuses invalid metadata of an array; ``names`` returns its dimensions, as far as they
-    have names, and takes them out of its attributes; ``dtype`` returns its data type; ``read``
-    takes metadata, `Manifests`, attributes and noted types of attributes, and returns the array
-    and its attribute ``_FillValue``, if it has one. Groups have no keys but ``group_keys``.
+    ``check`` raises an error for invalid metadata of an array; ``names`` returns the names of its
+    dimensions, as far as it has any, and removes them from its attributes; ``dtype`` returns its
+    dtype; ``read`` takes metadata, `Manifests`, attributes and recorded types of attributes, and
+    returns the array and its attribute ``_FillValue``, if it has one. Groups have no keys other
+    than ``group_keys``.
     """
 
     number: int
@@ -87,8 +88,8 @@ def _read_v2(
         return values, known if fill is None else fill
     array = array_from_zarr_v2(node, manifest)
     fill = fill_from_zarr_v2(node.get("fill_value"), array.dtype)
-    # as in xarray: the fill value of Zarr v2 replaces the netCDF attribute; no such attribute masks
-    # raw bytes and compound types
+    # as in xarray: the fill value of Zarr v2 replaces the netCDF attribute; raw bytes and compound
+    # types are not masked by such an attribute
     return array, known if fill is None or array.dtype.kind == "V" else fill
 
 
@@ -122,9 +123,9 @@ V3 = Version(
 
 
 def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
-    """Return the nodes of a Zarr v2 hierarchy by path, from its metadata by key.
+    """Return the nodes of a Zarr v2 hierarchy by path, given its metadata by key.
 
-    Attributes are part of a node, and what lies below an array is left out.
+    Attributes are added to their node, and everything below an array is left out.
 
     Examples
     --------
@@ -137,7 +138,7 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
     known: dict[str, bool] = {}
 
     def lies_in_array(folder: str) -> bool:
-        # A loop: another tool's set may nest deeper than Python calls itself.
+        # A loop, since sets of other tools may be nested deeper than Python's recursion limit.
         walked = [folder]
         while folder and folder not in known and folder not in arrays:
             folder = folder.rpartition("/")[0]
@@ -148,7 +149,7 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
     for key in metadata:
         path = key.rpartition("/")[0]
         if not NOT_NAMES.isdisjoint(key.split("/")):
-            # no key, and so no path
+            # not a key, and so not a path
             found[key] = {}
         if path in found or lies_in_array(path.rpartition("/")[0]):
             continue
@@ -163,9 +164,9 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
 
 
 def find_whole(chunks: Callable[[str, tuple[int, ...]], ChunkManifest]) -> FindParts:
-    """Return where chunks lie in a format with one manifest for each array.
+    """Return how to find chunks in a format with one manifest per array.
 
-    ``chunks`` takes the path of an array and its chunk grid, and returns that manifest.
+    ``chunks`` returns that manifest, given the path of an array and its chunk grid.
     """
 
     def parts_of(path: str, node: Node) -> Manifests:
@@ -185,10 +186,11 @@ class MemberNames(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupReader:
-    """Makes groups of the metadata of all nodes, by path.
+    """Builds groups from the metadata of all nodes, by path.
 
-    ``root`` is the url of the set, for errors. ``notes`` are facts beyond plain Zarr: ``arrays``
-    and ``groups``, by path; sets of others have none. ``skip`` are names of variables to leave out.
+    ``root`` is the url of the set, for errors. ``notes`` are facts that plain Zarr cannot express:
+    ``arrays`` and ``groups``, by path; sets of other tools have none. ``skip`` are names of
+    variables to leave out.
     """
 
     root: str
@@ -199,7 +201,7 @@ class GroupReader:
     version: Version = V3
 
     def read_group(self, path: str | None = None) -> ManifestGroup:
-        """Return the group at a path with everything below it."""
+        """Return the group at a path, including all groups below it."""
         with explain_malformed(self.root):
             if odd := [path for path in self.nodes if path and NOT_NAMES & {*path.split("/")}]:
                 raise FormatError(
@@ -210,7 +212,7 @@ class GroupReader:
 
     @cached_property
     def _members(self) -> Mapping[str, MemberNames]:
-        """The members of every group, by path; found in one pass over all nodes."""
+        """The members of every group, by path; collected in one pass over all nodes."""
         found: dict[str, MemberNames] = defaultdict(lambda: MemberNames({}, {}))
         for path, node in self.nodes.items():
             names = path.split("/") if path else []
@@ -273,7 +275,7 @@ class GroupReader:
         return read_variable_or_problem(read_checked, path, self.root, shape, names, problems)
 
     def _read_dims(self, node: Node, attributes: dict[str, Any]) -> tuple[str, ...]:
-        """Return the dimensions of an array, and take them out of its attributes."""
+        """Return the dimensions of an array, and remove them from its attributes."""
         names, shape = self.version.names(node, attributes), node["shape"]
         names = [None] * len(shape) if names is None else names
         if len(names) != len(shape):
@@ -307,11 +309,11 @@ class GroupReader:
 def _restore_encoding(
     array: ManifestArray, dims: tuple[str, ...], notes: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """Return the encoding of a variable of the set at ``source``, with its notes."""
+    """Return the encoding of a variable of the set at ``source``, completed from its notes."""
     found = describe_storage(array, dims)
     found |= (noted := notes.get("encoding", {}))
     for name, value in noted.items():
-        # Python reads words for them, which are no JSON
+        # Python's json writes and reads names for them, which are not JSON
         if isinstance(value, float) and not isfinite(value):
             raise FormatError(
                 f"{source}: the set notes {value} as {name!r} of a variable; the set is damaged, "
@@ -320,7 +322,7 @@ def _restore_encoding(
     if found["chunksizes"] is not None:
         found["chunksizes"] = tuple(found["chunksizes"])
     if any(found[name] for name in NO_FILTERS):
-        # chunks of many shapes are chunks; HDF5 filters nothing else
+        # chunks of several shapes are still chunks; HDF5 filters nothing else
         found["contiguous"] = False
     if found["contiguous"]:
         found["chunksizes"] = None
@@ -334,12 +336,12 @@ def _restore_encoding(
 
 
 def _restore_text_encoding(encoding: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the encoding of an array of strings, which were characters in the source if noted."""
+    """Return the encoding of strings, which were characters in the source if the notes say so."""
     if "characters" not in notes:
         return dict(encoding)
     known = dict(notes["characters"])
     found = {**encoding, "dtype": CHARACTER}
-    # xarray takes the last length for that of the axis of characters
+    # xarray takes the last length for that of the character axis
     shape, length = found.pop("original_shape"), known.pop("length", None)
     if length is not None:
         found["original_shape"] = (*shape, length)

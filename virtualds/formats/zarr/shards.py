@@ -1,7 +1,7 @@
-"""Sharded arrays of Zarr v3, shown with their inner chunks as chunks.
+"""Sharded arrays of Zarr v3, presented with their inner chunks as chunks.
 
 Codec ``sharding_indexed`` (zarr-specs, "Sharding codec", version 1.0). References point to inner
-chunks, which are decoded one by one. Only the index of a shard is read, by one request.
+chunks, which are decoded one by one. Only the index of a shard is read, in one request.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from virtualds.stores import find_store
 
 SHARDING = "sharding_indexed"
 EMPTY_CHUNK = 2**64 - 1
-"""Offset and length, in an index, of a chunk that does not exist."""
+"""The offset and length, in an index, of a chunk that does not exist."""
 MOST_SHARDS = {True: 100_000, False: 10_000}
-"""Most shards whose indexes are read when an array is opened, by whether they are local."""
+"""The most shards whose indexes are read when an array is opened, for local and remote stores."""
 MOST_INNER_CHUNKS = 2**20
-"""Most chunks of an array whose indexes are read when it is opened."""
+"""The most chunks of an array whose indexes are read when it is opened."""
 KEPT_INDEXES = 128
-"""Indexes that the process keeps, of those that are read later."""
+"""The number of indexes that are cached in the process, among those that are read later."""
 _KEPT_INDEXES: RecordCache[npt.NDArray[np.uint64]] = RecordCache(KEPT_INDEXES)
 
 # ---------------------------------------------------------------------- metadata
@@ -49,9 +49,10 @@ _KEPT_INDEXES: RecordCache[npt.NDArray[np.uint64]] = RecordCache(KEPT_INDEXES)
 def expand_shards(
     metadata: Mapping[str, Any], manifests: Manifests
 ) -> tuple[Mapping[str, Any], Manifests]:
-    """Return the metadata of an array with inner chunks as its chunks, and where these lie.
+    """Return the metadata of an array with its inner chunks as chunks, and their references.
 
-    ``manifests`` says where the shards lie. Arrays without shards are returned unchanged.
+    ``manifests`` returns the references of the shards. Arrays without shards are returned
+    unchanged.
     """
     codecs, levels = _parse_levels(metadata)
     if not levels:
@@ -99,7 +100,7 @@ def _unsupported_error(name: str) -> UnsupportedError:
 
 
 def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLevel:
-    """Return a level from its configuration; its axes are as earlier codecs have ordered them."""
+    """Parse the configuration of a level; earlier codecs have put its axes into ``order``."""
     chunk, location = config.get("chunk_shape"), config.get("index_location", "end")
     whole = isinstance(chunk, list | tuple) and all(type(n) is int and n > 0 for n in chunk)
     if not whole or len(chunk or ()) != len(order) or location not in ("start", "end"):
@@ -129,7 +130,7 @@ def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLeve
 
 
 def _check_divided(shards: Sequence[ChunkAxis], levels: Sequence[ShardLevel]) -> None:
-    """Refuse chunks that do not divide the shards that hold them."""
+    """Raise an error for chunks that do not divide their shards."""
     for axis, cut in enumerate(shards):
         for held in sorted(cut.stored_lengths()):
             for level in levels:
@@ -166,10 +167,10 @@ def _expand_part(
 
 @dataclass(frozen=True)
 class ShardLevel:
-    """One level of shards, which hold chunks or shards of the next level, of the shape ``chunk``.
+    """One level of shards, which contain chunks or shards of the next level, of shape ``chunk``.
 
-    ``order`` is the axis of the array for each axis of the index. ``index`` says how that decodes,
-    and ``at_start`` whether it comes before the chunks, or after them.
+    ``order`` is the axis of the array for each axis of the index. ``index`` is the pipeline of the
+    index, and ``at_start`` whether it is before or after the chunks.
     """
 
     chunk: tuple[int, ...]
@@ -186,7 +187,8 @@ class ShardTable(Table):
     """References to the innermost chunks of shards, from the indexes of the shards.
 
     ``edges`` are, per axis, the number of the first innermost chunk of every shard, and the end of
-    the last; ``grid`` are innermost chunks per axis, and ``levels`` begin with the outermost.
+    the last; ``grid`` is the number of innermost chunks per axis, and ``levels`` begin with the
+    outermost.
     """
 
     shards: ChunkManifest
@@ -239,11 +241,11 @@ class ShardTable(Table):
 
 
 class _ChunkRows(NamedTuple):
-    """For each chunk the shard that holds it, while indexes are looked up.
+    """The shard that contains each chunk, while indexes are looked up.
 
-    ``whole`` numbers the shard; ``file``, ``offset`` and ``length`` say where the shard lies.
-    ``place`` is the place of the chunk in the shard, and ``held`` the size of the shard, both in
-    innermost chunks: arrays of one row per axis.
+    ``whole`` is the number of the shard; ``file``, ``offset`` and ``length`` are its location.
+    ``place`` is the position of the chunk in the shard, and ``held`` the size of the shard, both in
+    innermost chunks, as arrays with one row per axis.
     """
 
     whole: Ints
@@ -255,7 +257,7 @@ class _ChunkRows(NamedTuple):
 
 
 class _Shard(NamedTuple):
-    """A shard whose index is wanted, and its chunks along the axes of the array."""
+    """A shard whose index is needed, and its number of chunks along the axes of the array."""
 
     file: SourceFile | bytes
     offset: int
@@ -298,7 +300,7 @@ def _look_up(
 
 
 def _check_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
-    """Return where chunks begin in a shard, and how long they are; missing ones have length 0."""
+    """Return the offset and length of each chunk in a shard; missing ones have length 0."""
     empty = (found == EMPTY_CHUNK).all(-1)
     begin, size = (np.where(empty, 0, found[..., i]).astype(np.uint64) for i in (0, 1))
     limit = np.uint64(shard.length)
@@ -366,7 +368,7 @@ def _fetch_bytes(shard: _Shard, begin: int, size: int) -> Buffer:
 
 
 def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
-    """Return the bytes of an index of so many chunks."""
+    """Return the length in bytes of an index with these counts of chunks."""
     size: int | None = 16 * prod(counts)
     for codec in level.index.codecs:
         size = None if size is None else codec.encoded_size(size)

@@ -1,7 +1,7 @@
 """Arrays of strings of varying length, read and decoded on demand.
 
-numpy holds such strings as objects, so a chunk cannot be decoded into its place in the result as
-bytes. So these arrays are no virtual arrays.
+numpy represents such strings as objects, so the bytes of a chunk cannot be decoded directly into
+the result. Therefore these arrays are not virtual arrays.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Objects = npt.NDArray[Any]
 ChunkIndex = tuple[int, ...]
 
 TEXT, BYTES = "vlen-utf8", "vlen-bytes"
-"""Codecs of strings of varying length (zarr-extensions; ids of Zarr v2 too)."""
+"""Codecs of strings of varying length (zarr-extensions; also ids of Zarr v2)."""
 SERIALISERS = {
     "string": TEXT,
     "variable_length_utf8": TEXT,
@@ -45,7 +45,7 @@ SERIALISERS = {
 }
 """The codec of a data type of Zarr v3."""
 DTYPES = {TEXT: np.dtype("O", metadata={"element_type": str}), BYTES: np.dtype("O")}
-"""Dtypes of values; xarray knows strings by the metadata of their dtype."""
+"""Dtypes of values; xarray recognises strings by the metadata of their dtype."""
 DECODERS = {TEXT: decode_text, BYTES: decode_bytes}
 VARYING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
 """Errors of bytes that do not decode."""
@@ -53,9 +53,9 @@ VARYING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, Memor
 
 @dataclass(frozen=True, eq=False)
 class VaryingArray:
-    """An array of strings or bytes, in chunks, as ``serialiser`` says: `TEXT` or `BYTES`.
+    """A chunked array of strings or bytes; ``serialiser`` is `TEXT` or `BYTES`.
 
-    ``codecs`` encoded the bytes of a chunk, in that order; ``layout`` is the axis of the array for
+    ``codecs`` encoded the bytes of a chunk, in this order; ``layout`` is the axis of the array for
     each stored axis, and ``fill`` the value of missing chunks.
     """
 
@@ -68,19 +68,19 @@ class VaryingArray:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values: objects."""
+        """The dtype of the values: objects."""
         return DTYPES[self.serialiser]
 
     def settle(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
-        """Return the values of a small array, else the array, and the encoding of a variable.
+        """Return the values of a small array, otherwise the array, and the encoding of a variable.
 
-        xarray converts strings declared as ``str``, like netCDF's, at once. Those of a large array
-        are declared as objects, and stay unread.
+        xarray immediately converts strings declared as ``str``, like those of netCDF. Those of a
+        large array are declared as objects, so that they are not read.
         """
         is_large = prod(self.shape) * self.dtype.itemsize > get_options().small_variable
         kind = self.dtype if is_large or self.serialiser != TEXT else str
@@ -140,11 +140,11 @@ class VaryingArray:
         run_all(Prefetcher(there, find_slot, fetch), finish)
 
     def decode(self, data: Buffer, encoded: Sequence[int]) -> Objects:
-        """Return the values of a chunk of so many elements along the axes of the array."""
+        """Decode a chunk with so many elements along the axes of the array."""
         for codec in self.codecs[::-1]:
             data = codec.decode(data, None)
         shape = [encoded[axis] for axis in self.layout]
-        # checked first, since damaged bytes may ask for any amount of memory
+        # check this first, since damaged bytes may request any amount of memory
         if (count := int.from_bytes(data[:4], "little")) != prod(shape):
             raise ValueError(f"{count} strings, not {prod(shape)}")
         values = DECODERS[self.serialiser](bytes(data)).reshape(shape)
@@ -159,7 +159,7 @@ def varying_from_zarr_v2(
 ) -> tuple[VaryingArray, str | bytes | None]:
     """Return the array that ``.zarray`` with dtype ``|O`` describes, and its fill value.
 
-    Without a fill value, missing chunks hold empty strings.
+    Without a fill value, missing chunks read as empty strings.
     """
     first, *rest = metadata.get("filters") or [{"id": None}]
     serialiser = first.get("id")
@@ -175,7 +175,7 @@ def varying_from_zarr_v2(
     layout = tuple(range(len(shape)))
     layout = layout if metadata.get("order") != "F" else layout[::-1]
     value = metadata.get("fill_value")
-    # of bytes, 0 means none
+    # for bytes, 0 means none
     is_none = value is None or (serialiser == BYTES and value == 0)
     fill = None if is_none else _decode_fill(str(value), serialiser)
     fragments = (Fragment.whole(axes, manifest),)
@@ -187,7 +187,7 @@ def varying_from_zarr_v2(
 
 
 class _AxisStretch(NamedTuple):
-    """A selection within a chunk along one axis: from where, to where, and the chunk's length."""
+    """A selection along one axis of a chunk: positions in it and in the result, and its length."""
 
     inner: Ints
     outer: Ints
@@ -195,7 +195,7 @@ class _AxisStretch(NamedTuple):
 
 
 def _find_taken(axis: ChunkAxis, places: Ints) -> dict[int, _AxisStretch]:
-    """Return the stretch of every chunk of an axis that a selection takes, by number."""
+    """Return the selection within every chunk of an axis that it touches, by number."""
     outer = np.flatnonzero((places >= 0) & (places < axis.size))
     inside = places[outer]
     chunk = axis.locate(inside)
@@ -212,7 +212,7 @@ def _find_taken(axis: ChunkAxis, places: Ints) -> dict[int, _AxisStretch]:
 
 
 def is_varying(metadata: Mapping[str, Any]) -> bool:
-    """Say whether the elements of an array are strings of varying length."""
+    """Return whether the elements of an array are strings of varying length."""
     return parse_extension(metadata["data_type"], "data_type")[0] in SERIALISERS
 
 
@@ -247,7 +247,7 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Varyin
 
 
 def _decode_fill(value: Any, serialiser: str) -> str | bytes:
-    """Return a fill value, for bytes base64 or a list of numbers."""
+    """Decode a fill value; for bytes it is base64 or a list of numbers."""
     try:
         if serialiser == BYTES:
             text = isinstance(value, str)

@@ -1,4 +1,4 @@
-"""``.zarray`` of Zarr v2, to and from arrays, and what it cannot describe.
+"""Conversion between ``.zarray`` of Zarr v2 and arrays, and what it cannot describe.
 
 Zarr storage specification version 2, "Metadata" and "Arrays". `unsupported_reasons` lists what such
 metadata cannot describe, so that a writer can name every obstacle before it writes.
@@ -31,14 +31,14 @@ from virtualds.formats.zarr.data_types import (
 from virtualds.json_values import is_shape
 
 V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
-"""Values that optional keys of ``.zarray`` may have."""
+"""The values that optional keys of ``.zarray`` may have."""
 CHARACTER = np.dtype("S1")
-"""The type of characters, whose last axis makes strings (NUG)."""
+"""The type of characters, which form strings along their last axis (NUG)."""
 
 
 @dataclass(frozen=True)
 class ZarrArray:
-    """An array as Zarr v2 knows it: one regular grid, one pipeline; ``fill_value`` is null."""
+    """An array in terms of Zarr v2: one regular grid and one pipeline; ``fill_value`` is null."""
 
     metadata: dict[str, Any]
     manifest: ChunkManifest
@@ -54,7 +54,7 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
     codecs = [codec.to_zarr_v2() for codec in pipeline.codecs]
     order = memory_order(pipeline, array.ndim)
     metadata = build_zarr_v2(array.shape, grid, dtype_to_zarr_v2(pipeline.dtype), codecs, order)
-    # the last codec of a Zarr v2 array is its compressor; readers look for it there
+    # the last codec of a Zarr v2 array is its compressor, where readers expect it
     if codecs and not pipeline.codecs[-1].is_filter:
         metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
     shape = tuple(-(-n // c) for n, c in zip(array.shape, grid, strict=True))
@@ -110,7 +110,7 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
 
 
 def check_zarr_v2(metadata: Any) -> None:
-    """Refuse an invalid ``.zarray``."""
+    """Raise an error for an invalid ``.zarray``."""
     if not isinstance(metadata, Mapping):
         raise FormatError(f".zarray: {metadata!r} is not an object; the reference set is damaged")
     if absent := {"shape", "chunks", "dtype"} - metadata.keys():
@@ -135,13 +135,13 @@ def check_zarr_v2(metadata: Any) -> None:
 
 
 def read_chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the chunks per axis that ``.zarray`` describes."""
+    """Return the chunks per axis of the array that ``.zarray`` describes."""
     pairs = zip(metadata["shape"], metadata["chunks"], strict=True)
     return tuple(-(-n // max(c, 1)) for n, c in pairs)
 
 
 def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
-    """Return how an array of one pipeline is stored, with the keys of xarray's netCDF4 backend."""
+    """Return how an array with one pipeline is stored, with keys as in xarray's netCDF4 backend."""
     found = dict(NO_FILTERS)
     for codec in array.pipelines[0].codecs if array.pipelines else ():
         found |= codec.encoding
@@ -157,7 +157,7 @@ def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any
 def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> list[str]:
     """Return why Zarr v2 metadata cannot describe an array; empty if they can.
 
-    Reasons name the axes by ``dims``, if given.
+    The reasons name axes by ``dims``, if given.
     """
     found = []
     if len(array.pipelines) > 1:
@@ -191,12 +191,12 @@ def memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
 
 
 def find_common_grid(array: ManifestArray) -> tuple[int, ...] | None:
-    """Return the chunk shape if all fragments lie on one regular grid, else None."""
+    """Return the chunk shape if all fragments are on one regular grid, else None."""
     return find_regular_chunks(array.shape, array.fragments) if array.gaps_read_as_missing else None
 
 
 def _describe_packing(array: ManifestArray) -> str:
-    """Say why attributes cannot express the packing of an array."""
+    """Describe why attributes cannot express the packing of an array."""
     if len({p.packing for p in array.pipelines}) > 1:
         return "its CF packing differs between files"
     if array.has_gaps:
@@ -218,7 +218,7 @@ def _describe_pipelines(array: ManifestArray) -> str:
 
 
 def _list_differing(a: CodecPipeline, b: CodecPipeline) -> list[str]:
-    """Return the parts in which two pipelines differ; of CF packing, the attributes."""
+    """Return the parts in which two pipelines differ; for CF packing, the attributes."""
     parts = ("dtype", "codecs", "fill", "layout")
     found = [name for name in parts if getattr(a, name) != getattr(b, name)]
     if a.packing == b.packing:
@@ -241,7 +241,7 @@ def _find_first_file(array: ManifestArray, pipeline: int) -> str:
 
 
 def describe_grids(array: ManifestArray, dims: Sequence[Hashable] = ()) -> str:
-    """Say why the chunks of an array form no regular grid."""
+    """Describe why the chunks of an array do not form a regular grid."""
     for axis in range(array.ndim):
         for fragment in array.fragments:
             if fragment.axes[axis].chunk is None:

@@ -1,10 +1,10 @@
-"""Virtual arrays to and from Zarr v3 array metadata and parts of manifests.
+"""Conversion between virtual arrays and Zarr v3 array metadata with parts of manifests.
 
-Plain Zarr comes first: one pipeline as codecs, chunks as a regular or a ``rectilinear`` grid (Zarr
+Plain Zarr is preferred: one pipeline as codecs, chunks on a regular or ``rectilinear`` grid (Zarr
 core specification version 3.0, "Array metadata", and what is registered in zarr-extensions). Other
 arrays (several pipelines, CF packing that differs between files, hidden elements of chunks, several
-fragments) use the chunk grid `FRAGMENTS` and the codec `PIPELINES`. These are names of extensions
-that a reader must understand; ``docs/reference/formats/zarr-v3.md`` specifies them.
+fragments) use the chunk grid `FRAGMENTS` and the codec `PIPELINES`. Readers must understand these
+extensions; ``docs/reference/formats/zarr-v3.md`` specifies them.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines",
 EVEN_AXIS = ("size", "chunk", "hidden", "last")
 LISTED_AXIS = ("lengths", "stored", "hidden")
 PIPELINE = ("dtype", "codecs", "fill", "layout", "packing")
-"""Keys of an axis of a fragment, in its two forms, and of a pipeline: readers know all of them."""
+"""Keys of an axis of a fragment, in its two forms, and of a pipeline; readers must support all."""
 MOST_EMPTY = 2**20
-"""Most slabs of an axis without elements."""
+"""The most slabs without elements along an axis."""
 NEEDED = (
     "zarr_format",
     "node_type",
@@ -66,22 +66,22 @@ NEEDED = (
 """Keys that the metadata of an array must have."""
 OPTIONAL = ("attributes", "dimension_names", "storage_transformers")
 GRIDS = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}
-"""Known grids, and the key of chunk lengths in their configurations."""
+"""Supported grids, and the key of chunk lengths in their configurations."""
 TEXT = "string"
 """The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
 COMPRESSED_FROM = 4096
-"""Chunks of arrays of at least so many bytes are compressed."""
+"""The size in bytes from which on the chunks of an array are compressed."""
 CHUNK_GROWTH = 8
-"""A chunk is written again with the values behind it if it is at most so many times as long."""
+"""A chunk is rewritten with the values after it if it is at most so many times as long as these."""
 MOST_GROWING = 3
-"""Most chunks of values that grow; far away each costs a request to open the set."""
+"""The most chunks of values that still grow; in a remote set each costs a request at opening."""
 CHUNK_BYTES = 2**26
-"""Most bytes of a chunk, unless one row is longer."""
+"""The most bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
 
 class ManifestPart(NamedTuple):
-    """Chunks of a manifest: where they lie in the grid of a fragment."""
+    """A manifest of chunks, and its position in the grid of a fragment."""
 
     fragment: int
     origin: tuple[int, ...]
@@ -89,7 +89,7 @@ class ManifestPart(NamedTuple):
 
 
 Manifests = Callable[[list[tuple[int, ...]], int], list[ManifestPart]]
-"""Takes the grids of fragments and the number of pipelines, 0 if plain; returns the chunks."""
+"""A function of the grids of fragments and the number of pipelines (0 if plain), for the chunks."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -98,8 +98,8 @@ Manifests = Callable[[list[tuple[int, ...]], int], list[ManifestPart]]
 def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
     """Describe an array in Zarr v3, in plain Zarr if possible.
 
-    Return the content of its ``zarr.json``, without attributes, dimensions and storage
-    transformers, and where its chunks lie.
+    Returns the content of its ``zarr.json``, without attributes, dimensions and storage
+    transformers, and the parts of its manifest.
     """
     if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
         raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
@@ -107,13 +107,13 @@ def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart
 
 
 def is_extended(metadata: Mapping[str, Any]) -> bool:
-    """Say whether an array uses our extensions."""
+    """Return whether an array uses our extensions."""
     grid = metadata.get("chunk_grid")
     return isinstance(grid, Mapping) and grid.get("name") == FRAGMENTS
 
 
 def _describe_plain(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]] | None:
-    """Describe an array in plain Zarr; None if that cannot express it."""
+    """Describe an array in plain Zarr, or return None if that cannot express it."""
     if len(array.pipelines) > 1:
         return None
     pipeline = array.pipelines[0] if array.fragments else build_fill_pipeline(array)
@@ -181,7 +181,7 @@ def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
 
 
 def _find_runs(values: Ints) -> list[list[int]]:
-    """Return the runs of equal numbers: the number, and how often it follows itself."""
+    """Return the runs of equal numbers: the number, and the length of the run."""
     return [[value, len(list(run))] for value, run in groupby(values.tolist())]
 
 
@@ -203,7 +203,7 @@ def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
 
 
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
-    """Return any dtype without objects as JSON, with the padding of compound types."""
+    """Return any dtype without objects as JSON, including the padding of compound types."""
     if dtype.names is None:
         return dtype_to_zarr_v2(dtype)
     members = []
@@ -227,7 +227,7 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
     count: int = prod(grid)
     parts = manifests([grid], 0) if count else []
     if not parts and count:
-        # the cut of an array without references is that of references to come
+        # the grid of an array without references is kept for references to come
         parts = [ManifestPart(0, (0,) * len(grid), ChunkManifest.missing(grid))]
     if len(parts) == 1 and parts[0].manifest.shape == grid:
         return ManifestArray.of_fragment(place_part(parts[0], axes), pipeline)
@@ -294,7 +294,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
             raise FormatError(f"{dict(said)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
     runs = [np.array(said[name]).reshape(-1, 2) for name in LISTED_AXIS]
-    # checked before memory is allocated
+    # check before memory is allocated
     whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
     counts = {sum(run[:, 1].tolist()) for run in runs}
     if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:
@@ -313,7 +313,7 @@ def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:
     )
     layout: list[FixedAxis | int] = []
     for entry in said["layout"]:
-        # a number is that axis of the array
+        # a number denotes that axis of the array
         if isinstance(entry, Mapping):
             check_extras(entry, {"length", "index"})
             layout.append(FixedAxis(entry["length"], entry["index"]))
@@ -354,7 +354,7 @@ def dtype_from_json(said: Any) -> np.dtype[Any]:
 
 
 def check_zarr_v3(metadata: Any) -> None:
-    """Refuse an invalid ``zarr.json`` of an array."""
+    """Raise an error for an invalid ``zarr.json`` of an array."""
     if not isinstance(metadata, Mapping):
         raise FormatError(f"zarr.json: {metadata!r} is not an object; the metadata is damaged")
     for key, value in (("zarr_format", 3), ("node_type", "array")):
@@ -380,7 +380,7 @@ def check_zarr_v3(metadata: Any) -> None:
 
 
 def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse unknown keys, unless they say that readers need not understand them."""
+    """Raise an error for unknown keys, unless they are marked as not needing to be understood."""
     if not isinstance(metadata, Mapping):
         raise FormatError(f"zarr.json: {metadata!r:.80} is no object; the metadata is damaged")
     for key in sorted(metadata.keys() - set(known)):
@@ -396,24 +396,24 @@ def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
-    """Return the chunk grid on which all fragments of an array lie, or None.
+    """Return the chunk grid on which all fragments of an array are, or None.
 
-    It is ``regular`` where possible, else ``rectilinear``. None where chunks have hidden elements,
-    where fragments are cut in different ways, and where gaps between fragments have another value
-    than missing chunks.
+    It is ``regular`` if possible, else ``rectilinear``. Returns None if chunks have hidden
+    elements, if fragments are chunked in different ways, and if gaps between fragments have another
+    value than missing chunks.
     """
     if not array.gaps_read_as_missing:
         return None
     chunks = find_regular_chunks(array.shape, array.fragments)
     if chunks is None and not array.size:
-        # fragments without elements have no chunks that could lie anywhere
+        # fragments without elements have no chunks, whose position could matter
         chunks = find_regular_chunks(array.shape, ())
     if chunks is not None:
         return {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}
     lengths = find_mesh_lengths(array.shape, array.fragments)
     if lengths is None:
         return None
-    # single numbers stand alone
+    # runs of length 1 are written as a single number
     shapes = [[n if count == 1 else [n, count] for n, count in _find_runs(one)] for one in lengths]
     return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
 
@@ -504,10 +504,10 @@ class NativeArray(NamedTuple):
 
 
 def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeArray | None:
-    """Describe values in memory; None if plain Zarr has no form for them.
+    """Describe values in memory, or return None if plain Zarr has no form for them.
 
-    ``known`` are the lengths of the chunks, along the first axis, of what a set has of these
-    values: what is new behind them becomes chunks of its own, so that the others may stay.
+    ``known`` are the lengths, along the first axis, of the chunks that a set already has of these
+    values: new values after them become separate chunks, so that the old ones need not change.
     """
     text = values.dtype.kind in "OUT"
     kind = TEXT if text else data_type_to_v3(values.dtype)
@@ -535,10 +535,11 @@ def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeA
 
 
 def _grow_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
-    """Return the lengths of chunks, of which all but the last few stay as they were.
+    """Return the lengths of chunks, all but the last few of which are unchanged.
 
-    A chunk is written again with what is behind it once that is not much shorter: so each value is
-    written a few times, and few chunks are left. Nothing is returned where they are regular.
+    A chunk is merged with the values after it once these are not much shorter. So each value is
+    written only a few times, and there are few chunks. Returns an empty sequence if they are
+    regular.
     """
     if not known or not 0 < sum(known) < size or max(known) > most:
         return ()
@@ -551,7 +552,7 @@ def _grow_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
 
 
 def _serialiser_of(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the codec that makes bytes of values, as `encode_chunk` does."""
+    """Return the codec that converts values to bytes, as `encode_chunk` does."""
     if dtype.kind == "O":
         return {"name": "vlen-utf8"}
     if dtype.itemsize == 1 or (dtype.kind in "SV" and not dtype.names):
@@ -561,7 +562,7 @@ def _serialiser_of(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def encode_chunk(values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
-    """Return a chunk of some shape without other codecs, padded where there are fewer values."""
+    """Encode a chunk of a given shape without compression, padded if there are fewer values."""
     text = values.dtype.kind == "O"
     if values.shape != shape:
         whole = np.full(shape, "", object) if text else np.zeros(shape, values.dtype)

@@ -1,6 +1,6 @@
-"""The plan of writing a group as Zarr: nodes, and where chunks lie.
+"""The plan of writing a group as Zarr: its nodes, and the references of its chunks.
 
-`plan_writing` makes a plan in Zarr v3, and `Hierarchy` one in Zarr v2, whose chunks are manifests.
+`plan_writing` makes a plan for Zarr v3, and `Hierarchy` one for Zarr v2, with chunks as manifests.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ from virtualds.urls import make_relative
 ZARR_V3 = (
     "write it as zarr-v3, which holds all of it (format='zarr-v3', or a name that ends in .zarr)"
 )
-"""What to do about a dataset that another format cannot hold."""
+"""The remedy for a dataset that another format cannot store."""
 REMEDY = f"pass on_unsupported='rewrite' to encode these chunks anew, {LOAD_OR_LEAVE_OUT}"
-"""What to do about variables that a hierarchy cannot hold."""
+"""The remedy for variables that a hierarchy cannot store."""
 RELATIVE = "relative_paths"
-"""The note of a set whose urls start from its folder, for those who change it."""
+"""The note of a set whose urls are relative to its folder, for later writers."""
 MOST_INLINE = 2**20
-"""Most bytes of missing chunks of one array that are written out inline."""
+"""The most bytes of missing chunks of one array that are written out inline."""
 PIECES = ("contiguous", "chunksizes")
-"""Entries of an encoding about the chunks of a variable."""
+"""Encoding entries about the chunks of a variable."""
 OF_SETS = ("zstd", "complevel", *PIECES)
-"""Entries that a set decides about for values that it holds as Zarr v3."""
+"""Encoding entries that a set determines for values that it stores as Zarr v3."""
 ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 
 
@@ -84,7 +84,7 @@ ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 class PlannedArray:
     """An array to write: its metadata, and its chunks or references.
 
-    If it is ``known``, the set already holds everything but its metadata.
+    If it is ``known``, the set already has everything except its metadata.
     """
 
     metadata: dict[str, Any]
@@ -96,7 +96,7 @@ class PlannedArray:
 class WritePlan(NamedTuple):
     """The nodes to write, and their notes.
 
-    ``nodes`` are groups, as their metadata, and arrays, by path; ``notes`` are facts that Zarr
+    ``nodes`` maps paths to arrays, and to the metadata of groups; ``notes`` are facts that Zarr
     cannot express, as in `Document`.
     """
 
@@ -116,10 +116,10 @@ def plan_writing(
     form: str = "zarr-v3",
     grids: tuple[str, ...] = (),
 ) -> WritePlan:
-    """Return the plan of writing a group into a folder; all variables without a form are named.
+    """Return the plan of writing a group to a folder; errors name all unsupported variables.
 
-    ``before`` is the snapshot of a set that is there. ``grids`` are the chunk grids that a format
-    allows which holds plain Zarr only.
+    ``before`` is the snapshot of an existing set. ``grids`` are the chunk grids that are allowed by
+    a format that stores only plain Zarr.
     """
     planner = _Planner(root, before, grids)
     nodes, problems = _plan_nodes(group, planner.plan_group, planner.plan_variable)
@@ -131,14 +131,14 @@ def plan_writing(
 def list_references(
     group: ManifestGroup, root: str, before: Document | None = None
 ) -> dict[str, list[ManifestPart]]:
-    """Return the parts of the manifests of all arrays that a set does not hold itself."""
+    """Return the parts of the manifests of all arrays whose values a set does not store itself."""
     arrays = plan_writing(group, root, before).arrays
     return {path: node.parts for path, node in arrays.items() if node.values is None}
 
 
 @contextmanager
 def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
-    """Suggest zarr-v3 in errors about a group that another format cannot hold."""
+    """Suggest zarr-v3 in errors about a group that another format cannot store."""
     try:
         yield
     except UnsupportedError as error:
@@ -154,9 +154,9 @@ def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
 
 @contextmanager
 def suggest_instead(remedy: str, zarr_v3: str = "") -> Iterator[None]:
-    """Replace the remedy for what a format cannot hold, in a call that takes no dataset.
+    """Replace the remedy for unsupported variables in errors of a call without a dataset.
 
-    ``zarr_v3`` is said before it where zarr-v3 holds what the format cannot.
+    ``zarr_v3`` is put before it if zarr-v3 supports what the format does not.
     """
     try:
         yield
@@ -176,7 +176,8 @@ def _plan_nodes(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the plan of every node by path, and all problems.
 
-    The two functions take the path of a node, and raise an error whose lines are problems.
+    The two functions take the path of a node and the node, and raise errors that list problems line
+    by line.
     """
     planned: dict[str, Any] = {}
     problems: list[str] = []
@@ -196,7 +197,7 @@ def _plan_nodes(
 
 
 def _encode_group(path: str, group: ManifestGroup, notes: dict[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a group as JSON, and note what JSON does not show."""
+    """Return the attributes of a group as JSON; record what JSON cannot express in ``notes``."""
     attributes, types = to_json(group.attributes)
     noted: dict[str, Any] = {"attributes": types} if types else {}
     if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
@@ -211,10 +212,10 @@ def _encode_attributes(
     dtype: np.dtype[Any],
     stored: ManifestArray | None,
 ) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Return attributes as JSON, notes on what JSON and references do not show, and a fill value.
+    """Return attributes as JSON, notes on what JSON and references lack, and a fill value.
 
-    The fill value is the attribute ``_FillValue`` where that is of the type of the array, None
-    elsewhere; then the attribute is as xarray spells it in Zarr v3.
+    The fill value is the attribute ``_FillValue`` if it has the dtype of the array. Otherwise it is
+    None, and the attribute has the form that xarray gives it in Zarr v3.
     """
     attributes = dict(variable.attributes)
     fill = attributes.get("_FillValue")
@@ -236,8 +237,8 @@ def _list_declared(
 ) -> dict[str, Any]:
     """Return the part of an encoding that cannot be derived from the metadata.
 
-    ``stored`` is the array that a reader of the set will find; None for values that the set holds
-    in its own way.
+    ``stored`` is the array that a reader of the set will find, or None for values that the set
+    stores in its own way.
     """
     found: dict[str, Any] = {}
     encoding = variable.encoding
@@ -267,21 +268,21 @@ def _describe_characters(variable: ManifestVariable) -> dict[str, Any]:
 
 
 def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) -> dict[str, Any]:
-    """Return how the source stores values, where the references do not show it."""
+    """Return how the source stores values, as far as the references do not show it."""
     encoding = variable.encoding
     if stored is None:
         derived, names = dict(NO_FILTERS), [*NO_FILTERS]
         for name in OF_SETS:
             derived.pop(name, None)
     else:
-        # HDF5 skips a filter that does not shrink a chunk, so perhaps no chunk shows it
+        # HDF5 skips a filter that does not shrink a chunk, so perhaps no chunk has it
         derived = describe_storage(stored, variable.dims)
         names = [*NO_FILTERS]
-    # of several files, or a part of one, there is no such source
+    # arrays of several files, or of a part of one, have no such source
     if stored is None and encoding.get("original_shape") == variable.data.shape:
         names += PIECES
     elif stored is not None and stored.nchunks <= 1:
-        # a set holds the values with its metadata where the source had them so
+        # a set stores the values inline if the source stored them with its metadata
         inline = encoding.get("original_shape") == variable.data.shape and (
             not isinstance(variable.data, ManifestArray)
             or any(fragment.manifest.inline for fragment in variable.data.fragments)
@@ -292,7 +293,7 @@ def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) 
         n: encoding[n] for n in names if n in encoding and encoding[n] != derived.get(n, missing)
     }
     if (chunks := differing.pop("chunksizes", None)) is not None:
-        # what is contiguous has none
+        # contiguous data have none
         differing["chunksizes"] = [int(n) for n in chunks]
     return {"encoding": differing} if differing else {}
 
@@ -302,7 +303,7 @@ def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) 
 
 @dataclass(frozen=True)
 class _Planner:
-    """Plans nodes one by one, and takes notes."""
+    """Plans nodes one by one, and collects notes."""
 
     root: str
     before: Document | None
@@ -348,14 +349,14 @@ class _Planner:
         return PlannedArray(metadata, parts, values, bool(known))
 
     def _find_lengths(self, path: str) -> tuple[int, ...]:
-        """Return the lengths of the chunks, along the first axis, of values that the set has."""
+        """Return the lengths along the first axis of chunks of values that the set already has."""
         node = self.before.nodes.get(path) if self.before else None
         if node is None or not node["shape"] or path not in self.before.notes.get("values", {}):  # type: ignore[union-attr]
             return ()
         return tuple(axes_from_v3(node["shape"], node["chunk_grid"])[0].lengths.tolist())
 
     def _has_known_values(self, path: str, array: ManifestArray) -> bool:
-        """Say whether an array consists of the values that the set already has at its path."""
+        """Return whether an array consists of the values that the set already has at its path."""
         noted = self.before.notes.get("values", {}).get(path) if self.before else None
         if noted is None or self.before is None or len(array.fragments) != 1:
             return False
@@ -370,9 +371,9 @@ class _Planner:
 def describe_on_grids(
     array: ManifestArray, grids: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[ManifestPart]]:
-    """Describe an array in Zarr v3 on one of some chunk grids; on any grid if there are none.
+    """Describe an array in Zarr v3 on one of some chunk grids, or any grid if none are given.
 
-    Uncompressed chunks are cut if that makes such a grid.
+    Uncompressed chunks are split if that gives such a grid.
     """
     metadata, parts = array_to_v3(array)
     if not grids or metadata["chunk_grid"]["name"] in grids:
@@ -400,21 +401,21 @@ def _list_obstacles(variable: ManifestVariable, grids: tuple[str, ...] | None) -
 
 
 def choose_grids(rectilinear: bool | None) -> tuple[str, ...]:
-    """Return the chunk grids of Zarr to write; the second one is an experiment of zarr-python."""
+    """Return the chunk grids of Zarr to write; the second one is experimental in zarr-python."""
     return ("regular", "rectilinear")[: 1 + bool(rectilinear)]
 
 
 def list_obstacles_of_icechunk(
     variable: ManifestVariable, *, rectilinear: bool | None = None, **choices: Any
 ) -> list[str]:
-    """Return why Icechunk cannot hold a virtual variable; its library need not be installed."""
+    """Return why Icechunk cannot store a virtual variable; its library need not be installed."""
     return _list_obstacles(variable, choose_grids(rectilinear))
 
 
 def list_obstacles_of_kerchunk(
     variable: ManifestVariable, *, zarr_format: int | None = None, **choices: Any
 ) -> list[str]:
-    """Return why references with metadata of a version of Zarr cannot hold a virtual variable."""
+    """Return why references with metadata of a version of Zarr cannot store a virtual variable."""
     return _list_obstacles(variable, choose_grids(False) if zarr_format == 3 else None)
 
 
@@ -428,12 +429,13 @@ def _check_name(path: str) -> None:
 
 @dataclass
 class Hierarchy:
-    """A group and all below it as a Zarr v2 hierarchy.
+    """A group and all groups below it as a Zarr v2 hierarchy.
 
     ``metadata`` are by key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on, and
-    ``manifests`` by path of the array; a value in memory is one inline chunk. ``notes`` are facts
-    beyond the metadata: ``files`` (url to size, mtime, etag), ``groups`` and ``arrays`` by path.
-    ``base`` is the url of the set, if urls are written relative to the folder that it lies in.
+    ``manifests`` by path of the array; an array in memory is one inline chunk. ``notes`` are facts
+    that the metadata cannot express: ``files`` (url to size, mtime, etag), ``groups`` and
+    ``arrays`` by path. ``base`` is the url of the set, if urls are written relative to its parent
+    folder.
     """
 
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -452,11 +454,11 @@ class Hierarchy:
         sources: ListSources = lambda manifest: manifest.pruned().sources,
         relative: bool = False,
     ) -> Hierarchy:
-        """Return the hierarchy that holds a group.
+        """Create the hierarchy of a group.
 
         ``url`` is that of the set, and ``format`` is for errors; ``sources`` returns the files of
-        an array whose fingerprints are noted, and ``relative`` says whether their urls are written
-        relative to the set.
+        an array whose fingerprints are recorded. With ``relative``, urls are written relative to
+        the set.
         """
         found = cls(base=url if relative else None)
         files = NumberedFiles(found.name_file)
@@ -486,7 +488,7 @@ class Hierarchy:
         else:
             metadata, manifest = _describe_values(variable.read())
         dtype = dtype_from_zarr_v2(metadata["dtype"])
-        # xarray reads the fill value of Zarr v2; a reader that converts to v3 reads the attribute
+        # xarray uses the fill value of Zarr v2; readers that convert to v3 use the attribute
         plain, notes, fill = _encode_attributes(variable, dtype, _to_stored(variable))
         if fill is not None:
             metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
@@ -498,7 +500,7 @@ class Hierarchy:
         return manifest
 
     def name_file(self, url: str) -> str:
-        """Return a url as it is written."""
+        """Return the written form of a url."""
         return url if self.base is None else make_relative(url, self.base)
 
     def get_notes(self) -> dict[str, Any]:
@@ -510,12 +512,12 @@ class Hierarchy:
 def _describe_array(
     variable: ManifestVariable,
 ) -> tuple[dict[str, Any], ChunkManifest, ManifestArray]:
-    """Return metadata and chunks of a virtual array, and the array cut into regular chunks."""
+    """Return metadata and chunks of a virtual array, and the array split into regular chunks."""
     array = to_regular_chunks(unify_fill(variable.data))  # type: ignore[arg-type]
     if reasons := unsupported_reasons(array, variable.dims):
         raise UnsupportedError("\n".join(reasons))
     found = to_zarr_v2(array)
-    # an attribute of another dtype is no fill value
+    # an attribute of another dtype cannot be the fill value
     known = variable.attributes.get("_FillValue")
     known = known if is_exact(known, found.pipeline.dtype) else None
     alike = _is_read_alike(found.pipeline.fill_value, known)
@@ -523,9 +525,10 @@ def _describe_array(
 
 
 def _write_out_missing(array: ZarrArray) -> ChunkManifest:
-    """Hold missing chunks inline where readers of Zarr v2 would fill them with another value.
+    """Make missing chunks inline where readers of Zarr v2 would fill them with another value.
 
-    They take ``fill_value`` for the attribute ``_FillValue``, which HDF5's fill value is not.
+    They interpret ``fill_value`` as the attribute ``_FillValue``, which the fill value of HDF5 is
+    not.
     """
     manifest = array.manifest
     count = manifest.size - sum(ids.size for ids, _ in iterate_references(manifest))
@@ -552,7 +555,7 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
 
 
 def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
-    """Return the metadata of values in memory, and the one chunk that holds them inline."""
+    """Return the metadata of values in memory, and a manifest with one inline chunk of them."""
     if values.dtype.names:
         if values.dtype.hasobject:
             raise _objects_error(values.dtype)
@@ -575,7 +578,7 @@ def _objects_error(dtype: np.dtype[Any]) -> UnsupportedError:
 
 
 def _to_stored(variable: ManifestVariable) -> ManifestArray | None:
-    """Return the array that readers will find; None for strings."""
+    """Return the array that readers will find, or None for strings."""
     data = variable.data
     if isinstance(data, ManifestArray):
         return data
@@ -585,10 +588,10 @@ def _to_stored(variable: ManifestVariable) -> ManifestArray | None:
 
 
 def _is_read_alike(fill: Any, attribute: Any) -> bool:
-    """Say whether missing chunks read alike for a reader that knows only the attribute."""
+    """Return whether missing chunks read alike for a reader that uses only the attribute."""
     if attribute is None:
         kind = np.asarray(fill).dtype
-        # a negative zero is another number
+        # negative zero is a different number
         return (
             bool(np.isnat(fill)) if kind.kind in "mM" else is_same_scalar(fill, np.zeros((), kind))
         )

@@ -2,8 +2,8 @@
 
 The layout is specified in ``docs/reference/formats/zarr-v3.md``, after the "Manifest storage
 transformer" proposal (zarr-specs issue 287) and the Zarr core specification 3. The root
-``zarr.json`` holds the metadata of all nodes; replacing it is the one step that makes a new
-snapshot. Other files that a snapshot needs are never written twice.
+``zarr.json`` has the metadata of all nodes; a new snapshot is committed by replacing it. Other
+files of a snapshot are never overwritten.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.urls import scheme_of
 
 MANIFESTS = ("inline", "json", "parquet")
-"""The forms of manifests, by how many chunks they are for."""
+"""The forms of manifests, for increasing numbers of chunks."""
 
 Joined = dict[str, list[ManifestPart]]
 """The parts of the manifests of arrays, by path."""
@@ -77,34 +77,34 @@ def write(
 ) -> None:
     """Write a reference set, or a new snapshot of one: all of it, or nothing.
 
-    References and values that the set holds already are not written again.
+    References and values that the set already has are not written again.
 
     Parameters
     ----------
     group : ManifestGroup
     url : str
-        Of the folder.
+        The url of the folder.
     options : StorageOptions, optional
         Access options of the target.
     replace : bool
-        Whether an existing set may be replaced. Anything else of this name is left alone.
+        Whether an existing set may be replaced. Any other file of this name is never replaced.
     base : FoundSet, optional
-        The snapshot that the group was made of, and that it follows; by default the newest.
+        The snapshot from which the group was made, and which it follows; by default the newest.
     manifest : {"inline", "json", "parquet"}, optional
         The form of chunk manifests; by default by the number of chunks.
     relative_paths : bool
-        Whether paths of sources are written relative to the set, where they can be; by default as
-        in ``base``.
+        Whether paths of sources are written relative to the set, where possible; by default as in
+        ``base``.
     joined : dict of str to list of ManifestPart, optional
-        What `compact` returned: small tables of the set are written again, joined with their
-        neighbours, and must hold the same references.
+        What `compact` returned: small tables of the set are rewritten, joined with adjacent ones,
+        and must have the same references.
 
     Raises
     ------
     UnsupportedError
-        The format has no form for some variables; all of them are named.
+        The format cannot represent some variables; all of them are named.
     FileExistsError
-        There is something of this name, and it is no set or may not be replaced.
+        The name is taken by something that is not a set, or by a set that may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     ValueError
@@ -129,14 +129,14 @@ def compact(base: FoundSet) -> dict[str, Any] | None:
 
 
 def _join_arrays(arrays: Joined) -> Joined:
-    """Return the parts of all arrays, joined as far as they can be."""
+    """Return the parts of all arrays, joined as far as possible."""
     return {path: join_all_parts(parts) for path, parts in arrays.items()}
 
 
 def check_writable(
     group: ManifestGroup, url: str, options: StorageOptions | None = None, *, replace: bool = True
 ) -> None:
-    """Raise what `write` would raise before it writes anything."""
+    """Raise the errors that `write` would raise before it writes anything."""
     root = url.rstrip("/")
     found = find_replaceable(root, options, replace)
     find_store(root).check_conditions(root, options)
@@ -188,16 +188,16 @@ def _commit(
     except ConflictError:
         writer.undo()
         raise
-    # after any other error the root may be the new one, or still become it: its files stay
+    # after any other error the root may be the new one, or still become it, so its files must stay
     write_nodes(root, options, document, before)
     find_store(root).remove([f"{root}/{path}" for path in waste], options)
 
 
 # ---------------------------------------------------------------------- parts
-# Many processes write parts of manifests into one set, before one process commits it. Each call
-# writes its own tables under a unique name, and returns arrays whose references lie there. Tables
-# are part of the set once a snapshot names them. Before that, and for calls whose result was lost,
-# they are waste with the id of a snapshot in its name.
+# Several processes write parts of manifests to one set, before one process commits it. Each call
+# writes its own tables under a unique name, and returns arrays that refer to them. Tables become
+# part of the set once a snapshot refers to them. Until then, and after calls whose result was lost,
+# they are unneeded files with the id of a snapshot in their name.
 
 
 class PartsFolder(NamedTuple):
@@ -221,7 +221,7 @@ def begin_parts(
     replace: bool = True,
     relative_paths: bool = False,
 ) -> PartsFolder:
-    """Return the folder where many processes may write parts of manifests of one snapshot.
+    """Return the folder to which several processes may write parts of manifests of one snapshot.
 
     The arguments are those of `write`.
     """
@@ -234,7 +234,7 @@ def begin_parts(
 def write_parts(
     arrays: Mapping[Any, ManifestArray], place: PartsFolder
 ) -> dict[Any, ManifestArray]:
-    """Write references that lie in no set yet, and return arrays that refer to the new tables."""
+    """Write references that are not in a set yet; return arrays that refer to the new tables."""
     folder, store = f"{place.folder}/{secrets.token_hex(8)}", SetFiles(place.root, place.options)
 
     def put(path: str, data: bytes) -> None:
@@ -251,7 +251,7 @@ def write_parts(
                 table, loaded = f"{folder}/{len(written)}", fragment.manifest.loaded()
                 counts = writer.write_table(table, loaded, len(array.pipelines) > 1, lambda _: None)
                 written[name, number] = table, counts
-    # written last, since all tables add files
+    # written last, since all tables add files to it
     sources = writer.write_sources(f"{folder}/sources")
 
     def moved(name: Any, array: ManifestArray) -> ManifestArray:
@@ -269,32 +269,32 @@ def write_parts(
 
 
 def is_table_inside(table: Table, place: PartsFolder) -> bool:
-    """Say whether a table of references lies in the set of the parts."""
+    """Return whether a table of references is in the set of the parts."""
     return table.owner == place.root
 
 
 def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = True) -> None:
-    """Write a set from arrays that `write_parts` gave back, as `write` does."""
+    """Write a set from arrays that `write_parts` returned, as `write` does."""
     found = find_replaceable(place.root, place.options, replace)
     _commit(group, place.root, place.options, found, None, place.relative_paths, place)
 
 
 def abandon_parts(place: PartsFolder) -> None:
-    """Remove the parts written for a snapshot, unless the snapshot exists, or may come to exist."""
-    # it is written before the commit, and stays where the answer to that was lost
+    """Remove the parts of a snapshot, unless the snapshot exists, or may still be committed."""
+    # it is written before the commit, and remains if the response to the commit was lost
     kept = f"{place.root}/{join_snapshot_path(place.snapshot)}"
     if find_store(kept).find_version(kept, place.options) is None:
         remove_parts(place, is_set=find_set(place.root, place.options) is not None)
 
 
 def list_written_parts(place: PartsFolder) -> list[str]:
-    """Return the paths, in the set, of all files of parts."""
+    """Return the paths of all files of parts in the set."""
     found = find_store(place.root).list_files(f"{place.root}/{place.folder}", place.options)
     return [f"{place.folder}/{listed.path}" for listed in found]
 
 
 def remove_parts(place: PartsFolder, is_set: bool) -> None:
-    """Remove all parts, and, where there is no set yet, the folders that they lie in."""
+    """Remove all parts, and, if there is no set yet, their parent folders."""
     store = find_store(place.root)
     files = [f"{place.root}/{path}" for path in list_written_parts(place)]
     if files and scheme_of(place.root) == "file":
@@ -305,7 +305,7 @@ def remove_parts(place: PartsFolder, is_set: bool) -> None:
 
 
 def check_parts(place: PartsFolder, document: Document) -> list[str]:
-    """Return the files of parts that a document does not need; refuse if a needed one is gone."""
+    """Return the files of parts that a document does not need; raise an error if one is missing."""
     there = set(list_written_parts(place))
     needed = {path for path in _list_needed(document) if path.startswith(f"{place.folder}/")}
     if lost := sorted(needed - there):
@@ -318,7 +318,7 @@ def check_parts(place: PartsFolder, document: Document) -> list[str]:
 
 
 def _list_needed(document: Document) -> Iterator[str]:
-    """Yield the paths of all records that the tables of a document consist of."""
+    """Yield the paths of all records of the tables of a document."""
     for path, part in list_parts(document.nodes):
         if (table := part.get("table")) is None:
             continue

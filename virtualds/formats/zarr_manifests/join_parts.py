@@ -1,7 +1,7 @@
-"""In which tables the references of an array are written: small ones are joined, the others stay.
+"""Which tables the references of an array are written to: small ones are joined, others stay.
 
-Parts follow each other along an axis, as after appends, or lie over each other, as after fills of
-regions. Those list the chunks that they have, by number, and the last one that has a chunk counts.
+Parts follow each other along an axis, as after appends, or overlap as layers, as after filling
+regions. Layers list their chunks by number, and the last layer that has a chunk takes precedence.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 
 MOST_INLINE = 16
-"""Most chunks that stand in the metadata: of an array, or of the newest part of one."""
+"""The most chunks that are stored in the metadata: of an array, or of its newest part."""
 MOST_JSON = 4096
-"""Most chunks of an array whose manifest goes into JSON, and of a part that is small."""
+"""The most chunks of an array whose manifest is JSON, and of a small part."""
 TIER = 4
-"""So many tables of like size are written as one, so that a set of any age has few of them."""
+"""This many tables of similar size are merged into one, so that every set has only a few."""
 MOST_JOINED = 2**23
-"""References of a table that is joined of others: they are in memory meanwhile."""
+"""The most references of a table that is merged from others, which are in memory meanwhile."""
 MOST_GROWTH = 4
-"""A table that is larger than so many times all its neighbours is not written again with them."""
+"""A table that is more than so many times as large as its neighbours is not merged with them."""
 MOST_SMALL = 16
-"""Most neighbouring tables that could be joined, and are left apart."""
+"""The most adjacent tables that could be merged, but are not."""
 
 COMPARED = 100_000
-"""References that are compared at a time."""
+"""How many references are compared at a time."""
 OVER = -1
-"""In place of an axis: parts lie over each other."""
+"""Used in place of an axis: parts are layers over each other."""
 
 TableOf = Callable[[ManifestPart], Hashable | None]
-"""Takes a part, and returns what names the table of the set that it lies in, None for none."""
+"""A function that returns the name of the table of the set in which a part is, or None."""
 
 
 def join_small_parts(
@@ -46,17 +46,18 @@ def join_small_parts(
     table_of: TableOf,
     pipelines: bool = False,
 ) -> list[ManifestPart]:
-    """Join neighbours that are small, so that small additions do not leave many small tables.
+    """Merge small adjacent parts, so that small additions do not leave many small tables.
 
-    References that lie in no table yet become one part. Tables are joined as in a log-structured
-    merge tree (O'Neil et al. 1996, with tiers): `TIER` of one size make one of the next size, so
-    that each reference is written a few times in the life of a set, not with every addition. What
-    another process has just written (``is_new``) stays alone: to join it, all of it would be read
-    again here. ``pipelines`` says whether the array has some, of which missing chunks have one too.
+    References that are not in a table yet become one part. Tables are merged as in a log-structured
+    merge tree (O'Neil et al. 1996, with tiers): `TIER` tables of one size are merged into one of
+    the next size, so that each reference is written only a few times, not with every addition.
+    Parts that another process has just written (``is_new``) are not merged, since all of them would
+    have to be read again. ``pipelines`` is true if the array has pipelines, of which missing chunks
+    have one as well.
 
-    No parts lie over each other. Each of those that are returned is one table. Of manifests that
-    say what chunks are missing (``rest``), only the references are written, with the numbers of
-    chunks.
+    The given parts do not overlap, and each of the returned ones is one table. For manifests with a
+    default for missing chunks (``rest``), only the references are written, with the numbers of
+    their chunks.
     """
     runs: list[_Run] = []
     for run in (run for part in parts for run in _cut_layers(part, is_new, table_of, pipelines)):
@@ -67,7 +68,7 @@ def join_small_parts(
             runs.append(run)
     while tier := _find_tier(runs):
         runs[tier] = [_join_runs(runs[tier])]
-    # data that are put between others cut tables
+    # data that were inserted between others have split tables
     while True:
         joints = [
             (left.size + right.size, place)
@@ -81,9 +82,9 @@ def join_small_parts(
 
 
 class _Run:
-    """Neighbouring parts that are written as one table; the first may lie in a table of the set.
+    """Adjacent parts that are written as one table; the first may be in a table of the set.
 
-    Parts that lie over others have ``size`` references, and missing chunks the pipeline ``rest``.
+    Layers have ``size`` references, and their missing chunks the pipeline ``rest``.
     """
 
     def __init__(
@@ -101,16 +102,16 @@ class _Run:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether it lies in no table of the set, so that it has to be written anyway."""
+        """Whether it is not in a table of the set, so that it has to be written anyway."""
         return self.table is None
 
     @property
     def tier(self) -> int:
-        """The tier of its size; -1 if it is so small that it may stand in the metadata."""
+        """The tier of its size; -1 if it is so small that it may be stored in the metadata."""
         return ((self.size // (MOST_INLINE + 1)).bit_length() - 1) // (TIER.bit_length() - 1)
 
     def find_axis(self, right: _Run) -> int | None:
-        """Return the axis along which another run lies behind this one, None if it does not."""
+        """Return the axis along which another run follows this one, or None if it does not."""
         one, other = self.parts[0], right.parts[0]
         if one.fragment != other.fragment or (self.rest is None) != (right.rest is None):
             return None
@@ -121,18 +122,18 @@ class _Run:
         return axes[0][0] if len(axes) == 1 and axes[0][1] else None
 
     def fits(self, right: _Run) -> bool:
-        """Say whether two neighbours, one of them small, fit into a record."""
+        """Return whether two adjacent runs, one of them small, fit in one record."""
         small, large = sorted((self.size, right.size))
         if small > MOST_JSON or small + large > RECORD_SIZE or self.is_new or right.is_new:
             return False
         return self.find_axis(right) is not None
 
     def takes(self, right: _Run) -> bool:
-        """Say whether a neighbour is written with this one, where both are written anyway."""
+        """Return whether an adjacent run is written with this one, if both are written anyway."""
         return self.find_axis(right) == OVER or self.fits(right)
 
     def append(self, right: _Run) -> None:
-        """Take in the neighbour behind it."""
+        """Add the next run to this one."""
         axis = self.find_axis(right)
         if axis is None:
             raise ValueError(f"{right.parts[0].origin} is no neighbour of {self.parts[0].origin}")
@@ -147,7 +148,7 @@ class _Run:
         self.table, self._axis = None, axis
 
     def merge(self) -> ManifestPart:
-        """Return the parts as one."""
+        """Return all parts as one."""
         if len(self.parts) == 1:
             return self.parts[0]
         if self.rest is not None:
@@ -164,11 +165,11 @@ class _Run:
 def _cut_layers(
     part: ManifestPart, is_new: Callable[[ManifestPart], bool], table_of: TableOf, pipelines: bool
 ) -> Iterator[_Run]:
-    """Yield a part, or the layers that it consists of, the uppermost last."""
+    """Yield a part, or the layers of which it consists, the uppermost last."""
     table, used = table_of(part), part.manifest.used_pipelines(2)
     has_layers = part.manifest.table_of(TiledReferences) is not None
     if table is None and used.size == 1 and not has_layers:
-        # few references on a huge grid are a layer, too
+        # a few references on a huge grid are also a layer
         known = part.manifest.find_existing()
         has_layers = known is not None and is_sparse(part.manifest.size, known.size)
     if table is not None or used.size != 1 or not has_layers:
@@ -189,12 +190,12 @@ def _cut_layers(
             continue
         is_empty = False
     if is_empty and pipelines:
-        # a table without rows says how missing chunks are decoded
+        # a table without rows records how missing chunks are decoded
         yield _Run(_place([part], rest), rest=rest)
 
 
 def _is_full(manifest: ChunkManifest) -> bool:
-    """Say whether all rows of a manifest are to be written, since few chunks may be missing."""
+    """Return whether to write all rows of a manifest, since few chunks may be missing."""
     known = manifest.find_existing()
     return manifest.size > RECORD_SIZE and (
         known is None or not is_sparse(manifest.size, known.size)
@@ -202,7 +203,7 @@ def _is_full(manifest: ChunkManifest) -> bool:
 
 
 def _place(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
-    """Return the references of parts, the last one uppermost, in the smallest box of them all."""
+    """Return the references of layers, the last one uppermost, in the smallest box around them."""
     low = np.min([part.origin for part in parts], axis=0)
     places, rows = [], []
     for part in reversed(parts):
@@ -232,11 +233,11 @@ def _join_runs(runs: Sequence[_Run]) -> _Run:
 
 
 def _find_tier(runs: Sequence[_Run]) -> slice | None:
-    """Return neighbours to be joined: of the lowest tier that is full, with lower ones in it."""
+    """Return the adjacent runs to merge: the lowest full tier, and lower ones among it."""
     for tier in sorted({run.tier for run in runs} - {-1}):
         for begin, stop in _list_windows(runs, tier):
             of_tier = [n for n in range(begin, stop) if runs[n].tier == tier]
-            # parts of one table have been cut by what lies between them
+            # parts of one table have been split by later insertions
             tables = {runs[n].table or n for n in of_tier}
             if len(tables) >= TIER:
                 return slice(of_tier[0], of_tier[-1] + 1)
@@ -244,7 +245,7 @@ def _find_tier(runs: Sequence[_Run]) -> slice | None:
 
 
 def _list_windows(runs: Sequence[_Run], tier: int) -> Iterator[tuple[int, int]]:
-    """Yield the ends of stretches of neighbours along one axis, none of a higher tier."""
+    """Yield the ends of ranges of adjacent runs along one axis, none of a higher tier."""
     begin, along = 0, None
     for n in range(1, len(runs) + 1):
         axis = runs[n - 1].find_axis(runs[n]) if n < len(runs) else None
@@ -258,7 +259,7 @@ def _list_windows(runs: Sequence[_Run], tier: int) -> Iterator[tuple[int, int]]:
 
 
 def join_all_parts(parts: list[ManifestPart]) -> list[ManifestPart]:
-    """Join neighbours until no two of them make a box; much larger tables than all others stay."""
+    """Merge adjacent parts until no two of them form a box, except for much larger tables."""
     found, before = list(parts), len(parts) + 1
     while len(found) < before:
         before = len(found)
@@ -268,7 +269,7 @@ def join_all_parts(parts: list[ManifestPart]) -> list[ManifestPart]:
 
 
 def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
-    """Join parts that follow each other along an axis and agree on the others."""
+    """Merge parts that follow each other along an axis and agree in all others."""
 
     def cut(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         origin, shape = part.origin, part.manifest.shape
@@ -278,7 +279,7 @@ def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
             shape[:axis] + shape[axis + 1 :],
         )
 
-    # fragments may have fewer axes
+    # fragments may have different numbers of axes
     with_axis = [part for part in parts if len(part.origin) > axis]
     found = [part for part in parts if len(part.origin) <= axis]
     ordered = sorted(with_axis, key=lambda part: (*cut(part), part.origin[axis]))
@@ -294,9 +295,9 @@ def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
 
 
 def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
-    """Return neighbours as one part, whose references are read when they are written.
+    """Merge adjacent parts; their references are read only when they are written.
 
-    A part that is much larger than all others stays, and parts its neighbours.
+    A part that is much larger than all others is left alone, and separates its neighbours.
     """
     if len(run) < 2:
         return list(run)
@@ -320,7 +321,7 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
 
 
 def flatten_layers(parts: list[ManifestPart], pipelines: bool) -> Iterator[ManifestPart]:
-    """Yield each part as one table, whatever lies in the set already."""
+    """Yield each part as one table, whether or not it is already in the set."""
     for part in parts:
         known, used = part.manifest.find_existing(), part.manifest.used_pipelines(2)
         if known is None or not is_sparse(part.manifest.size, known.size) or used.size != 1:
@@ -330,7 +331,7 @@ def flatten_layers(parts: list[ManifestPart], pipelines: bool) -> Iterator[Manif
 
 
 def count_layers(part: ManifestPart) -> int:
-    """Count the tables that a part is written in."""
+    """Return the number of tables in which a part is written."""
     return max(len(split_layers(part.manifest)), 1)
 
 
@@ -340,9 +341,9 @@ def count_layers(part: ManifestPart) -> int:
 def check_same_parts(
     before: Mapping[str, list[ManifestPart]], after: Mapping[str, list[ManifestPart]], url: str
 ) -> None:
-    """Refuse to commit a set whose references are not, chunk by chunk, those that it had.
+    """Check, chunk by chunk, that the references of a set are unchanged before committing it.
 
-    The parts of each array are joined as far as they can be.
+    The parts of each array must have been merged as far as possible.
     """
 
     def place_of(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
@@ -359,7 +360,7 @@ def check_same_parts(
 
 
 def _is_same(before: ManifestPart, after: ManifestPart) -> bool:
-    """Say whether two parts refer to the same bytes in the same way, chunk by chunk."""
+    """Return whether two parts refer to the same bytes in the same way, chunk by chunk."""
     if (
         not before.manifest.is_loaded
         and before.manifest.__reduce__() == after.manifest.__reduce__()

@@ -1,9 +1,9 @@
-"""The chunk manifests of a set, as lazy manifests over its tables; those in JSON are read here.
+"""The chunk manifests of a set, as lazy manifests over its tables; JSON tables are read here.
 
 ``docs/reference/formats/zarr-v3.md`` specifies the forms, after the "Manifest storage transformer"
-proposal (zarr-specs issue 287). In JSON the keys of an object are chunks, or prefixes of the keys
-of chunks. Opening a set reads only manifests in the metadata. A file of others is checked and
-measured when one of its chunks is needed.
+proposal (zarr-specs issue 287). The keys of a JSON object are chunks, or prefixes of chunk keys.
+Opening a set reads only manifests that are in the metadata. Other files are read and checked when
+one of their chunks is needed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from virtualds.stores.access_rules import resolve_url
 
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 SPARSE = 16
-"""Chunks of a grid for each listed one, from which on a manifest in the metadata stays lazy."""
+"""A manifest in the metadata stays lazy if its grid has at least so many times as many chunks."""
 
 
 @dataclass(frozen=True)
 class JsonTable(Table):
-    """References in a JSON object, by keys of chunks.
+    """References in a JSON object, by chunk keys.
 
     ``manifest`` is the path of a file in the set, or the object itself; ``sources`` are
-    fingerprints of files by their paths, or the path of their file. ``prefix`` is the beginning of
-    its keys. ``key`` names chunks below the folder of the array, for entries that map a prefix of
-    these names. ``numbered`` is the number of pipelines that entries may name, 0 if they name none.
+    fingerprints of files by their paths, or the path of a file with them. ``prefix`` is the start
+    of its keys. ``key`` returns the names of chunks below the folder of the array, for entries that
+    map a prefix of these names. ``numbered`` is the number of pipelines that entries may refer to,
+    0 if they refer to none.
     """
 
     store: SetFiles
@@ -83,7 +84,7 @@ class JsonTable(Table):
         return bool(self._parsed().prefixes)
 
     def to_manifest(self) -> ChunkManifest:
-        """Return the manifest: lazy unless all of it stands in the metadata."""
+        """Return the manifest: lazy unless all of it is in the metadata."""
         if not isinstance(self.manifest, str):
             parsed, count = self._parsed(), prod(self.grid)
             is_dense = count <= SPARSE * (parsed.rows.numbers.size + 1)
@@ -105,13 +106,13 @@ class JsonTable(Table):
         return None if parsed.prefixes else np.union1d(parsed.rows.numbers, measured)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        # without those below prefixes
+        # except for those below prefixes
         parsed = self._parsed()
         paths = dict.fromkeys(entry["path"] for entry in parsed.measured.values())
         return tuple(dict.fromkeys([*parsed.rows.files, *map(parsed.get_file, paths)]))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> JsonTable | None:
-        # others are listed, chunk by chunk
+        # other files are listed chunk by chunk
         if not self.has_prefixes:
             return None
         known, moved, sources = self.fingerprints, dict[str, str](), dict[str, Any]()
@@ -178,7 +179,7 @@ class JsonTable(Table):
     def _add_measured(
         self, found: ChunkManifest, ids: Ints, known: Any, parsed: _Entries
     ) -> ChunkManifest:
-        """Add the chunks that are the rest of a file, whose length the store knows."""
+        """Add the chunks that are the rest of a file, whose length is looked up in the store."""
         rows = _Entries(self.store, parsed.sources, self.numbered)
         entries: list[tuple[int, Mapping[str, Any]]] = []
         for row in np.flatnonzero(~known).tolist():
@@ -206,7 +207,7 @@ class JsonTable(Table):
         return ChunkManifest.concatenate([found, added.rows.rows], 0).at(places)
 
     def _find_prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
-        """Return the entry from the longest prefix of a chunk's key, None if there is none."""
+        """Return the entry for the longest prefix of a chunk's key, or None if there is none."""
         [key] = self.key.list_keys(np.array([number]), self.grid)
         fitting = [pair for pair in prefixes if key.startswith(pair[0])]
         if not fitting:
@@ -222,7 +223,7 @@ class _Entries:
     """The entries of one fragment.
 
     ``rows`` are the chunks with entries, once all are added and `settled`. ``measured`` are entries
-    without a length, by number of chunk; ``prefixes`` are pairs of the beginning of a key and the
+    without a length, by number of the chunk; ``prefixes`` are pairs of the start of a key and the
     path that replaces it; ``sources`` are fingerprints by path.
     """
 
@@ -263,11 +264,11 @@ class _Entries:
         self._rows.append((number, *place, pipeline, checksum))
 
     def get_file(self, path: str) -> SourceFile:
-        """Return the file of a path, with its fingerprint if one is known."""
+        """Return the file at a path, with its fingerprint if it is known."""
         return self._store.get_file(path, self.sources.get(path, UNKNOWN))
 
     def get_length(self, entry: Mapping[str, Any]) -> int | None:
-        """Return the length of the rest of a file, None if the file may be missing and is."""
+        """Return the length of the rest of a file; None if the file may be missing, and is."""
         try:
             size = self._store.get_size(self.get_file(entry["path"]))
         except ReadError as error:
@@ -289,7 +290,7 @@ class _Entries:
         return self._numbers[path]
 
     def settled(self) -> _Entries:
-        """Return the entries with their rows; refuse two entries of one chunk."""
+        """Return the entries with their rows; raise an error for two entries of one chunk."""
         rows = np.array(sorted(self._rows), np.int64).reshape(-1, 1 + len(COLUMNS))
         numbers, columns = rows[:, 0], dict(zip(COLUMNS, rows[:, 1:].T, strict=True))
         if (numbers[1:] == numbers[:-1]).any():
@@ -308,14 +309,14 @@ def _check_natural(value: Any) -> int:
 
 
 def _check_text(value: Any) -> str:
-    """Return a path; raise an error if it is none."""
+    """Return a path; raise an error for other values."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is not a path")
     return value
 
 
 def _parse_checksum(text: Any) -> int:
-    """Return a checksum as a number, 0 for algorithms that are not verified."""
+    """Return a checksum as a number, or 0 for algorithms that are not verified."""
     if text is None:
         return 0
     algorithm, _, digits = text.partition(":")
@@ -329,12 +330,12 @@ def _parse_checksum(text: Any) -> int:
 # ---------------------------------------------------------------------- manifests
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
-"""Names of the storage transformers."""
+"""The names of the storage transformers."""
 PART = ("fragment", "origin", "shape", "first", "strides", "pipelines", "table")
 ENTRIES = ("fragment", "origin", "shape", "manifest", "sources")
-"""Keys of a part whose references stand in the metadata."""
+"""Keys of a part whose references are in the metadata."""
 TABLE = ("path", "rows", "chunks", "begins", "sources", "pipelines", "counts")
-"""Keys of a part of a manifest, and of its table: readers know all of them."""
+"""Keys of a part of a manifest, and of its table; readers must support all of them."""
 
 
 def read_parts(
@@ -348,7 +349,8 @@ def read_parts(
     """Return the chunks of the array in a folder from its storage transformer.
 
     ``grids`` are the chunks per axis of every fragment; ``numbered`` is the number of pipelines of
-    an array of fragments, whose keys name the fragment, else 0; ``key`` names chunks, for prefixes.
+    an array of fragments, whose keys begin with the fragment, otherwise 0; ``key`` returns chunk
+    names, for prefixes.
     """
     name, said = transformer.get("name"), transformer.get("configuration", {})
     if name == PARQUET_MANIFEST:
@@ -429,13 +431,13 @@ def _read_part(
 def _lay_parts(
     parts: list[ManifestPart], grids: list[tuple[int, ...]], pipelines: int
 ) -> list[ManifestPart]:
-    """Return parts of which none lie over each other: one for each fragment where some do.
+    """Return parts that do not overlap: overlapping parts of a fragment become one.
 
-    Of those the last one that has a chunk counts.
+    Among these, the last one that has a chunk takes precedence.
     """
 
     def lies_over(part: ManifestPart) -> bool:
-        # it has numbered chunks, or chunks of others among its entries
+        # it has numbered chunks, or overlaps other parts
         table = part.manifest.table
         if isinstance(table, ParquetTable):
             return table.begins is not None
@@ -463,7 +465,7 @@ def _lay_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) 
 
 
 def list_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the parts of the manifests of all arrays, as metadata say them, with their arrays."""
+    """Yield the parts of the manifests of all arrays, as in the metadata, with their arrays."""
     for folder, node in nodes.items():
         for transformer in node.get("storage_transformers") or ():
             said = transformer["configuration"]
@@ -474,7 +476,7 @@ def list_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 def read_source_table(
     folder: str, said: Any, ranges: Mapping[str, Any] | None = None
 ) -> SourceTable:
-    """Return the table of files that the metadata of an array name."""
+    """Return the table of files to which the metadata of an array refer."""
     path, count = to_set_path(folder, said[0]), said[1]
     known = tuple((str(first), str(last)) for first, last in (ranges or {}).get(path, ()))
     return SourceTable(path, _check_naturals([count])[0], known)

@@ -1,10 +1,11 @@
-"""Chunk manifests in Parquet: records of references, and of the files that they number.
+"""Chunk manifests in Parquet: tables of references, and of the files to which they refer.
 
-``docs/reference/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows, cut
-into files of `RECORD_SIZE` rows, which are read when a row is needed. Few references on a huge grid
-say which chunk they are, and rise by its number, so that one record is read for one chunk.
+``docs/reference/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows,
+split into files of `RECORD_SIZE` rows, which are read when a row is needed. If there are few
+references on a huge grid, they have the number of their chunk, in ascending order, so that one
+record is read for one chunk.
 
-The files of chunk manifests: entries of JSON, records of Parquet, and tables of sources.
+Also encodes the files of chunk manifests: JSON entries, Parquet records, and tables of sources.
 """
 
 from __future__ import annotations
@@ -34,29 +35,31 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, PRESENT, SourceFile
 
 RECORD_SIZE = 100_000
-"""Rows in a record of a table."""
+"""The number of rows in a record of a table."""
 SHARED_TABLES = 1000
-"""Tuples of at least so many files are shared between arrays, and tables of so many note paths."""
+"""From so many files on, tuples of files are shared between arrays, and tables record path ranges.
+"""
 ABOVE = "../"
-"""How relative paths to files outside of the set begin. No range is told of them: when the set is
-moved they may still lead to the files, but a writer spells the paths to these files otherwise."""
+"""The start of relative paths to files outside the set. No range is recorded for them: after the
+set was moved, they may still lead to the files, but a writer would write other paths to these
+files."""
 PLAIN = (
     r"^(file://|(s3|gs|az|abfs|abfss|http|https)://[a-z0-9][a-z0-9_.-]*)"
     r"(/[^./\\:?#\x00-\x1f\x7f][^/\\:?#\x00-\x1f\x7f]*)+$"
 )
-"""Paths in a set that are urls in normal form already, as most are (see `resolve_url`)."""
+"""Paths in a set that are already normalised urls, as most are (see `resolve_url`)."""
 PathRanges = tuple[tuple[str, str], ...]
-"""The first and last path, in the order of text, of every record of a table."""
+"""The first and last path, in text order, of every record of a table."""
 COUNTS = "counts.parquet"
-"""The file of the counts in the folder of a table, where they do not stand in the metadata."""
+"""The file of the counts in the folder of a table, if they are not in the metadata."""
 MOST_RUNS = 8
-"""Runs that stand in the metadata."""
+"""The most runs that are stored in the metadata."""
 
 
 class Counts(NamedTuple):
-    """Runs, each a number of files and the chunks in each; or the path of the file that has them.
+    """Runs, each a number of files and the chunks in each; or the path of a file with them.
 
-    A table without either has no counts.
+    If both are empty, the table has no counts.
     """
 
     runs: tuple[tuple[int, int], ...] = ()
@@ -67,14 +70,14 @@ NO_COUNTS = Counts()
 
 
 def count_numbers(numbers: npt.NDArray[np.signedinteger[Any]]) -> tuple[int, Ints]:
-    """Return how often each number occurs, from the lowest one on; negative ones do not count."""
+    """Return the lowest number, and how often each occurs from it on; negative ones are ignored."""
     numbers = numbers[numbers >= 0]
     low = int(numbers.min()) if numbers.size else 0
     return low, np.bincount(numbers - low)
 
 
 def add_counts(parts: Iterable[tuple[int, Ints]], length: int) -> Ints:
-    """Return the sum of counts, each from a lowest number on."""
+    """Return the sum of counts, each given from a lowest number on."""
     found = np.zeros(length, np.int64)
     for low, counts in parts:
         found[low : low + counts.size] += counts
@@ -82,7 +85,7 @@ def add_counts(parts: Iterable[tuple[int, Ints]], length: int) -> Ints:
 
 
 def find_equal_runs(counts: Ints) -> Ints:
-    """Return pairs of a number of neighbours and their common count.
+    """Return runs of equal counts as pairs of length and count.
 
     Examples
     --------
@@ -95,12 +98,12 @@ def find_equal_runs(counts: Ints) -> Ints:
 
 
 def describe_counts(counts: Counts) -> dict[str, Any]:
-    """Return what the metadata of a table say of its counts."""
+    """Return the representation of counts in the metadata of a table."""
     if counts.path:
         return {"counts": {"must_understand": False, "path": counts.path}}
     if not counts.runs:
         return {}
-    # as JSON gives it back: documents are also used before they are written
+    # as parsed from JSON: documents are also used before they are written
     return {"counts": {"must_understand": False, "runs": [list(run) for run in counts.runs]}}
 
 
@@ -123,11 +126,11 @@ def read_counts(said: Any) -> Counts:
 
 @dataclass(frozen=True)
 class ParquetTable(Table):
-    """References in records of Parquet: so many rows, in a folder of the set.
+    """References in Parquet records: so many rows, in a folder of the set.
 
-    ``has_pipelines`` says whether rows have one of the ``pipelines``. ``counts`` is how many rows
-    lie in each file, if the set notes it. ``begins`` is of rows that say which chunk they are: the
-    number of the first chunk of every record. Chunks of other numbers are missing.
+    With ``has_pipelines``, rows refer to one of the ``pipelines``. ``counts`` is the number of rows
+    per file, if the set has recorded it. ``begins`` is for rows that have the number of their
+    chunk: the first number in every record. All other chunks are missing.
     """
 
     store: SetFiles
@@ -151,7 +154,7 @@ class ParquetTable(Table):
         return self.store.root
 
     def describe_rows(self) -> dict[str, Any]:
-        """Return what metadata say of its rows."""
+        """Return the representation of its rows in the metadata."""
         if self.begins is not None:
             return {"chunks": self.rows, "begins": list(self.begins)}
         return {"rows": self.rows, **describe_counts(self.counts)}
@@ -177,7 +180,7 @@ class ParquetTable(Table):
         return np.concatenate([np.zeros(0, np.int64), *found])
 
     def _read_numbers(self, record: int) -> Ints:
-        """Return the numbers of the chunks of a record."""
+        """Return the numbers of the chunks in a record."""
         path = f"{self.folder}/{record}.parquet"
         found, where = self.store.read_record(path).get("chunk"), f"{self.store.root}/{path}"
         rows = min(RECORD_SIZE, self.rows - record * RECORD_SIZE)
@@ -196,7 +199,7 @@ class ParquetTable(Table):
         chunks = self._count_noted() if (start, stop) == (0, self.rows) else None
         if chunks is None:
             chunks = self._count_rows(start, stop)
-        # moved files are another list, which its arrays share
+        # moved files are a new list, which its arrays share
         name = (self.store, self.sources.folder, self.sources.rows, id(self.sources.moved))
         return CountedSources(name, chunks, lambda: self.sources.read_columns(self.store))
 
@@ -207,7 +210,7 @@ class ParquetTable(Table):
         return self.sources.find_files(self.store, urls)
 
     def _count_noted(self) -> Ints | None:
-        """Return how many rows lie in each file, as the set notes it; None if it does not."""
+        """Return the recorded number of rows per file, or None if it was not recorded."""
         if self.counts == NO_COUNTS:
             return None
         runs: Any = self.counts.runs
@@ -224,7 +227,7 @@ class ParquetTable(Table):
         return add_counts([(0, np.repeat(chunks, files))], self.sources.rows)
 
     def _count_rows(self, start: int, stop: int) -> Ints:
-        """Count the rows of each file; of the records only the column ``source`` is decoded."""
+        """Count the rows of each file; only the column ``source`` of the records is decoded."""
         if stop <= start:
             return np.zeros(self.sources.rows, np.int64)
         records = range(start // RECORD_SIZE, -(-stop // RECORD_SIZE))
@@ -290,15 +293,15 @@ class ParquetTable(Table):
 
 
 # ---------------------------------------------------------------------- files
-# The records of large tables of files note their first and last path, so that a few files are found
-# without the whole table.
+# Records of large tables of files have their first and last path recorded, so that a few files can
+# be found without reading the whole table.
 
 
 class SourceTable(NamedTuple):
-    """The table of files that a manifest numbers: its folder, and its number of rows.
+    """The table of files to which a manifest refers by number: its folder, and its number of rows.
 
-    ``ranges`` are known of large tables that this package has written. ``moved`` are the files that
-    it numbers once theirs have moved: they are written when they are committed.
+    ``ranges`` are known for large tables that this package has written. ``moved`` are the new files
+    after files were moved; they are written when the change is committed.
     """
 
     folder: str
@@ -307,7 +310,7 @@ class SourceTable(NamedTuple):
     moved: tuple[SourceFile, ...] | None = None
 
     def move(self, store: SetFiles, change: Callable[[SourceFile], SourceFile]) -> SourceTable:
-        """Return the table with what ``change`` makes of its files; arrays share the answer."""
+        """Return the table with ``change`` applied to its files; arrays share the result."""
         if self.moved is not None:
             return self._replace(moved=tuple(map(change, self.moved)))
 
@@ -335,7 +338,7 @@ class SourceTable(NamedTuple):
         return found
 
     def read_columns(self, store: SetFiles) -> SourceColumns:
-        """Return all files as columns: no object is made for each of a million files."""
+        """Return all files as columns, without an object for each of a million files."""
         if self.moved is not None:
             return SourceColumns.of(self.moved)
         parts = [self._read_record_columns(store, n) for n in range(-(-self.rows // RECORD_SIZE))]
@@ -365,7 +368,7 @@ class SourceTable(NamedTuple):
     def find_files(self, store: SetFiles, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return the files of some urls; of a large table, only records that may have one are read.
 
-        Arrays that share the table share the answer.
+        Arrays that share the table share the result.
         """
         if self.moved is not None:
             return tuple(file for file in self.moved if file.url in urls)
@@ -397,7 +400,7 @@ class SourceTable(NamedTuple):
         ]
 
     def summarize(self, store: SetFiles) -> SourceSummary | None:
-        """Return a summary of all files, made once for all arrays; None if they have moved."""
+        """Return a summary of all files, computed once for all arrays; None if they have moved."""
         if self.moved is not None:
             return None
         name = (store.root, self.folder, self.rows)
@@ -407,7 +410,7 @@ class SourceTable(NamedTuple):
         return found
 
     def _sum_files(self, store: SetFiles) -> tuple[int, int | None, str | None]:
-        """Return how many files there are, their bytes if all are known, and the first."""
+        """Return the number of files, their total size if it is known, and the first file."""
         import pyarrow.compute as pc
 
         nbytes: int | None = 0
@@ -459,7 +462,7 @@ def _read_source_rows(
 def list_path_ranges(paths: Sequence[str]) -> list[list[str]]:
     """Return the first and last path of every record of a large table.
 
-    Nothing is returned of a small table, or if a relative path leads out of the set.
+    Returns an empty list for a small table, or if a relative path leads out of the set.
     """
     if len(paths) < SHARED_TABLES or any(path.startswith(ABOVE) for path in paths):
         return []
@@ -470,16 +473,16 @@ def list_path_ranges(paths: Sequence[str]) -> list[list[str]]:
 # ---------------------------------------------------------------------- manifest files
 
 MOST_ENTRIES = 2**16
-"""Chunks of a grid of which the missing ones get an entry too."""
+"""The size of a grid up to which missing chunks have an entry as well."""
 
 
 def encode_entries(
     parts: Iterable[ManifestPart], name: Callable[[str], str], numbered: bool
 ) -> dict[str, dict[str, Any]]:
-    """Return the chunks of parts as entries of JSON.
+    """Encode the chunks of parts as JSON entries.
 
-    ``name`` takes a url, and returns the path to write. ``numbered`` says whether keys begin with
-    the number of the fragment.
+    ``name`` returns the path to write for a url. With ``numbered``, keys begin with the number of
+    the fragment.
     """
     found: dict[str, dict[str, Any]] = {}
     for part in parts:
@@ -494,9 +497,9 @@ def encode_entries(
 
 
 def _list_entries(manifest: ChunkManifest, numbered: bool) -> tuple[Ints, ChunkManifest]:
-    """Return the chunks that get an entry: all of them, or, of a large grid, those that exist.
+    """Return the chunks that have an entry: all of them, or, in a large grid, those that exist.
 
-    Where most are missing an entry would only say so, or which pipeline a missing chunk has.
+    In a large grid most chunks are missing, and their entries would only say so.
     """
     if manifest.size > MOST_ENTRIES or (manifest.rest is not None and not numbered):
         return gather_references(manifest)
@@ -518,10 +521,10 @@ def _to_entry(
 
 
 class TableWriter:
-    """Writes tables of references, and the table of the files that they number.
+    """Writes tables of references, and the table of the files to which they refer.
 
-    ``put`` writes a file of the set, of a path that no other writer uses; ``name`` takes a url, and
-    returns the path to write.
+    ``put`` writes a file of the set, at a path that no other writer uses; ``name`` returns the path
+    to write for a url.
     """
 
     def __init__(self, put: Callable[[str, bytes], None], name: Callable[[str], str]) -> None:
@@ -538,9 +541,9 @@ class TableWriter:
     def write_table(
         self, folder: str, manifest: ChunkManifest, pipelines: bool, advance: Advance
     ) -> Counts:
-        """Write the rows of all chunks, in C order; return how many lie in each file.
+        """Write the rows of all chunks, in C order; return the number of rows per file.
 
-        ``pipelines`` says whether rows have a pipeline.
+        With ``pipelines``, rows have a pipeline.
         """
         import pyarrow as pa
 
@@ -562,7 +565,7 @@ class TableWriter:
     def write_placed(
         self, folder: str, numbers: Ints, rows: ChunkManifest, advance: Advance
     ) -> None:
-        """Write the rows of some chunks, with their numbers, which rise."""
+        """Write the rows of some chunks, with their numbers, which are ascending."""
         for record, begin in enumerate(range(0, rows.size, RECORD_SIZE)):
             some = slice(begin, begin + RECORD_SIZE)
             part = rows.take(0, some).pruned()
@@ -571,7 +574,7 @@ class TableWriter:
             advance(part.size)
 
     def write_sources(self, folder: str) -> SourceTable:
-        """Write the table of files, when all tables are written."""
+        """Write the table of files, after all other tables."""
         rows = self._sources.list_rows()
         write_source_rows(folder, rows, self._put)
         ranges = list_path_ranges([path for path, _ in rows])
@@ -604,7 +607,7 @@ def _encode_record(
 def write_source_rows(
     folder: str, rows: Sequence[tuple[str, Fingerprint]], put: Callable[[str, bytes], None]
 ) -> None:
-    """Write the records of a table of files, given by written path and fingerprint."""
+    """Write the records of a table of files, given as written paths and fingerprints."""
     import pyarrow as pa
 
     kinds = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
@@ -616,7 +619,7 @@ def write_source_rows(
 
 
 def _encode_parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:
-    """Return columns as a Parquet file; ``delta`` columns are written as differences."""
+    """Encode columns as a Parquet file; ``delta`` columns are stored as differences."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,9 +1,9 @@
 """Plain Zarr stores, version 2 and 3: every chunk is a whole file.
 
-One listing of the store gives all chunks and their lengths. So a dataset shows the store as it was
-then: chunks written later are missing, and replaced chunks are refused where the store tells files
-apart. A store that cannot be listed (a plain web server) is read by its consolidated metadata, and
-its chunks are looked for on demand.
+All chunks and their lengths are found by listing the store once. So a dataset shows the store as it
+was then: chunks written later are missing, and replaced chunks raise an error if the store reveals
+changes. A store that cannot be listed (a plain web server) is read by its consolidated metadata,
+and its chunks are looked up on demand.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ ZATTRS = ".zattrs"
 
 
 def detect(marker: bytes) -> bool:
-    """Say whether the marker of a folder is of a Zarr store."""
+    """Return whether the marker of a folder belongs to a Zarr store."""
     return b'"zarr_format"' in marker or b'"zarr_consolidated_format"' in marker
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read the structure of a store, and list its chunks.
 
-    ``source`` is the folder of a group, or of a single array, which gets the name of the folder.
+    ``source`` is the folder of a group, or of a single array, which is named after the folder.
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
@@ -80,14 +80,14 @@ class _Store:
         here = set(STORE_MARKERS).intersection(self.paths)
         known = [marker for marker in STORE_MARKERS if marker in here]
         self.marker, self.document = self._find_marker(known or STORE_MARKERS)
-        # a listing without the marker would lack chunks, too
+        # a listing without the marker may lack chunks as well
         self.is_listed = bool(known)
 
     def _list_files(self) -> list[ListedFile]:
         try:
             return find_store(self.root).list_files(self.root, self.options)
         except (PermissionError, NotImplementedError):
-            # reading files and listing them are two permissions
+            # the permissions to read files and to list them are separate
             return []
 
     def _find_marker(self, markers: Sequence[str]) -> tuple[str, Any]:
@@ -98,7 +98,7 @@ class _Store:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except PermissionError as error:
-                # it may be missing: servers that list nothing may say no more
+                # it may not exist: servers that cannot list may deny access instead
                 denied = denied or error
         if denied is not None:
             raise denied
@@ -108,12 +108,12 @@ class _Store:
         )
 
     def read_json(self, path: str) -> Any:
-        """Return a file of metadata."""
+        """Return a metadata file."""
         url = join_path(self.root, path)
         return parse_json(find_store(url).read_all(url, self.options), url)
 
     def read_all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
-        """Return all files of metadata of these names; refuse a store that cannot be listed."""
+        """Return all metadata files with these names; fail if the store cannot be listed."""
         if not self.is_listed:
             raise UnsupportedError(
                 f"{self.root}: it cannot be listed, and its metadata are not consolidated; "

@@ -1,4 +1,4 @@
-"""The files of a set of the format zarr-v3: metadata, records of tables, and what it refers to."""
+"""The files of a set in the format zarr-v3: metadata, records of tables, and referenced files."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 KEPT_RECORDS = 24
-"""Records, of references and of sources, that one set keeps in memory."""
+"""The number of records, of references and of sources, that one set caches."""
 
 
 class SetFiles:
-    """The files of the set in a folder, and those that it refers to.
+    """The files of the set in a folder, and those to which it refers.
 
-    The records that were used last stay in memory. ``allow`` says where the files may lie that the
-    set refers to. ``ranges`` are the first and last paths of the records of tables of files, by
-    folder, as the set notes.
+    The records that were used last are cached. ``allow`` is where the files may be to which the set
+    refers. ``ranges`` are the recorded first and last paths of the records of tables of files, by
+    folder.
     """
 
     ranges: Mapping[str, Any] = {}
@@ -52,13 +52,13 @@ class SetFiles:
         # relative paths start from the folder of the set
         beginning = SourceFile(f"{self.root}/zarr.json", options=self.options)
         self._files = ReferencedFiles(beginning, {}, self.allow)
-        # files of the set itself need no permission, as long as they lie in its folder
+        # files of the set itself need no permission, as long as they are in its folder
         within = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
         self._own = ReferencedFiles(beginning, {}, AccessPolicy(within))
         self._kept: RecordCache[Any] = RecordCache(KEPT_RECORDS)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the manifests lie, not the cache of records."""
+        """Pickle the location of the manifests, not the cache of records."""
         return {"root": self.root, "options": self.options, "allow": self.allow}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class SetFiles:
         return hash(self.root)
 
     def get_file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
-        """Return the file of a path in the set."""
+        """Return the file at a path in the set."""
         files = self._own if _is_inside(path) else self._files
         return files.make_file(path, fingerprint)
 
@@ -90,7 +90,7 @@ class SetFiles:
         return self._files.get_size(file) or 0
 
     def read(self, path: str) -> bytes:
-        """Return a file of the set."""
+        """Return the content of a file of the set."""
         url = f"{self.root}/{path}"
         try:
             return find_store(url).read_all(url, self.options)
@@ -102,27 +102,27 @@ class SetFiles:
             raise unreachable_error(url, error) from error
 
     def read_record(self, path: str) -> dict[str, Any]:
-        """Return the columns of a record, as `read_columns` makes them."""
+        """Return the columns of a record, as from `read_columns`."""
         found: dict[str, Any] = self._kept.get(
             path, lambda: read_columns(self.read(path), f"{self.root}/{path}")
         )
         return found
 
     def read_column(self, path: str, name: str) -> Any:
-        """Return one column of a record as an array, and keep nothing."""
+        """Return one column of a record as an array, without caching it."""
         url = f"{self.root}/{path}"
         return read_parquet(self.read(path), url, columns=[name])[name].to_numpy()
 
     def spell_paths(self, url: str) -> set[str]:
-        """Return the paths that a writer may have written for a url, also before the set moved."""
+        """Return the paths that may have been written for a url, also before the set was moved."""
         return {url, to_written_path(self.root, url)}
 
     def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
-        """Return what ``read`` makes, and keep it for a while."""
+        """Return the result of ``read``, which is cached for a while."""
         return self._kept.get(name, read)
 
     def read_document(self, path: str) -> Any:
-        """Return a JSON file of the set."""
+        """Return the content of a JSON file of the set."""
         return self._kept.get(path, lambda: parse_json(self.read(path), f"{self.root}/{path}"))
 
 
@@ -145,7 +145,7 @@ def read_columns(data: bytes, url: str) -> dict[str, Any]:
 def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
     """Return the written form of a url: a path inside the set at ``root``, or the url.
 
-    If ``relative``, it is a path relative to the set where that is possible.
+    With ``relative``, it is a path relative to the set where possible.
     """
     if url.startswith(f"{root}/"):
         return f".{url[len(root) :]}"
@@ -155,7 +155,7 @@ def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
 
 
 def to_set_path(folder: str, path: str) -> str:
-    """Return a path, relative to the folder of an array, as one relative to the set."""
+    """Convert a path that is relative to the folder of an array to one relative to the set."""
     parts: list[str] = [p for p in folder.split("/") if p]
     for part in path.split("/"):
         if part == "..":
@@ -170,7 +170,7 @@ def to_set_path(folder: str, path: str) -> str:
 
 
 def _is_inside(path: str) -> bool:
-    """Say whether a path leads to a file in the folder of the set."""
+    """Return whether a path leads to a file in the folder of the set."""
     try:
         return path.startswith("./") and bool(to_set_path("", path))
     except FormatError:
@@ -178,5 +178,5 @@ def _is_inside(path: str) -> bool:
 
 
 def join_parts_folder(snapshot: str) -> str:
-    """Return the path of the folder that holds the parts of a snapshot."""
+    """Return the path of the folder with the parts of a snapshot."""
     return f"{FOLDER}/{snapshot}/parts"

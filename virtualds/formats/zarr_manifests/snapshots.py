@@ -1,4 +1,4 @@
-"""Find, read, commit and expire the snapshots of a set of Zarr v3 metadata and chunk manifests."""
+"""Finding, reading, committing and expiring the snapshots of a zarr-v3 set."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ from virtualds.stores.scan_cache import hold_files
 from virtualds.stores.store import ChangedError, ListedFile
 
 MOST_LISTED = 64
-"""Earlier snapshots that the root lists itself."""
+"""The most earlier snapshots that the root lists itself."""
 Snapshots = list[tuple[str, str]]
-"""Ids and times of snapshots, the oldest first."""
+"""Ids and times of snapshots, oldest first."""
 Put = Callable[[str, bytes], None]
-"""Writes a file of the set, of a path that no other writer uses."""
+"""A function that writes a file of the set, at a path that no other writer uses."""
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
-"""Ids of `virtualds.formats.zarr.document.name_snapshot`."""
+"""The ids that `virtualds.formats.zarr.document.name_snapshot` returns."""
 
 
 def open_newest(root: str, options: StorageOptions | None) -> tuple[Document, str]:
@@ -84,13 +84,13 @@ def read_snapshot(root: str, options: StorageOptions | None, snapshot: str | Non
 
 
 def _open_kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
-    """Return the document of a snapshot of the history."""
+    """Return the document of an earlier snapshot."""
     url = f"{root}/{join_snapshot_path(snapshot)}"
     store = find_store(url)
     try:
         return Document.parse(gzip.decompress(store.read_all(url, options)), url)
     except FileNotFoundError:
-        # as versions 0.x of the package have kept it
+        # as versions 0.x of the package have stored it
         plain = url.removesuffix(".gz")
         return Document.parse(store.read_all(plain, options), plain)
     except (OSError, EOFError, zlib.error) as error:
@@ -122,16 +122,17 @@ def swap(
     try:
         find_store(url).write_version(url, document.to_bytes(), options, version)
     except ChangedError as error:
-        # the store may have kept a first request whose answer was lost, and refused the second
+        # the store may have accepted a first request whose response was lost, and rejected the
+        # second
         both = (open_newest(root, options)[0], document)
         if not _continues(*(list_snapshots(root, options, one) for one in both)):
             raise outrun_error(root) from error
 
 
 def _continues(newest: Snapshots, ours: Snapshots) -> bool:
-    """Say whether a snapshot has been the newest: others may have committed on top of it.
+    """Return whether a snapshot has been the newest, even if others have committed on top of it.
 
-    The newest has it in its history then, and before it none that it has let go of.
+    In that case the history of the newest has it, and before it no snapshot that it had removed.
     """
     names, own = ([name for name, _ in one] for one in (newest, ours))
     return own[-1] in names and set(names[: names.index(own[-1])]) <= set(own)
@@ -168,8 +169,8 @@ def _read_history(root: str, options: StorageOptions | None, path: str) -> Snaps
 def extend_history(root: str, options: StorageOptions | None, before: Document, put: Put) -> Any:
     """Return the history of the snapshot that follows another.
 
-    The root has the newest snapshots itself. When there are many, a file takes them, together with
-    files of as few: so an append to a set of any age writes about as much.
+    The root lists the newest snapshots itself. When they are many, they are moved to a file, merged
+    with files of similar size, so that the cost of an append does not grow with the age of the set.
     """
     listed = [*before.notes.get(HISTORY, ())]
     if before.snapshot:
@@ -184,7 +185,7 @@ def extend_history(root: str, options: StorageOptions | None, before: Document, 
 
 
 def _put_history(pairs: Sequence[Any], put: Put) -> tuple[str, int, str]:
-    """Write a file of snapshots; return what the history says of it, with the time of the last."""
+    """Write a file of snapshots; return its entry in the history, with the time of the last."""
     path = f"{FOLDER}/{name_snapshot()[0]}/history.json"
     put(path, json.dumps(pairs, separators=(",", ":")).encode())
     return path, len(pairs), pairs[-1][1]
@@ -195,7 +196,7 @@ def write_nodes(
 ) -> None:
     """Write the metadata of every node for readers without consolidated metadata.
 
-    They are copies, for convenience: the root document counts.
+    They are only copies: the root document takes precedence.
     """
     store = find_store(root)
     known = before.nodes if before else {}
@@ -211,7 +212,7 @@ def write_nodes(
 
 
 def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
-    """Remove old snapshots, and files that no other snapshot needs; say which."""
+    """Remove old snapshots, and files that no other snapshot needs; return what was removed."""
     root = url.rstrip("/")
     if not expiry.dry_run:
         find_store(root).check_conditions(root, options)
@@ -243,7 +244,7 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
 
 @contextmanager
 def _noticing_others(root: str, options: StorageOptions | None, version: str) -> Iterator[None]:
-    """Raise a conflict where a file is gone because another writer has expired its snapshot."""
+    """Raise a conflict if a file is missing because another writer has expired its snapshot."""
     try:
         yield
     except FileNotFoundError as error:
@@ -256,7 +257,7 @@ def _noticing_others(root: str, options: StorageOptions | None, version: str) ->
 
 
 def _list_expired(known: Snapshots, expiry: Expiry, now: datetime) -> list[str]:
-    """Return the ids of the snapshots that go."""
+    """Return the ids of the snapshots to remove."""
     return [
         name
         for name, time in known[:-1][: len(known) - expiry.keep]
@@ -274,8 +275,9 @@ def _list_unneeded(
 ) -> Iterator[ListedFile]:
     """Yield files of the set that no snapshot needs, those of unknown writers only if old.
 
-    Only files with the id of a snapshot in their name, and chunks that a snapshot names, belong to
-    the set; also old chunks named by content, since a writer may be about to need a new one.
+    Only files with the id of a snapshot in their name, and chunks to which a snapshot refers,
+    belong to the set. Chunks that are named by their hash are included only if old, since a writer
+    may be about to need a new one.
     """
     folders = tuple(path for path in needed if path.endswith("/"))
     chunks = {path for document in lost for path in _list_chunks(document)}
@@ -299,9 +301,9 @@ def _list_chunks(document: Document) -> Iterator[str]:
 def collect_needed_files(
     root: str, options: StorageOptions | None, documents: Iterable[Document]
 ) -> set[str]:
-    """Return the paths of files and, ending in a slash, of folders that snapshots need.
+    """Return the paths of the files that snapshots need, and of folders, which end in a slash.
 
-    Snapshots share most of their tables: each is looked at once.
+    Snapshots share most of their tables, so each is processed once.
     """
     found, tables = set[str](), set[SourceTable]()
     manifests = SetFiles(root, options)
@@ -323,7 +325,7 @@ def _add_needed(
     found: set[str],
     tables: set[SourceTable],
 ) -> None:
-    """Add the files that a part of a manifest needs: its own, and those that it refers to."""
+    """Add the files that a part of a manifest needs: its own, and those to which it refers."""
     if (said := part.get("table")) is not None:
         found.add(to_set_path(folder, said["path"]) + "/")
         table = read_source_table(folder, said["sources"])
@@ -345,7 +347,7 @@ def _add_needed(
 
 
 def _select_own(paths: Iterable[str | None]) -> Iterator[str]:
-    """Yield those of the paths that lie in the set."""
+    """Yield those of the paths that are in the set."""
     for path in paths:
         if path is not None and path.startswith("./"):
             yield path[2:]
@@ -355,7 +357,7 @@ def _select_own(paths: Iterable[str | None]) -> Iterator[str]:
 
 
 def detect(marker: bytes) -> bool:
-    """Say whether the root ``zarr.json`` of a folder is of a set, not of plain Zarr."""
+    """Return whether the root ``zarr.json`` of a folder belongs to a set, not to plain Zarr."""
     ours = f'"{NOTES}"'.encode() in marker or b'"chunk-manifest-' in marker
     return ours and b'"node_type"' in marker
 
@@ -364,7 +366,7 @@ def detect(marker: bytes) -> bool:
 
 
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
-    """Read the reference set in a folder: its metadata now, manifests on demand."""
+    """Read the reference set in a folder: its metadata immediately, manifests on demand."""
     root = source.url.rstrip("/")
     return read_document(
         root, source.options, read_snapshot(root, source.options, how.snapshot), how
@@ -374,12 +376,12 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
 def read_document(
     root: str, options: StorageOptions | None, document: Document, how: ReadOptions = READ_ALL
 ) -> ManifestGroup:
-    """Return a group of the document of a set, with everything below it."""
+    """Return a group of the document of a set, including all groups below it."""
     values, copies = document.notes.get("values", {}), document.notes.get(COPIES, {})
     files = SetFiles(root, options, how.allow, document.notes.get("sources"))
 
     def find_parts(path: str, node: Mapping[str, Any]) -> Manifests:
-        # chunks of values that the root repeats, while a remote set is opened
+        # chunks of values that are copied in the root, while a remote set is being opened
         held = read_copies(path, values.get(path), copies)
         hold_files((f"{root}/{name}", data) for name, data in held)
         transformers = node.get("storage_transformers") or [_describe_native(path, values)]
@@ -427,7 +429,7 @@ class FoundSet:
 
 
 def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -> FoundSet | None:
-    """Return the existing set, if it may be replaced; None if there is none."""
+    """Return the existing set if it may be replaced, or None if there is none."""
     found = find_set(root, options)
     if found is not None and not replace:
         raise exists_already(root)
@@ -435,7 +437,7 @@ def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -
 
 
 def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
-    """Return the existing set, None if there is none; refuse a folder with other files."""
+    """Return the existing set, or None if there is none; raise an error for other folders."""
     store = find_store(root)
     url = f"{root}/{MARKER}"
     try:

@@ -1,4 +1,4 @@
-"""Write a group as a new snapshot: only files that the set does not have yet."""
+"""Writing a group as a new snapshot: only files that the set does not have yet."""
 
 from __future__ import annotations
 
@@ -60,21 +60,22 @@ from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
 MOST_OF_COORDINATE = 2**16
-"""Bytes of a chunk of a coordinate or scalar that is repeated: every commit writes it again."""
+"""The most bytes of a chunk of a coordinate or scalar that is copied to the root with every commit.
+"""
 MOST_OF_OTHER = 2**14
-"""Bytes of a chunk of any other array that is repeated."""
+"""The most bytes of a chunk of any other array that is copied to the root."""
 MOST_IN_ALL = 2**20
-"""Bytes of all chunks that a root repeats; the shortest come first."""
+"""The most bytes of all chunks that are copied to a root; the shortest have priority."""
 
 
 @dataclass
 class SnapshotWriter:
-    """Writes the files of one snapshot of a set, whose names carry the id of the snapshot.
+    """Writes the files of one snapshot of a set, whose names contain the id of the snapshot.
 
     It follows the snapshot ``before``. ``manifest`` is the form of manifests, by default by the
     number of chunks. With ``relative_paths``, paths of sources are written relative to the set.
-    With ``joins_all``, references that the set has already are written again, in as few tables as
-    can be.
+    With ``joins_all``, references that the set already has are rewritten, in as few tables as
+    possible.
     """
 
     root: str
@@ -98,10 +99,10 @@ class SnapshotWriter:
     # ------------------------------------------------------------------ the whole
 
     def write(self, group: ManifestGroup) -> Document:
-        """Write everything but the document itself, and return that."""
+        """Write everything except the document itself, and return the document."""
         planned = plan_writing(group, self.root, self.before)
         if self.before is None:
-            # this tells later writers that the files are those of a writer of sets
+            # this shows later writers that the files were written for a set
             self.put(f"{FOLDER}/{self.name}/begun", b"")
             self._begun = [self.written.pop()]
         nodes = {
@@ -119,21 +120,21 @@ class SnapshotWriter:
         return Document(nodes, notes | {"relative_paths": self.relative_paths})
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file of a name that no other writer uses."""
+        """Write a file with a name that no other writer uses."""
         url = f"{self.root}/{path}"
         self.written.append(url)
         find_store(url).write_file(url, data, self.options)
 
     def undo(self) -> None:
-        """Remove what was written, and the folders that this leaves empty."""
+        """Remove what was written, and folders that become empty."""
         beside = []
         if scheme_of(self.root) == "file":
-            # a name that nothing else has, in the folder that stays
+            # a name that nothing else has, in the folder that must stay
             above = self.root.rpartition("/")[0] if self.before is None else self.root
             beside = [f"{above}/{self.name}"]
         store = find_store(self.root)
         store.remove([*self.written, *beside], self.options)
-        # at last: without it the other files would be those of a stranger
+        # last, since without it the other files would seem to belong to somebody else
         store.remove([*self._begun, *(beside if self._begun else ())], self.options)
 
     # ------------------------------------------------------------------ writing
@@ -150,7 +151,7 @@ class SnapshotWriter:
         elif (known := self._find_json_file(path, node)) is not None:
             transformer = known
         elif self.manifest != "parquet" and (table := _find_prefix_table(node)) is not None:
-            # what maps prefixes of keys goes by the keys
+            # entries that map prefixes of keys depend on the keys
             transformer = self._write_prefixes(path, table)
             keys = node.metadata | {"chunk_key_encoding": table.key.to_json()}
             return keys | {"storage_transformers": [transformer]}
@@ -161,9 +162,9 @@ class SnapshotWriter:
         return node.metadata | {"storage_transformers": transformers}
 
     def _write_values(self, path: str, values: NativeArray) -> dict[str, Any] | None:
-        """Write chunks of values, plain ones if their keys have never been used.
+        """Write chunks of values, as plain Zarr if their keys have never been used.
 
-        A key is never written twice: readers of an earlier snapshot may still need its chunk.
+        A key is never overwritten: readers of an earlier snapshot may still need its chunk.
         """
         key = parse_chunk_keys(values.metadata)
         chunks = [(key(place), data) for place, data in values.chunks]
@@ -182,20 +183,21 @@ class SnapshotWriter:
         return build_json_manifest(build_value_entries(path, now)) if now["folder"] else None
 
     def _put_plain(self, path: str, chunks: list[tuple[str, bytes]]) -> bool:
-        """Write chunks where plain Zarr looks for them, unless something is there."""
+        """Write chunks in the place that plain Zarr expects, unless something is there."""
         for name, data in chunks:
             url = f"{self.root}/{path}/{name}"
             store = find_store(url)
             try:
                 store.write_version(url, data, self.options, None)
             except (ChangedError, FileExistsError, NotADirectoryError):
-                # an array of fewer or more axes had a file, or a folder, of this name
+                # an array with another number of axes had a file, or a folder, of this name
                 return False
             except BaseException:
-                # the file may belong to another program: only the folder is removed, if empty
+                # the file may belong to another program, so the folder is removed only if empty
                 self.written.append(f"{url.rpartition('/')[0]}/{self.name}")
                 if scheme_of(url) != "file":
-                    # it may be ours, and come yet: later writers have to know it as that of one
+                    # it may be our own request, still under way: record it, so that later writers
+                    # recognise it
                     self._begun = []
                 raise
             self.written.append(url)
@@ -218,7 +220,7 @@ class SnapshotWriter:
         return list_fingerprints((part.manifest for part in parts), self.make_path)
 
     def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
-        """Write the entries of a manifest as they are: chunks behind a prefix are not listed."""
+        """Write the entries of a manifest unchanged, without listing the chunks behind a prefix."""
         found = {
             key: entry
             | ({"path": self._relocate_path(table, entry["path"])} if "path" in entry else {})
@@ -232,7 +234,7 @@ class SnapshotWriter:
         return _to_metadata(found, known)
 
     def _relocate_path(self, table: JsonTable, path: str) -> str:
-        """Return a path of another set as it is written in this one."""
+        """Convert a path in another set to its written form in this one."""
         end = "/" if path.endswith("/") else ""
         return self.make_path(table.store.get_file(path).url.rstrip("/") + end).rstrip("/") + end
 
@@ -241,7 +243,7 @@ class SnapshotWriter:
             return self.manifest
         layers = (layer for part in parts for _, layer in split_layers(part.manifest))
         if any(self._find_own_table(layer) or self._find_own_json(layer) for layer in layers):
-            # it grows: what the set has stays, and what is new goes beside it
+            # it grows: existing tables stay, and new references are added next to them
             return "parquet"
         count = sum(part.manifest.size for part in parts)
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
@@ -270,7 +272,7 @@ class SnapshotWriter:
         for number, part in enumerate(arranged):
             table = self._find_stored(path, part.manifest)
             if table is None and grows and self._is_small(part, numbered):
-                # later they become a table
+                # it becomes a table later
                 alone = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
                 table = {"manifest": encode_entries(alone, self.make_path, numbered=False)}
                 if known := self._list_fingerprints(alone):
@@ -282,11 +284,11 @@ class SnapshotWriter:
         return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
 
     def _is_small(self, part: ManifestPart, numbered: bool) -> bool:
-        """Say whether the references of a part may stand in the metadata."""
+        """Return whether the references of a part may be stored in the metadata."""
         table = part.manifest.table_of(PlacedReferences)
         if table is None:
             return part.manifest.size <= MOST_INLINE
-        # entries do not say which pipeline missing chunks have
+        # entries do not record the pipeline of missing chunks
         return table.numbers.size <= MOST_INLINE and not numbered
 
     def _write_table(
@@ -300,13 +302,13 @@ class SnapshotWriter:
         else:
             self._writer.write_placed(f"{path}/{folder}", *placed, advance)
             said = {"chunks": placed[0].size, "begins": placed[0][::RECORD_SIZE].tolist()}
-        # the number of files is known when everything is written
+        # the number of files is known only when everything is written
         sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
         named = {"path": f"./{folder}", **said, "sources": sources}
         found = {"table": named, "first": 0, "strides": list(compute_strides(manifest.shape))}
         if numbered and manifest.rest is not None:
-            # all its chunks, also missing ones, are decoded alike
+            # all its chunks, including missing ones, are decoded alike
             found["pipelines"] = [manifest.rest]
         elif numbered:
             named["pipelines"] = True
@@ -315,12 +317,12 @@ class SnapshotWriter:
     # ------------------------------------------------------------------ what is there already
 
     def _find_own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
-        """Return the table of this very set whose rows a manifest counts, if it does."""
+        """Return the table of this set of whose rows a manifest consists, or None."""
         table = manifest.table_of(ParquetTable)
         return table if table is not None and table.store.root == self.root else None
 
     def _find_own_json(self, manifest: ChunkManifest) -> JsonTable | None:
-        """Return the table in a JSON file of this very set that a manifest counts, if it does."""
+        """Return the table in a JSON file of this set of which a manifest consists, or None."""
         table = manifest.table_of(JsonTable)
         # entries in memory are those of moved files
         if table is None or table.store.root != self.root or not isinstance(table.manifest, str):
@@ -352,12 +354,12 @@ class SnapshotWriter:
         return {"name": JSON_MANIFEST, "configuration": said}
 
     def _is_new(self, part: ManifestPart) -> bool:
-        """Say whether a part was just written by another process, for this very snapshot."""
+        """Return whether another process has just written a part for this snapshot."""
         table = self._find_own_table(part.manifest)
         return table is not None and table.folder.startswith(f"{join_parts_folder(self.name)}/")
 
     def _find_stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
-        """Return a part that lies in a table of the set already."""
+        """Return the metadata of a part that is already in a table of the set, or None."""
         table = self._find_own_table(manifest)
         if table is None or manifest.rows is None:
             return None
@@ -373,7 +375,7 @@ class SnapshotWriter:
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
 
     def _place_sources(self, table: ParquetTable) -> str:
-        """Return the folder of the files of a table of the set; write those that have moved."""
+        """Return the folder of the files of a table of the set; write files that have moved."""
         sources = table.sources._replace(moved=None)
         if table.sources.moved is None:
             if sources.ranges:
@@ -387,19 +389,19 @@ class SnapshotWriter:
         return self._moved[sources]
 
     def make_path(self, url: str) -> str:
-        """Return a url as it is written in the set."""
+        """Return the written form of a url in the set."""
         return to_written_path(self.root, url, relative=self.relative_paths)
 
 
 def _find_prefix_table(node: PlannedArray) -> JsonTable | None:
-    """Return the table that all chunks of an array are those of, if it maps prefixes of keys."""
+    """Return the table that has all chunks of an array, if it maps prefixes of keys, or None."""
     if len(node.parts) != 1 or is_extended(node.metadata):
         return None
     [part] = node.parts
     table = part.manifest.table_of(JsonTable)
     if table is None:
         return None
-    # the same chunks under the same keys, and no others
+    # exactly the same chunks under the same keys
     same = count_chunks(node.metadata) == table.grid
     same = same and part.manifest.shape == table.grid and part.manifest.counts(table)
     return table if same and table.has_prefixes and not table.prefix else None
@@ -411,19 +413,19 @@ def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) 
 
 
 def find_way_up(path: str) -> str:
-    """Return the way from the folder of an array to that of the set."""
+    """Return the relative path from the folder of an array to that of the set."""
     return "../" * (path.count("/") + 1)
 
 
 # ---------------------------------------------------------------------- copies
-# Opening a set loads its small coordinates. Far away each of them would cost a request, so the root
-# of a set repeats some chunks of native arrays.
+# Opening a set loads its small coordinates. In a remote set each of them would cost a request, so
+# the root of a set has copies of some chunks of native arrays.
 
 
 class ChunkCopies:
-    """The chunks of the native arrays of one snapshot, as far as they are small.
+    """Copies of the small chunks of native arrays of one snapshot.
 
-    Copies of the snapshot before it stay.
+    Copies in the previous snapshot are kept.
     """
 
     def __init__(self, before: Document | None) -> None:
@@ -436,12 +438,12 @@ class ChunkCopies:
             self._found.setdefault(path, {})[digest] = base64.b64encode(data).decode()
 
     def keep(self, path: str, noted: Mapping[str, Any]) -> None:
-        """Keep the copies of an array whose chunks are those of the snapshot before."""
+        """Keep the copies for an array whose chunks are those of the previous snapshot."""
         digests = (chunk.digest for chunk in list_value_chunks(noted))
         self._found[path] = {d: self._known[d] for d in digests if d in self._known}
 
     def choose(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-        """Return the copies that the root gets, by hash; equal chunks of many groups once."""
+        """Return the copies for the root, by hash; equal chunks are stored only once."""
         wanted = {
             digest: text
             for path, copies in self._found.items()
@@ -458,7 +460,7 @@ class ChunkCopies:
 
 
 def _count_bytes(text: str) -> int:
-    """Return how many bytes a text of base64 stands for.
+    """Return how many bytes a base64 text represents.
 
     >>> _count_bytes("AAAA"), _count_bytes("AAA="), _count_bytes("AA==")
     (3, 2, 1)
@@ -467,5 +469,5 @@ def _count_bytes(text: str) -> int:
 
 
 def is_loaded_first(path: str, node: Mapping[str, Any]) -> bool:
-    """Say whether an array is a coordinate that bears the name of its dimension, or a scalar."""
+    """Return whether an array is a scalar, or a coordinate named like its dimension."""
     return node.get("dimension_names", []) in ([], [path.rpartition("/")[2]])
