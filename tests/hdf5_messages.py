@@ -9,8 +9,8 @@ from typing import Any
 import h5py
 from h5py import h5t
 
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
-from virtualds.parsers.hdf5.structure.object_header import DATATYPE, read_messages, read_unshared
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, read_messages
+from virtualds.parsers.hdf5.structure.object_header import DATATYPE, read_unshared
 from virtualds.source_file import SourceFile
 
 

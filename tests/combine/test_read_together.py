@@ -23,7 +23,7 @@ from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import PARSERS
-from virtualds.parsers.hdf5.alike_files.columns import read_alike
+from virtualds.parsers.hdf5.alike_files import read_alike
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 
 pytestmark = [

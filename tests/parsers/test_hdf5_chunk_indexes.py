@@ -28,10 +28,10 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.parsers.hdf5 import storage
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
-from virtualds.parsers.hdf5.structure import object_header
 from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, RowsError
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, read_messages
 from virtualds.parsers.hdf5.structure.messages import FILTERED_SINGLE, parse_layout
+from virtualds.parsers.hdf5.structure.object_header import LAYOUT
 
 Ints = npt.NDArray[np.int64]
 Limits = tuple[int | None, ...]
@@ -137,18 +137,16 @@ class Told(NamedTuple):
 
 
 def open_bytes(path: Path) -> FileBytes:
-    file = FileBytes(SourceFile(path.as_uri()))
-    object_header.read_extension(file)
-    return file
+    return FileBytes(SourceFile(path.as_uri()))
 
 
 def tell(path: Path, file: FileBytes) -> Told:
     with h5py.File(path) as opened:
         dataset = opened["v"]
         # HDF5 adds the base
-        messages = object_header.read_messages(file, h5py.h5o.get_info(dataset.id).addr)
+        messages = read_messages(file, h5py.h5o.get_info(dataset.id).addr)
         filters, limits, shape = dataset.compression is not None, dataset.maxshape, dataset.shape
-    [data] = [message.data for message in messages if message.kind == object_header.LAYOUT]
+    [data] = [message.data for message in messages if message.kind == LAYOUT]
     layout = parse_layout(data, file.offset_size, file.length_size)
     dims, undefined = layout.dims, (1 << 8 * file.offset_size) - 1
     single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(dims), 0)

@@ -448,7 +448,8 @@ def test_an_unknown_layout_is_declined_where_hdf5_would_be_wrong(
     def parse(*_: Any) -> Any:
         raise UnknownFormError("a data layout of version 6")
 
-    monkeypatch.setattr("virtualds.parsers.hdf5.objects.parse_layout", parse)
+    for module in ("objects", "structure.object_header"):
+        monkeypatch.setattr(f"virtualds.parsers.hdf5.{module}.parse_layout", parse)
     for limits in ((5, None), (None, 6)):
         with create(tmp_path / "a.h5", (5, 6), limits, (2, 4), "latest") as file:
             full(file["v"])

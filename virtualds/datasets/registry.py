@@ -43,9 +43,9 @@ PLAIN_ZARR = Parser(
 PARSERS = LateTable[Parser](
     "virtualds.parsers.hdf5:PARSER",
     "virtualds.parsers.netcdf3:PARSER",
-    "virtualds.parsers.numpy:NPY",
-    "virtualds.parsers.numpy:NPZ",
-    "virtualds.parsers.safetensors:PARSER",
+    "virtualds.parsers.flat_arrays:NPY",
+    "virtualds.parsers.flat_arrays:NPZ",
+    "virtualds.parsers.flat_arrays:SAFETENSORS",
     "virtualds.parsers.tiff:PARSER",
     "virtualds.parsers.fits:PARSER",
     "virtualds.parsers.grib:PARSER",

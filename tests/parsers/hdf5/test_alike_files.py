@@ -19,7 +19,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import AlikeFiles
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.parsers.hdf5.alike_files.columns import read_alike
+from virtualds.parsers.hdf5.alike_files import read_alike
 from virtualds.urls import normalise_url
 
 FILES = 6

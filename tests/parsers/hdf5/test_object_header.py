@@ -11,8 +11,8 @@ from hdf5_messages import messages_of
 
 import virtualds
 from virtualds import FormatError, SourceFile
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
-from virtualds.parsers.hdf5.structure.object_header import LAYOUT, read_messages
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, read_messages
+from virtualds.parsers.hdf5.structure.object_header import LAYOUT
 
 
 @pytest.mark.parametrize("times", [False, True])

@@ -25,7 +25,7 @@ from virtualds.arrays.parser import (
 )
 from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
-from virtualds.parsers.hdf5.alike_files.columns import read_alike
+from virtualds.parsers.hdf5.alike_files import read_alike
 from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import SIGNATURE, DeclinedError

@@ -33,7 +33,7 @@ from virtualds.parsers.hdf5.structure.element_types import (
     parse_type_message,
     read_sequences,
 )
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, give_up, note_same, parse_uint
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, give_up, note_same
 from virtualds.parsers.hdf5.structure.messages import TypeClass
 from virtualds.parsers.hdf5.structure.object_header import IN_PLACE, Attribute, find_string_size
 
@@ -278,6 +278,8 @@ def _to_text(value: Any) -> Any:
 
 SCALES = b"DIMENSION_LIST"
 """The attribute that refers to the scales of every axis."""
+DIMENSION_ID, COORDINATES = "_Netcdf4Dimid", "_Netcdf4Coordinates"
+"""Attributes of the netCDF library: the number of a dimension; those of the axes of a scale."""
 Names = list[tuple[Dataset, tuple[str | None, ...]]]
 
 
@@ -310,7 +312,7 @@ def _find_last_reference(dataset: Dataset, references: bytes) -> int | None:
     place = len(references) - width
     if place < 0:
         return None
-    address = parse_uint(references, place, width)
+    address = int.from_bytes(references[place:], "little")
     note_same(references, place, width, address)
     return address
 
@@ -376,9 +378,9 @@ class NamedAxes:
     def _by_id(self) -> dict[int, str]:
         """Names of scales by the number that the netCDF library gave them."""
         return {
-            int(d.attrs["_Netcdf4Dimid"]): d.name
+            int(read_attribute(d, DIMENSION_ID)): d.name
             for d in self._by_address.values()
-            if "_Netcdf4Dimid" in d.attrs
+            if DIMENSION_ID.encode() in d.attributes
         }
 
     def _find_unlimited_lengths(self) -> dict[str, int]:
@@ -401,8 +403,9 @@ class NamedAxes:
     def _look_up(self, dataset: Dataset) -> tuple[str | None, ...]:
         rank = len(dataset.shape)
         if dataset.is_scale:
-            if rank > 1 and "_Netcdf4Coordinates" in dataset.attrs:
-                return tuple(self._by_id.get(int(i)) for i in dataset.attrs["_Netcdf4Coordinates"])
+            if rank > 1 and COORDINATES.encode() in dataset.attributes:
+                numbers = np.atleast_1d(read_attribute(dataset, COORDINATES))
+                return tuple(self._by_id.get(int(i)) for i in numbers)
             name = self._find_dimension(dataset).name
             return (name, *([None] * (rank - 1)))[:rank]
         return tuple(
@@ -417,7 +420,7 @@ class NamedAxes:
         Of another scale each link is a dimension, as the library has it.
         """
         first = self._by_address[scale.address]
-        return first if first is not scale and "_Netcdf4Dimid" in first.attrs else scale
+        return first if first is not scale and DIMENSION_ID.encode() in first.attributes else scale
 
     def _find_scale(self, dataset: Dataset, axis: int, address: int) -> str:
         """Return the name of the scale at an address, which an axis has."""

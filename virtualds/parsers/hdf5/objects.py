@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from errno import EMFILE, ENFILE
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +26,21 @@ from virtualds.parsers.hdf5.data_types import (
     parse_stored_type,
 )
 from virtualds.parsers.hdf5.structure.element_types import HDF5Type, check_elements, parse_type
-from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError, FileBytes, Notes, note_slot
+from virtualds.parsers.hdf5.structure.file_bytes import (
+    DeclinedError,
+    FileBytes,
+    Message,
+    Notes,
+    read_messages,
+)
 from virtualds.parsers.hdf5.structure.messages import (
     EXTERNAL_FILES,
-    FILTERED_SINGLE,
-    FILTERS,
     MESSAGE_ERRORS,
-    NO_FILL,
     UNLIMITED,
     Dataspace,
     FillState,
     FillValue,
     Filter,
-    IndexKind,
     Layout,
     LayoutClass,
     MessageError,
@@ -46,34 +48,27 @@ from virtualds.parsers.hdf5.structure.messages import (
     TypeClass,
     UnknownFormError,
     blame_file,
-    parse_dataspace,
-    parse_fill_value,
-    parse_filter_pipeline,
     parse_layout,
-    parse_old_fill_value,
 )
 from virtualds.parsers.hdf5.structure.object_header import (
     DATASPACE,
     DATATYPE,
     DIMENSION_ONLY,
     EXTERNAL,
-    FILL,
     HARD,
     LAYOUT,
     LINK_INFO,
-    OLD_FILL,
     SHARED,
     SOFT,
     SYMBOL_TABLE,
     Attributes,
+    DatasetFacts,
     Link,
-    Message,
     find_string_size,
     read_attributes,
-    read_extension,
+    read_facts,
     read_fill_values,
     read_links,
-    read_messages,
     read_unshared,
 )
 from virtualds.source_file import SourceFile
@@ -186,7 +181,6 @@ class HDF5Files:
         if source not in self._bytes:
             found = FileBytes(source, self._notes if source == self.source else None)
             self._stack.callback(found.close)
-            read_extension(found)
             self._bytes[source] = found
         return self._bytes[source]
 
@@ -367,27 +361,6 @@ class HDF5Location:
         return self._links_by_name.get(name)
 
 
-class DatasetFacts(NamedTuple):
-    """What a dataset is.
-
-    Parameters
-    ----------
-    space : Dataspace
-    kind : bytes
-        The Datatype message of its elements.
-    fill : FillValue
-    filters : tuple of Filter
-        In the order in which they encoded.
-    layout : Layout
-    """
-
-    space: Dataspace
-    kind: bytes
-    fill: FillValue
-    filters: tuple[Filter, ...]
-    layout: Layout
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset(HDF5Location):
     """A dataset.
@@ -407,7 +380,7 @@ class Dataset(HDF5Location):
         """Its properties, as h5py reads them."""
         return self.id.get_create_plist()
 
-    @cached_property
+    @property
     def space(self) -> Dataspace:
         """Its dataspace; HDF5 computes that of some virtual datasets from their sources."""
         return _ask_space(self) if self.is_virtual else self.facts.space
@@ -553,19 +526,6 @@ def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
     )
 
 
-# ---------------------------------------------------------------------- what a dataset is
-
-
-LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk"
-LIMIT, CHUNK_LENGTH = "limit", "chunk length"
-"""Slots of a dataset: the length of an axis; where its elements or the index of its chunks lie; how
-many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk; the
-greatest length of an axis that is not unlimited; the length of a chunk along an axis."""
-
-ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
-"""Messages that a dataset has once."""
-
-
 def make_dataset(name: str, place: HDF5Location) -> Dataset:
     """Return the dataset at a place.
 
@@ -576,7 +536,11 @@ def make_dataset(name: str, place: HDF5Location) -> Dataset:
     DeclinedError
         Its object header has an unknown form.
     """
-    facts = _ask_facts(place) if place.files.by_library else _parse_facts(place)
+    facts = (
+        _ask_facts(place)
+        if place.files.by_library
+        else read_facts(place.file, place.messages, int(place.at))
+    )
     found = Dataset(
         files=place.files,
         source=place.source,
@@ -589,72 +553,6 @@ def make_dataset(name: str, place: HDF5Location) -> Dataset:
     found.__dict__.update(place.__dict__)
     check_fill(found, found.type)
     return found
-
-
-def _parse_facts(place: HDF5Location) -> DatasetFacts:
-    file = place.file
-    by_kind: dict[int, Message] = {}
-    for message in place.messages:
-        if message.kind in ONCE and message.kind in by_kind:
-            file.refuse(f"a dataset has two messages of type {message.kind}")
-        by_kind[message.kind] = message
-    if LAYOUT not in by_kind or by_kind[LAYOUT].flags & SHARED:
-        file.refuse("a dataset has no layout")
-    try:
-        space = _parse_space(place, by_kind[DATASPACE])
-        kind = bytes(read_unshared(file, by_kind[DATATYPE]))
-        filters = by_kind.get(FILTERS)
-        return DatasetFacts(
-            space,
-            kind,
-            _parse_fill(file, by_kind),
-            parse_filter_pipeline(bytes(read_unshared(file, filters))) if filters else (),
-            _parse_layout(place, by_kind[LAYOUT].data),
-        )
-    except MESSAGE_ERRORS as error:
-        blame_file(file, error)
-
-
-def _parse_space(place: HDF5Location, message: Message) -> Dataspace:
-    data, width = read_unshared(place.file, message), place.file.length_size
-    space = parse_dataspace(bytes(data), width)
-    if place.file.notes is None:
-        return space
-    rank, owner = len(space.limits), place.address[1]
-    for axis, limit in enumerate(space.limits):
-        note_slot(data, space.place + axis * width, width, (owner, LENGTH, axis))
-        if space.has_limits and limit is not None:
-            note_slot(data, space.place + (rank + axis) * width, width, (owner, LIMIT, axis))
-    return space
-
-
-def _parse_fill(file: FileBytes, by_kind: dict[int, Message]) -> FillValue:
-    if FILL in by_kind:
-        return parse_fill_value(bytes(read_unshared(file, by_kind[FILL])))
-    if OLD_FILL in by_kind:
-        return parse_old_fill_value(bytes(read_unshared(file, by_kind[OLD_FILL])))
-    return NO_FILL
-
-
-def _parse_layout(place: HDF5Location, data: bytes) -> Layout:
-    offset, length = place.file.offset_size, place.file.length_size
-    layout = parse_layout(bytes(data), offset, length)
-    if place.file.notes is None:
-        return layout
-    owner = place.address[1]
-    if layout.kind == LayoutClass.COMPACT:
-        note_slot(data, layout.place, len(layout.data), (owner, DATA))
-    elif layout.kind in (LayoutClass.CONTIGUOUS, LayoutClass.CHUNKED):
-        note_slot(data, layout.place, offset, (owner, ADDRESS))
-    if layout.kind == LayoutClass.CONTIGUOUS and layout.size is not None:
-        note_slot(data, layout.place + offset, length, (owner, SIZE))
-    if layout.kind == LayoutClass.CHUNKED:
-        begin, width = layout.dims_at
-        for axis in range(len(layout.dims) - 1):
-            note_slot(data, begin + axis * width, width, (owner, CHUNK_LENGTH, axis))
-    if layout.index_kind == IndexKind.SINGLE and layout.flags & FILTERED_SINGLE:
-        note_slot(data, layout.place - 4 - length, length + 4, (owner, CHUNK))
-    return layout
 
 
 # ---------------------------------------------------------------------- members of groups

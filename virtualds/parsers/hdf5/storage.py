@@ -31,7 +31,6 @@ from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.b_tree_1 import HEAD, OF_CHUNKS, make_node_form
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     LAST,
     ChunkRows,
@@ -40,6 +39,8 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     check_chunks,
     check_order,
 )
+from virtualds.parsers.hdf5.chunk_indexes.trees import NODE_HEAD as HEAD
+from virtualds.parsers.hdf5.chunk_indexes.trees import OF_CHUNKS, make_node_form
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.objects import (
     Dataset,
@@ -48,13 +49,13 @@ from virtualds.parsers.hdf5.objects import (
     list_beside,
     list_in_working_directory,
 )
-from virtualds.parsers.hdf5.structure.byte_rows import Bytes, RowsError, UnknownRowsError
-from virtualds.parsers.hdf5.structure.file_bytes import (
-    FORMS,
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    Bytes,
+    RowsError,
+    UnknownRowsError,
     gather_rows,
-    make_damage_error,
-    make_unknown_error,
 )
+from virtualds.parsers.hdf5.structure.file_bytes import FORMS, make_damage_error, make_unknown_error
 from virtualds.parsers.hdf5.structure.messages import (
     FILTERED_SINGLE,
     Filter,

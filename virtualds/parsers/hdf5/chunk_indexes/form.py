@@ -1,13 +1,8 @@
-"""What chunk indexes have in common: the form of alike datasets, and the chunks as columns.
-
-Elements of fixed and extensible arrays as rows of chunks.
-
-HDF5 File Format Specification 3.0, VII.C and VII.D.
-"""
+"""What chunk indexes have in common: the form of alike datasets, and the chunks as columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -17,20 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.columns import Ints, compute_strides
-from virtualds.parsers.hdf5.objects import DatasetFacts
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
     Bools,
     ByteRows,
     Bytes,
     RowsError,
-    UnknownRowsError,
     demand,
     have_checksums,
-    is_defined,
     read_uints,
 )
 from virtualds.parsers.hdf5.structure.messages import IndexKind
+from virtualds.parsers.hdf5.structure.object_header import DatasetFacts
 
 MASK_BYTES = 4
 """Bytes of a filter mask."""
@@ -336,133 +329,3 @@ def sort_chunks(found: ChunkRows) -> ChunkRows:
     for column in (found.owner, *found.place, *found[2:]):
         column[:] = column[order]
     return found
-
-
-# ---------------------------------------------------------------------- no index, or a single chunk
-# Chunks without an index: a single chunk, and chunks that lie one after the other.
-#
-# HDF5 File Format Specification 3.0, VII.A and VII.B.
-
-
-def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
-    """Return the chunk of each dataset that has no other (VII.A).
-
-    Raises
-    ------
-    RowsError
-        A chunk lies outside of the file.
-    """
-    count, form = len(indexes.file), indexes.form
-    single = (indexes.shape == np.array(form.chunks)).all(axis=1)
-    demand(
-        np.asarray(single), indexes.file, "a dataset of one chunk has another shape than the chunk"
-    )
-    place = np.zeros((len(form.chunks), count), np.int64)
-    return check_chunks(indexes, ChunkRows(np.arange(count), place, mask, indexes.root, length))
-
-
-def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
-    """Return chunks that lie one after the other, all of the greatest shape (VII.B).
-
-    Raises
-    ------
-    RowsError
-        They do not lie in the file, or have filters.
-    """
-    form, file, ends = indexes.form, indexes.file, indexes.rows.ends
-    can = not form.has_filters and None not in form.limits
-    demand(np.full(len(file), can), file, "chunks that may grow have no index")
-    nbytes = prod(form.greatest_grid) * form.nbytes
-    fits = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
-    demand(fits, file, "chunks lie past the end of the file")
-    for lengths, limit in zip(indexes.shape.T, form.limits, strict=True):
-        demand(lengths <= (limit or 0), file, "a shape is greater than the greatest")
-    grids, which = np.unique(
-        -(-indexes.shape // np.array(form.chunks)), axis=0, return_inverse=True
-    )
-    parts = []
-    for number, grid in enumerate(grids.tolist()):
-        parts.append(_list_grid(indexes, np.flatnonzero(which.ravel() == number), grid))
-    return sort_chunks(check_chunks(indexes, join_chunks(parts, len(form.chunks))))
-
-
-def _list_grid(indexes: Indexes, owner: Ints, grid: list[int]) -> ChunkRows:
-    """Return the chunks of datasets of one shape: owner, position and address."""
-    form = indexes.form
-    if indexes.wanted is None:
-        place = np.indices(grid).reshape(len(grid), -1)
-    else:
-        place = indexes.wanted.copy()
-    offset = np.zeros(place.shape[1], np.int64)
-    for values, stride in zip(place, compute_strides(form.greatest_grid), strict=True):
-        offset += values * (stride * form.nbytes)
-    place *= np.array(form.chunks)[:, None]
-    address = (indexes.root[owner, None] + offset).ravel()
-    place, of = np.tile(place, (1, len(owner))), np.repeat(owner, len(offset))
-    return ChunkRows(of, place, np.zeros_like(of), address, np.full(len(of), form.nbytes))
-
-
-# ---------------------------------------------------------------------- elements
-
-
-class Run(NamedTuple):
-    """Runs of elements: whose they are, the number of the first of each, and their bytes.
-
-    ``size`` has the bytes of an element; ``used`` how many elements of each array may be used.
-    """
-
-    owner: Ints
-    first: Ints
-    raw: Bytes
-    size: int
-    used: Ints | None = None
-
-
-def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
-    """Demand headers of version 0, whose client says whether chunks have filters."""
-    version, client = heads[:, 4], heads[:, 5]
-    known = (version == 0) & (client < 2)
-    if not known.all():
-        first = int(np.flatnonzero(~known)[0])
-        unknown = f"{what} of version {version[first]} and client {client[first]}"
-        demand(known, indexes.file, unknown, UnknownRowsError)
-    same = client == indexes.form.has_filters
-    demand(same, indexes.file, f"{what} and the filters of its dataset contradict each other")
-
-
-def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -> None:
-    """Refuse blocks that are damaged, or of another array."""
-    size, client = indexes.rows.offset_size, int(indexes.form.has_filters)
-    head = np.frombuffer(signature + bytes([0, client]), np.uint8)
-    known = (data[:, :6] == head).all(axis=1)
-    known &= read_uints(data[:, 6 : 6 + size]) == indexes.root[owner]
-    what = f"a block {signature.decode()} of an array of chunks is missing"
-    sound = known & have_checksums(data)
-    demand(sound, indexes.file[owner], f"{what}, or has a wrong checksum")
-
-
-def join_runs(indexes: Indexes, runs: Iterable[Run], find: Callable[[Ints], Ints]) -> ChunkRows:
-    """Return the chunks of all elements that are there, by ``find`` from their numbers."""
-    found = [_parse_run(indexes, run, find) for run in runs]
-    joined = join_chunks(found, len(indexes.form.chunks))
-    return sort_chunks(check_chunks(indexes, joined))
-
-
-def _parse_run(indexes: Indexes, run: Run, find: Callable[[Ints], Ints]) -> ChunkRows:
-    """Return the chunks of elements that are there and may be used."""
-    size = indexes.rows.offset_size
-    count = run.raw.shape[1] // run.size
-    raw = np.ascontiguousarray(run.raw).reshape(-1, run.size)
-    number = (run.first[:, None] + np.arange(count)).ravel()
-    owner = np.repeat(run.owner, count)
-    there = is_defined(read_uints(raw[:, :size]), size)
-    if run.used is not None:
-        there &= number < np.repeat(run.used, count)
-    if not there.all():
-        owner, number, raw = owner[there], number[there], raw[there]
-    place = find(number)
-    # arrays number the chunks of the greatest shape; HDF5 never looks past the shape
-    inside = (place < indexes.shape[owner].T).all(axis=0)
-    if not inside.all():
-        owner, place, raw = owner[inside], place[:, inside], raw[inside]
-    return ChunkRows(owner, place, *parse_elements(indexes.form, raw, size))

@@ -6,19 +6,24 @@ wrong with rows is told by the files that they come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from virtualds.chunks.columns import Ints
+from virtualds.stores.store import Range
 
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
 CHECKSUM_BYTES = 4
 """Bytes of a checksum."""
+NEAR = 2**14
+"""Bytes between rows that are rather read than skipped."""
 READ_TOGETHER = 2**22
 """Bytes of rows that are read at a time."""
 
@@ -141,3 +146,39 @@ def check_once(
     demand(~again, file[order[1:]], what)
     count = np.bincount(owner)
     demand((count * length)[owner] <= rows.ends[file], file, "an index is longer than the file")
+
+
+def gather_rows(
+    address: Ints, length: int, end: int, read: Callable[[list[Range]], Iterator[bytes]]
+) -> Bytes:
+    """Return rows of a file of equal length; near ones come in one range.
+
+    Raises
+    ------
+    RowsError
+        Rows lie past the end.
+    """
+    if not address.size:
+        return np.empty((0, length), np.uint8)
+    if int(address.min()) < 0 or int(address.max()) > end - length:
+        raise RowsError(frozenset({0}), f"it names {length} bytes past the end, at {end}")
+    if address.size == 1:
+        (data,) = read([(int(address[0]), length)])
+        return np.frombuffer(data, np.uint8).reshape(1, length)
+    order = np.argsort(address, kind="stable")
+    ordered = address[order]
+    runs = _find_near(ordered, length)
+    ranges = [(int(ordered[i]), int(ordered[j - 1] - ordered[i]) + length) for i, j in runs]
+    found = np.empty((address.size, length), np.uint8)
+    for (i, j), data in zip(runs, read(ranges), strict=True):
+        windows = sliding_window_view(np.frombuffer(data, np.uint8), length)
+        found[order[i:j]] = windows[ordered[i:j] - ordered[i]]
+    return found
+
+
+def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
+    """Return runs of sorted rows to be read at once: near ones, of few bytes together."""
+    far = np.diff(address) > length + NEAR
+    block = (address - address[0]) // READ_TOGETHER
+    cuts = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()
+    return list(pairwise([0, *cuts, len(address)]))

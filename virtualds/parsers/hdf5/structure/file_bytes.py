@@ -1,6 +1,7 @@
-"""The bytes of HDF5 files, read at addresses: notes of what they mean, and the superblock.
+"""The bytes of HDF5 files, with notes of what they mean; superblocks and object headers.
 
-HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock".
+HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock", and IV.A.1, "Object
+Headers".
 """
 
 from __future__ import annotations
@@ -8,11 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from struct import Struct
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from virtualds.chunks.columns import Ints
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
@@ -20,7 +20,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
     READ_TOGETHER,
     Bytes,
-    RowsError,
+    gather_rows,
 )
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FIRST_PAGES, HELD_PAGES, MOST, PAGE, Blocks
@@ -34,7 +34,7 @@ from virtualds.urls import local_path, scheme_of
 # While a file is parsed, every byte is *structure*, unless a parser says otherwise: it decides what
 # is read next, or what the file is. Other bytes are addresses, slots (values that may differ
 # between files of one structure), checksums, or mean nothing. A blueprint is made of the notes
-# (`virtualds.parsers.hdf5.alike_files.known_structure`).
+# (`virtualds.parsers.hdf5.known_structure`).
 #
 # A file without notes is read as plain `bytes` and `int`; the functions here then do nothing.
 
@@ -401,8 +401,6 @@ def _undefined(size: int) -> int:
 # The bytes of an HDF5 file, read by address without HDF5, never past the end.
 
 
-NEAR = 2**14
-"""Bytes between rows that are rather read than skipped."""
 NEARBY = 2**12
 """Bytes of a local file that are read where fewer are asked for: others lie close by."""
 HEAD_BYTES = 2**14
@@ -469,6 +467,7 @@ class FileBytes:
         try:
             self._open()
             self._read_superblock()
+            _read_extension(self)
         except BaseException:
             self.close()
             raise
@@ -672,34 +671,6 @@ def make_unknown_error(url: str, reason: str) -> DeclinedError:
     )
 
 
-def gather_rows(
-    address: Ints, length: int, end: int, read: Callable[[list[Range]], Iterator[bytes]]
-) -> Bytes:
-    """Return rows of a file of equal length; near ones come in one range.
-
-    Raises
-    ------
-    RowsError
-        Rows lie past the end.
-    """
-    if not address.size:
-        return np.empty((0, length), np.uint8)
-    if int(address.min()) < 0 or int(address.max()) > end - length:
-        raise RowsError(frozenset({0}), f"it names {length} bytes past the end, at {end}")
-    if address.size == 1:
-        (data,) = read([(int(address[0]), length)])
-        return np.frombuffer(data, np.uint8).reshape(1, length)
-    order = np.argsort(address, kind="stable")
-    ordered = address[order]
-    runs = _find_near(ordered, length)
-    ranges = [(int(ordered[i]), int(ordered[j - 1] - ordered[i]) + length) for i, j in runs]
-    found = np.empty((address.size, length), np.uint8)
-    for (i, j), data in zip(runs, read(ranges), strict=True):
-        windows = sliding_window_view(np.frombuffer(data, np.uint8), length)
-        found[order[i:j]] = windows[ordered[i:j] - ordered[i]]
-    return found
-
-
 def lock_for_reading(handle: int) -> None:
     """Lock a file as HDF5 does, so that no writer changes it meanwhile.
 
@@ -739,14 +710,6 @@ def is_sound(block: bytes) -> bool:
     return bool(jenkins_lookup3(block[:place]) == parse_uint(block, place, CHECKSUM_BYTES))
 
 
-def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
-    """Return runs of sorted rows to be read at once: near ones, of few bytes together."""
-    far = np.diff(address) > length + NEAR
-    block = (address - address[0]) // READ_TOGETHER
-    cuts = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()
-    return list(pairwise([0, *cuts, len(address)]))
-
-
 def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """Cut a list of ranges into lists of about `READ_TOGETHER` bytes at most."""
     some: list[Range] = []
@@ -759,3 +722,138 @@ def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
         nbytes += one[1]
     if some:
         yield some
+
+
+# ---------------------------------------------------------------------- object headers
+
+
+SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
+"""Types of messages (IV.A.2)."""
+MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
+"""Messages that nothing depends on: empty ones, and times of modification."""
+HEADER_GUESS = 512
+"""Bytes that are read of a header before its length is known, as HDF5 does."""
+MOST_BYTES = 2**26
+"""Bytes that all messages of an object may have."""
+HEAD_V1 = Struct("<BxHII4x")
+"""Version, messages, references, bytes of the messages; filled up to 8 bytes (IV.A.1.a)."""
+MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
+"""Type, bytes and flags of a message (IV.A.1), and its number in the order of creation."""
+
+
+class Message(NamedTuple):
+    """A message of an object header."""
+
+    kind: int
+    flags: int
+    data: bytes
+    order: int = 0
+
+
+def read_messages(file: FileBytes, address: int) -> list[Message]:
+    """Return the messages of the object whose header lies at an address.
+
+    Raises
+    ------
+    FormatError
+        The header is damaged.
+    UnsupportedError
+        It is of an unknown version.
+    """
+    if file.unknown:
+        file.decline(file.unknown)
+    first, form = _read_first_block(file, address)
+    seen, nbytes = {address}, 0
+    found: list[Message] = []
+    blocks = [first]
+    for block in blocks:
+        nbytes += len(block)
+        for message in _parse_messages(file, block, form):
+            if message.kind != CONTINUATION:
+                found.append(message)
+                continue
+            place = file.unpack_address(message.data, 0)
+            length = file.unpack_length(message.data, file.offset_size)
+            if place in seen or nbytes + length > MOST_BYTES:
+                file.refuse(f"the header of the object at {address} has no end")
+            seen.add(place)
+            blocks.append(_read_continuation(file, place, length, form))
+    return found
+
+
+def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
+    """Return the bytes of the first messages, and what comes before each."""
+    head = file.peek(address, HEADER_GUESS)
+    if head[:4] == b"OHDR":
+        return _read_first_of_version_2(file, address, head)
+    if len(head) < HEAD_V1.size or head[0] != 1:
+        file.refuse(f"there is no object at {address}")
+    stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
+    whole = file.take(address, stop)
+    # bytes that fill the head up
+    free(whole, HEAD_V1.size - 4, HEAD_V1.size)
+    return cut(whole, HEAD_V1.size, stop), MESSAGE_V1
+
+
+def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
+    if head[4] != 2:
+        file.decline(f"an object header of version {head[4]}")
+    flags = head[5]
+    times = 16 * bool(flags & 0x20)
+    # the numbers of attributes at which their storage changes come after the times
+    begin = 6 + times + 4 * bool(flags & 0x10)
+    width = 1 << (flags & 3)
+    stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
+    whole = file.take(address, stop)
+    if not is_sound(whole):
+        file.refuse(f"the header of the object at {address} has a wrong checksum")
+    free(whole, 6, 6 + times)
+    form = MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
+    return cut(whole, begin + width, stop - CHECKSUM_BYTES), form
+
+
+def _read_continuation(file: FileBytes, address: int, length: int, form: Struct) -> bytes:
+    block = file.take(address, length)
+    if form is MESSAGE_V1:
+        return block
+    if block[:4] != b"OCHK" or not is_sound(block):
+        file.refuse(f"part of an object header is missing at {address}, or has a wrong checksum")
+    return cut(block, 4, length - CHECKSUM_BYTES)
+
+
+def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Message]:
+    """Yield the messages of a block but those that nothing depends on."""
+    place, step, stop = 0, form.size, len(block)
+    # a shorter rest is a gap
+    last = stop - step
+    is_noted = file.notes is not None
+    while place <= last:
+        kind, length, flags, *order = form.unpack_from(block, place)
+        begin = place + step
+        place = begin + length
+        if place > stop:
+            file.refuse("a message is longer than the object header that it lies in")
+        is_known = kind not in MEANINGLESS
+        if is_noted:
+            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else place)
+        if is_known:
+            data = cut(block, begin, place) if is_noted else block[begin:place]
+            yield Message(kind, flags, data, *order)
+    if is_noted:
+        free(block, place, stop)
+
+
+def _read_extension(file: FileBytes) -> None:
+    """Read from the superblock extension how metadata are stored."""
+    if file.unknown or not file.is_defined(file.superblock.extension):
+        return
+    for message in read_messages(file, file.superblock.extension):
+        if message.kind == CACHE_IMAGE:
+            # then metadata lie in the image, not at their addresses (IV.A.2.y)
+            file.unknown = "a metadata cache image"
+        if message.kind == SHARED_TABLE:
+            table = file.unpack_address(message.data, 1)
+            file.shared_messages = table, parse_uint(message.data, 1 + file.offset_size, 1)
+        if message.kind == TREE_K:
+            halves = (parse_uint(message.data, place, 2) for place in (1, 3, 5))
+            file.half, file.group_half, file.leaf_half = halves

@@ -14,158 +14,45 @@ from typing import NamedTuple
 
 from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.structure.file_bytes import (
+    HEADER_GUESS,
     FileBytes,
+    Message,
     cut,
     free,
     is_sound,
     note_slot,
     parse_uint,
+    read_messages,
 )
 from virtualds.parsers.hdf5.structure.fractal_heap import FractalHeap, read_records, read_symbols
 from virtualds.parsers.hdf5.structure.messages import (
+    FILTERED_SINGLE,
+    FILTERS,
     MESSAGE_ERRORS,
+    NO_FILL,
+    Dataspace,
+    FillValue,
+    Filter,
+    IndexKind,
+    Layout,
+    LayoutClass,
     MessageError,
     TypeClass,
     UnknownFormError,
     blame_file,
     parse_dataspace,
     parse_fill_value,
+    parse_filter_pipeline,
+    parse_layout,
     parse_old_fill_value,
 )
 
 DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
-SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
-MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
-"""Messages that nothing depends on: empty ones, and times of modification."""
 SHARED = 0b10
 """The flag of a message that lies elsewhere (IV.A.1)."""
-HEADER_GUESS = 512
-"""Bytes that are read of a header before its length is known, as HDF5 does."""
 MOST_BYTES = 2**26
-"""Bytes that all messages of an object may have."""
-HEAD_V1 = Struct("<BxHII4x")
-"""Version, messages, references, bytes of the messages; filled up to 8 bytes (IV.A.1.a)."""
-MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
-"""Type, bytes and flags of a message (IV.A.1), and its number in the order of creation."""
-
-
-class Message(NamedTuple):
-    """A message of an object header."""
-
-    kind: int
-    flags: int
-    data: bytes
-    order: int = 0
-
-
-def read_messages(file: FileBytes, address: int) -> list[Message]:
-    """Return the messages of the object whose header lies at an address.
-
-    Raises
-    ------
-    FormatError
-        The header is damaged.
-    UnsupportedError
-        It is of an unknown version.
-    """
-    if file.unknown:
-        file.decline(file.unknown)
-    first, form = _read_first_block(file, address)
-    seen, nbytes = {address}, 0
-    found: list[Message] = []
-    blocks = [first]
-    for block in blocks:
-        nbytes += len(block)
-        for message in _parse_messages(file, block, form):
-            if message.kind != CONTINUATION:
-                found.append(message)
-                continue
-            place = file.unpack_address(message.data, 0)
-            length = file.unpack_length(message.data, file.offset_size)
-            if place in seen or nbytes + length > MOST_BYTES:
-                file.refuse(f"the header of the object at {address} has no end")
-            seen.add(place)
-            blocks.append(_read_continuation(file, place, length, form))
-    return found
-
-
-def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
-    """Return the bytes of the first messages, and what comes before each."""
-    head = file.peek(address, HEADER_GUESS)
-    if head[:4] == b"OHDR":
-        return _read_first_of_version_2(file, address, head)
-    if len(head) < HEAD_V1.size or head[0] != 1:
-        file.refuse(f"there is no object at {address}")
-    stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
-    whole = file.take(address, stop)
-    # bytes that fill the head up
-    free(whole, HEAD_V1.size - 4, HEAD_V1.size)
-    return cut(whole, HEAD_V1.size, stop), MESSAGE_V1
-
-
-def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
-    if head[4] != 2:
-        file.decline(f"an object header of version {head[4]}")
-    flags = head[5]
-    times = 16 * bool(flags & 0x20)
-    # the numbers of attributes at which their storage changes come after the times
-    begin = 6 + times + 4 * bool(flags & 0x10)
-    width = 1 << (flags & 3)
-    stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
-    whole = file.take(address, stop)
-    if not is_sound(whole):
-        file.refuse(f"the header of the object at {address} has a wrong checksum")
-    free(whole, 6, 6 + times)
-    form = MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
-    return cut(whole, begin + width, stop - CHECKSUM_BYTES), form
-
-
-def _read_continuation(file: FileBytes, address: int, length: int, form: Struct) -> bytes:
-    block = file.take(address, length)
-    if form is MESSAGE_V1:
-        return block
-    if block[:4] != b"OCHK" or not is_sound(block):
-        file.refuse(f"part of an object header is missing at {address}, or has a wrong checksum")
-    return cut(block, 4, length - CHECKSUM_BYTES)
-
-
-def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Message]:
-    """Yield the messages of a block but those that nothing depends on."""
-    place, step, stop = 0, form.size, len(block)
-    # a shorter rest is a gap
-    last = stop - step
-    is_noted = file.notes is not None
-    while place <= last:
-        kind, length, flags, *order = form.unpack_from(block, place)
-        begin = place + step
-        place = begin + length
-        if place > stop:
-            file.refuse("a message is longer than the object header that it lies in")
-        is_known = kind not in MEANINGLESS
-        if is_noted:
-            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else place)
-        if is_known:
-            data = cut(block, begin, place) if is_noted else block[begin:place]
-            yield Message(kind, flags, data, *order)
-    if is_noted:
-        free(block, place, stop)
-
-
-def read_extension(file: FileBytes) -> None:
-    """Read from the superblock extension how metadata are stored."""
-    if file.unknown or not file.is_defined(file.superblock.extension):
-        return
-    for message in read_messages(file, file.superblock.extension):
-        if message.kind == CACHE_IMAGE:
-            # then metadata lie in the image, not at their addresses (IV.A.2.y)
-            file.unknown = "a metadata cache image"
-        if message.kind == SHARED_TABLE:
-            table = file.unpack_address(message.data, 1)
-            file.shared_messages = table, parse_uint(message.data, 1 + file.offset_size, 1)
-        if message.kind == TREE_K:
-            halves = (parse_uint(message.data, place, 2) for place in (1, 3, 5))
-            file.half, file.group_half, file.leaf_half = halves
+"""Bytes that all attributes of an object may have beyond those of the file, and its sequences."""
 
 
 # ---------------------------------------------------------------------- shared messages
@@ -234,6 +121,113 @@ def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
     file.refuse(f"its table of shared messages has none of type {kind}")
 
 
+# ---------------------------------------------------------------------- datasets
+
+
+LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk"
+LIMIT, CHUNK_LENGTH = "limit", "chunk length"
+"""Slots of a dataset: the length of an axis; where its elements or the index of its chunks lie; how
+many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk; the
+greatest length of an axis that is not unlimited; the length of a chunk along an axis."""
+
+ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
+"""Messages that a dataset has once."""
+
+
+class DatasetFacts(NamedTuple):
+    """What a dataset is.
+
+    Parameters
+    ----------
+    space : Dataspace
+    kind : bytes
+        The Datatype message of its elements.
+    fill : FillValue
+    filters : tuple of Filter
+        In the order in which they encoded.
+    layout : Layout
+    """
+
+    space: Dataspace
+    kind: bytes
+    fill: FillValue
+    filters: tuple[Filter, ...]
+    layout: Layout
+
+
+def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> DatasetFacts:
+    """Return what the messages of the object at an address say of a dataset.
+
+    Raises
+    ------
+    FormatError
+        They are damaged.
+    DeclinedError
+        They have an unknown form.
+    """
+    by_kind: dict[int, Message] = {}
+    for message in messages:
+        if message.kind in ONCE and message.kind in by_kind:
+            file.refuse(f"a dataset has two messages of type {message.kind}")
+        by_kind[message.kind] = message
+    if LAYOUT not in by_kind or by_kind[LAYOUT].flags & SHARED:
+        file.refuse("a dataset has no layout")
+    try:
+        space = _parse_space(file, by_kind[DATASPACE], owner)
+        kind = bytes(read_unshared(file, by_kind[DATATYPE]))
+        filters = by_kind.get(FILTERS)
+        return DatasetFacts(
+            space,
+            kind,
+            _parse_fill(file, by_kind),
+            parse_filter_pipeline(bytes(read_unshared(file, filters))) if filters else (),
+            _parse_layout(file, by_kind[LAYOUT].data, owner),
+        )
+    except MESSAGE_ERRORS as error:
+        blame_file(file, error)
+
+
+def _parse_space(file: FileBytes, message: Message, owner: int) -> Dataspace:
+    data, width = read_unshared(file, message), file.length_size
+    space = parse_dataspace(bytes(data), width)
+    if file.notes is None:
+        return space
+    rank = len(space.limits)
+    for axis, limit in enumerate(space.limits):
+        note_slot(data, space.place + axis * width, width, (owner, LENGTH, axis))
+        if space.has_limits and limit is not None:
+            note_slot(data, space.place + (rank + axis) * width, width, (owner, LIMIT, axis))
+    return space
+
+
+def _parse_fill(file: FileBytes, by_kind: dict[int, Message]) -> FillValue:
+    if FILL in by_kind:
+        return parse_fill_value(bytes(read_unshared(file, by_kind[FILL])))
+    if OLD_FILL in by_kind:
+        return parse_old_fill_value(bytes(read_unshared(file, by_kind[OLD_FILL])))
+    return NO_FILL
+
+
+def _parse_layout(file: FileBytes, data: bytes, owner: int) -> Layout:
+    offset, length = file.offset_size, file.length_size
+    layout = parse_layout(bytes(data), offset, length)
+    if file.notes is None:
+        return layout
+    if layout.kind == LayoutClass.COMPACT:
+        note_slot(data, layout.place, len(layout.data), (owner, DATA))
+    elif layout.kind in (LayoutClass.CONTIGUOUS, LayoutClass.CHUNKED):
+        note_slot(data, layout.place, offset, (owner, ADDRESS))
+    if layout.kind == LayoutClass.CONTIGUOUS and layout.size is not None:
+        note_slot(data, layout.place + offset, length, (owner, SIZE))
+    if layout.kind == LayoutClass.CHUNKED:
+        begin, width = layout.dims_at
+        for axis in range(len(layout.dims) - 1):
+            note_slot(data, begin + axis * width, width, (owner, CHUNK_LENGTH, axis))
+    if layout.index_kind == IndexKind.SINGLE and layout.flags & FILTERED_SINGLE:
+        note_slot(data, layout.place - 4 - length, length + 4, (owner, CHUNK))
+    return layout
+
+
 def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[bytes]:
     """Yield the fill values of a dataset as they lie in the file (IV.A.2.e and IV.A.2.f)."""
     for message in messages:
@@ -263,6 +257,21 @@ ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
 """Identifier in the heap, flags of the message, order of creation, hash of the name."""
 
 
+def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
+    """Return the heap that an Info message names, and the address of the tree of names.
+
+    They are None if the heap is undefined; a second tree is in the order of creation.
+    """
+    size = file.offset_size
+    if file.notes is not None:
+        free(data, begin + 2 * size, len(data))
+    if data[begin : begin + size] == b"\xff" * size:
+        return None
+    address, index = (file.unpack_address(data, place) for place in (begin, begin + size))
+    file.prepare([(address, HEADER_GUESS), (index, HEADER_GUESS)])
+    return FractalHeap(file, address), index
+
+
 def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
     """Return the attributes that an Attribute Info message points to.
 
@@ -282,14 +291,10 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
     if len(data) < 2 or data[0]:
         file.decline("an Attribute Info message of another version than 0")
     # the greatest creation index comes before the addresses
-    place = 2 + 2 * (data[1] & 1)
-    free(data, place + 2 * file.offset_size, len(data))
-    address = file.unpack_address(data, place)
-    if not file.is_defined(address):
+    dense = _find_dense(file, data, 2 + 2 * (data[1] & 1))
+    if dense is None:
         return []
-    index = file.unpack_address(data, place + file.offset_size)
-    file.prepare([(address, HEADER_GUESS), (index, HEADER_GUESS)])
-    heap = FractalHeap(file, address)
+    heap, index = dense
     shared: FractalHeap | None = None
     found, nbytes = [], 0
     for record in read_records(file, index, ATTRIBUTES_BY_NAME, ATTRIBUTE_RECORD.size):
@@ -555,13 +560,10 @@ def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
     # the greatest creation index comes before the addresses
     begin = 2 + 8 * (data[1] & 1)
     free(data, 2, begin)
-    free(data, begin + 2 * file.offset_size, len(data))
-    address = file.unpack_address(data, begin)
-    if not file.is_defined(address):
+    dense = _find_dense(file, data, begin)
+    if dense is None:
         return
-    index = file.unpack_address(data, begin + file.offset_size)
-    file.prepare([(address, HEADER_GUESS), (index, HEADER_GUESS)])
-    heap = FractalHeap(file, address)
+    heap, index = dense
     for record in read_records(file, index, LINKS_BY_NAME, HASH_BYTES + IDENTITY_BYTES):
         yield _parse_link(file, heap.read_object(record[HASH_BYTES:]))
 
@@ -572,10 +574,10 @@ def _parse_link(file: FileBytes, data: bytes) -> Link:
     flags, place = data[1], 2
     kind = data[place] if flags & HAS_TYPE else HARD
     place += bool(flags & HAS_TYPE)
-    order = parse_uint(data, place, 8) if flags & HAS_ORDER else 0
+    order = int.from_bytes(data[place : place + 8], "little") if flags & HAS_ORDER else 0
     place += 8 * bool(flags & HAS_ORDER) + bool(flags & HAS_CHARSET)
     width = 1 << (flags & 3)
-    length = parse_uint(data, place, width)
+    length = int.from_bytes(data[place : place + width], "little")
     place += width
     name = bytes(data[place : place + length])
     place += length

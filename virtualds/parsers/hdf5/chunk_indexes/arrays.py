@@ -1,12 +1,12 @@
-"""Extensible arrays, the index of HDF5 1.10 for datasets with one unlimited axis.
+"""Arrays of chunks, the indexes of HDF5 1.10 for datasets with at most one unlimited axis.
 
-HDF5 File Format Specification 3.0, VII.D. HDF5's own list of chunks (`H5Dchunk_iter`, up to 2.0)
-has them at wrong positions where the unlimited axis is not the first.
+HDF5 File Format Specification 3.0, VII.C and VII.D.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -16,21 +16,22 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     LAST,
     ChunkRows,
     Indexes,
-    Run,
-    check_blocks,
-    check_versions,
+    check_chunks,
     find_numbers,
     find_places,
     group_alike,
     is_element_size,
-    join_runs,
+    join_chunks,
     meet,
+    parse_elements,
+    sort_chunks,
     take_heads,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
     Bools,
     Bytes,
+    UnknownRowsError,
     check_once,
     demand,
     have_checksums,
@@ -39,7 +40,179 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     take_parts,
 )
 
+# ---------------------------------------------------------------------- elements
+
+
+class Run(NamedTuple):
+    """Runs of elements: whose they are, the number of the first of each, and their bytes.
+
+    ``size`` has the bytes of an element; ``used`` how many elements of each array may be used.
+    """
+
+    owner: Ints
+    first: Ints
+    raw: Bytes
+    size: int
+    used: Ints | None = None
+
+
+def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
+    """Demand headers of version 0, whose client says whether chunks have filters."""
+    version, client = heads[:, 4], heads[:, 5]
+    known = (version == 0) & (client < 2)
+    if not known.all():
+        first = int(np.flatnonzero(~known)[0])
+        unknown = f"{what} of version {version[first]} and client {client[first]}"
+        demand(known, indexes.file, unknown, UnknownRowsError)
+    same = client == indexes.form.has_filters
+    demand(same, indexes.file, f"{what} and the filters of its dataset contradict each other")
+
+
+def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -> None:
+    """Refuse blocks that are damaged, or of another array."""
+    size, client = indexes.rows.offset_size, int(indexes.form.has_filters)
+    head = np.frombuffer(signature + bytes([0, client]), np.uint8)
+    known = (data[:, :6] == head).all(axis=1)
+    known &= read_uints(data[:, 6 : 6 + size]) == indexes.root[owner]
+    what = f"a block {signature.decode()} of an array of chunks is missing"
+    sound = known & have_checksums(data)
+    demand(sound, indexes.file[owner], f"{what}, or has a wrong checksum")
+
+
+def join_runs(indexes: Indexes, runs: Iterable[Run], find: Callable[[Ints], Ints]) -> ChunkRows:
+    """Return the chunks of all elements that are there, by ``find`` from their numbers."""
+    found = [_parse_run(indexes, run, find) for run in runs]
+    joined = join_chunks(found, len(indexes.form.chunks))
+    return sort_chunks(check_chunks(indexes, joined))
+
+
+def _parse_run(indexes: Indexes, run: Run, find: Callable[[Ints], Ints]) -> ChunkRows:
+    """Return the chunks of elements that are there and may be used."""
+    size = indexes.rows.offset_size
+    count = run.raw.shape[1] // run.size
+    raw = np.ascontiguousarray(run.raw).reshape(-1, run.size)
+    number = (run.first[:, None] + np.arange(count)).ravel()
+    owner = np.repeat(run.owner, count)
+    there = is_defined(read_uints(raw[:, :size]), size)
+    if run.used is not None:
+        there &= number < np.repeat(run.used, count)
+    if not there.all():
+        owner, number, raw = owner[there], number[there], raw[there]
+    place = find(number)
+    # arrays number the chunks of the greatest shape; HDF5 never looks past the shape
+    inside = (place < indexes.shape[owner].T).all(axis=0)
+    if not inside.all():
+        owner, place, raw = owner[inside], place[:, inside], raw[inside]
+    return ChunkRows(owner, place, *parse_elements(indexes.form, raw, size))
+
+
+# ---------------------------------------------------------------------- fixed arrays
+# HDF5 File Format Specification 3.0, VII.C. An array has an element for each chunk of the greatest
+# shape; a long one is cut into pages.
+
 BEFORE_HEADER = 6
+"""Bytes of a block before the address of its header: signature, version and client."""
+
+
+class _FixedForm(NamedTuple):
+    """What arrays with the same header share: bytes of an element, elements of a page and all."""
+
+    element: int
+    page: int
+    elements: int
+
+    @property
+    def pages(self) -> int:
+        """Pages, 0 for an array that is not cut."""
+        return -(-self.elements // self.page) if self.elements > self.page else 0
+
+
+def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
+    """Read fixed arrays (VII.C).
+
+    Raises
+    ------
+    RowsError
+        They are damaged.
+    UnknownRowsError
+        They have an unknown form.
+    """
+    rows = indexes.rows
+    heads = take_heads(indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array")
+    check_versions(indexes, heads, "a fixed array")
+    return group_alike(indexes, heads, slice(6, 8 + rows.length_size), _read_alike_fixed)
+
+
+def _read_alike_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
+    """Read arrays whose headers differ in the address of their data block alone."""
+    rows, form, file = indexes.rows, indexes.form, indexes.file
+    begin = 8 + rows.length_size
+    block = read_uints(heads[:, begin : begin + rows.offset_size])
+    count = int(read_uints(heads[:1, 8:begin])[0])
+    array = _FixedForm(int(heads[0, 6]), 1 << int(min(heads[0, 7], 62)), count)
+    is_sound = is_element_size(form, array.element, rows.offset_size)
+    is_sound = is_sound and count == prod(form.greatest_grid) and None not in form.limits
+    demand(np.full(len(file), is_sound), file, "the header of a fixed array contradicts itself")
+    owner = np.flatnonzero(is_defined(block, rows.offset_size))
+    longer = "a fixed array is longer than its file"
+    demand(rows.ends[file[owner]] // array.element >= count, file[owner], longer)
+    read = _read_fixed_pages if array.pages else _read_fixed_blocks
+    order = list(range(len(form.chunks)))
+    runs = read(indexes, array, owner, block[owner])
+
+    def place(number: Ints) -> Ints:
+        return find_places(form, number, order, form.greatest_grid)
+
+    return join_runs(indexes, runs, place)
+
+
+def _read_fixed_blocks(
+    indexes: Indexes, array: _FixedForm, owner: Ints, block: Ints
+) -> Iterator[Run]:
+    """Yield the elements of arrays that are not cut into pages."""
+    start = BEFORE_HEADER + indexes.rows.offset_size
+    size = start + array.elements * array.element + CHECKSUM_BYTES
+    first = np.zeros(len(owner), np.int64)
+    for part, data in take_parts(indexes.rows, indexes.file[owner], block, size):
+        check_blocks(indexes, owner[part], data, b"FADB")
+        yield Run(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
+
+
+def _read_fixed_pages(
+    indexes: Indexes, array: _FixedForm, owner: Ints, block: Ints
+) -> Iterator[Run]:
+    """Yield the elements of the pages that were written: any other page may hold any bytes."""
+    rows, file = indexes.rows, indexes.file
+    start = BEFORE_HEADER + rows.offset_size
+    size = start + -(-array.pages // 8) + CHECKSUM_BYTES
+    data = rows.take_rows(file[owner], block, size)
+    check_blocks(indexes, owner, data, b"FADB")
+    # the most significant bit comes first
+    bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
+    which, page = np.nonzero(bits)
+    if indexes.wanted is not None:
+        form, order = indexes.form, list(range(len(indexes.form.chunks)))
+        wanted = find_numbers(form, indexes.wanted, order, form.greatest_grid)
+        needed = meet(wanted, page * array.page, (page + 1) * array.page)
+        which, page = which[needed], page[needed]
+    length = array.page * array.element + CHECKSUM_BYTES
+    address = block[which] + size + page * length
+    last = page == array.pages - 1
+    rest = array.elements - (array.pages - 1) * array.page
+    for some, count in ((~last, array.page), (last, rest)):
+        owners, first = owner[which[some]], page[some] * array.page
+        length = count * array.element + CHECKSUM_BYTES
+        for part, data in take_parts(rows, file[owners], address[some], length):
+            wrong = "a page of a fixed array has a wrong checksum"
+            demand(have_checksums(data), file[owners[part]], wrong)
+            raw = data[:, :-CHECKSUM_BYTES]
+            yield Run(owners[part], first[part], raw, array.element)
+
+
+# ---------------------------------------------------------------------- extensible arrays
+# HDF5 File Format Specification 3.0, VII.D. HDF5's own list of chunks (`H5Dchunk_iter`, up to 2.0)
+# has them at wrong positions where the unlimited axis is not the first.
+
 """Bytes of a block before the address of its header: signature, version and client."""
 CONTRADICTION = "the header of an extensible array contradicts itself"
 """The error of a header with impossible numbers."""

@@ -1,6 +1,6 @@
-"""The variables of many files that match a blueprint: lengths, and where their chunks lie.
+"""Many HDF5 files of one structure, read together: the lengths and chunks of their variables.
 
-Many HDF5 files of one structure, read together by a blueprint (`known_structure`).
+What is structure, and which files match, `known_structure` says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.options import get_options
-from virtualds.parsers.hdf5.alike_files.known_structure import (
+from virtualds.parsers.hdf5.chunk_indexes import read_indexes
+from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
+from virtualds.parsers.hdf5.known_structure import (
     FEWEST,
     Dimension,
     KnownStructure,
@@ -39,9 +41,6 @@ from virtualds.parsers.hdf5.alike_files.known_structure import (
     open_many,
     read_structure,
 )
-from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
-from virtualds.parsers.hdf5.objects import ADDRESS, CHUNK, CHUNK_LENGTH, DATA, LENGTH, LIMIT, SIZE
 from virtualds.parsers.hdf5.structure.byte_rows import (
     Bools,
     Bytes,
@@ -50,6 +49,15 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     read_uints,
 )
 from virtualds.parsers.hdf5.structure.messages import FILTERED_SINGLE, LayoutClass
+from virtualds.parsers.hdf5.structure.object_header import (
+    ADDRESS,
+    CHUNK,
+    CHUNK_LENGTH,
+    DATA,
+    LENGTH,
+    LIMIT,
+    SIZE,
+)
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.urls import path_or_url
 
@@ -745,3 +753,6 @@ class _BatchReader:
         below = dict(zip(list(known.groups)[1:], others, strict=True))
         self.found.append(replace(first, below=below))
         return np.delete(which, fits)
+
+
+# ---------------------------------------------------------------------- alike files

@@ -27,7 +27,7 @@ from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.group_reader import NOT_A_COORDINATE, GroupsRead, read_groups
 from virtualds.parsers.hdf5.netcdf_rules import RESERVED, PathParts, decode_in_place, decode_texts
-from virtualds.parsers.hdf5.objects import LENGTH, Dataset, DatasetFacts, HDF5Files
+from virtualds.parsers.hdf5.objects import Dataset, HDF5Files
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
     Bools,
@@ -49,7 +49,12 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
     lock_for_reading,
 )
 from virtualds.parsers.hdf5.structure.messages import LayoutClass
-from virtualds.parsers.hdf5.structure.object_header import Attribute, Attributes
+from virtualds.parsers.hdf5.structure.object_header import (
+    LENGTH,
+    Attribute,
+    Attributes,
+    DatasetFacts,
+)
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.local import open_regular

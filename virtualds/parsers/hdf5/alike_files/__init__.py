@@ -1,1 +1,0 @@
-"""HDF5 files of one structure, read together by a blueprint."""
