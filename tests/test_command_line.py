@@ -424,6 +424,8 @@ def test_files_that_are_left_out_are_in_the_report() -> None:
 
 def test_a_set_grows() -> None:
     done("append", "refs.zarr", "2002.nc", "--dim", "time")
+    more = ("append", "more.zarr", "--dim", "time")
+    assert [said(*more, f"{year}.nc")["dims"]["time"] for year in (2001, 2002)] == [12, 24]
     given = ("append", "refs.zarr", "20*.nc", "--dim", "time", "--position", "coordinate")
     assert run(*given).exit_code == 1
     grown = said(*given, "--on-duplicate", "skip")
@@ -498,6 +500,7 @@ def test_verify_reports_missing_files() -> None:
     result = run("verify", "refs.zarr")
     assert result.exit_code == 1
     assert result.stdout.startswith("verified against fingerprint: 1 missing")
+    assert "there is no such file or set" in run("verify", "nothing.zarr").stderr
 
 
 def test_verify_is_not_ok_if_nothing_was_compared() -> None:

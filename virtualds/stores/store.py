@@ -273,7 +273,7 @@ def explain_open_errors(url: str) -> Iterator[None]:
                 raise
             raise FileNotFoundError(said) from None
         # the system says no more than that
-        what = "file" if error.errno is not None else f"file or group ({said})"
+        what = "file or set" if error.errno is not None else f"file or group ({said})"
         raise FileNotFoundError(f"{url}: there is no such {what}; check the path") from None
     except RequestError as error:
         url = without_secrets(url)

@@ -16,7 +16,13 @@ from virtualds.datasets.keywords import check_choice, check_types, list_argument
 from virtualds.datasets.location import Location, name_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.errors import UnsupportedError, lay_out, without_secrets
+from virtualds.errors import (
+    UnsupportedError,
+    format_count,
+    lay_out,
+    warn_user,
+    without_secrets,
+)
 from virtualds.log import INFO, tell, tells
 from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
@@ -113,6 +119,11 @@ def sync(
     TypeError, ValueError
         There is no such argument, or it cannot have this value.
 
+    Warns
+    -----
+    UserWarning
+        There is no set yet, since all files may still be written or cannot be opened.
+
     Notes
     -----
     A file has changed if its size, or its modification time (local files) or etag (remote files),
@@ -126,6 +137,27 @@ def sync(
     >>> sync("200[12].nc", "refs.zarr", concat_dim="time").unchanged
     2
     """
+    given = dict(locals())
+    done = _bring_up_to_date(**given.pop("how"), **given)
+    if not done.exists:
+        warn_user(_explain_lack(done))
+    return done
+
+
+def _bring_up_to_date(
+    paths: Any,
+    target: Any,
+    *,
+    concat_dim: str,
+    on_removed: str = "error",
+    settle: float = SETTLE,
+    format: str | None = None,
+    conflict: str = "retry",
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> SyncReport:
     begun = time.monotonic()
     _check_one_dimension(concat_dim)
     check_choice("on_removed", on_removed, ON_REMOVED)
@@ -193,6 +225,17 @@ def sync(
     return replace(done, settle=settle, seconds=time.monotonic() - begun)
 
 
+def _explain_lack(done: SyncReport) -> str:
+    """Say why there is no set yet."""
+    waiting, failed = (format_count(len(some), "file") for some in (done.waiting, done.failed))
+    were = "was" if len(done.waiting) == 1 else "were"
+    return (
+        f"{done.target}: there is no set yet, since {waiting} {were} modified less than "
+        f"{done.settle:g} seconds ago and {failed} cannot be opened; wait, or pass a smaller "
+        f"settle="
+    )
+
+
 def _check_one_dimension(concat_dim: Any) -> None:
     """Raise an error for grids of files: it is undecided what to do where a set lacks a cell."""
     if isinstance(concat_dim, str):
@@ -244,7 +287,7 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
             f"references={os.fspath(given['references'])!r}: name the dimension along which the "
             f"files follow each other with concat_dim="
         )
-    done = sync(
+    done = _bring_up_to_date(
         _list_files(files),
         given["references"],
         concat_dim=given["concat_dim"],
@@ -254,11 +297,7 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
         **options,
     )
     if not done.exists:
-        raise FileNotFoundError(
-            f"{done.target}: there is no set yet, since {len(done.waiting)} files were modified "
-            f"less than {given['settle']:g} seconds ago and {len(done.failed)} cannot be opened; "
-            f"wait, pass a smaller settle=, or leave out references="
-        )
+        raise FileNotFoundError(f"{_explain_lack(done)}, or leave out references=")
 
 
 def _list_files(files: Any) -> Any:
