@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from daily_files import days, written
 from products import looped
 
-from virtualds_cli.advice import to_command_line
+from virtualds_cli.output import to_command_line
 from virtualds_cli.program import main
 
 ADVICE = {

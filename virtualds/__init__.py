@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from virtualds.arrays.parser import Parser as Parser
     from virtualds.backend import VirtualBackendEntrypoint as VirtualBackendEntrypoint
     from virtualds.checks.diagnose import diagnose as diagnose
-    from virtualds.checks.diagnose.findings import (
-        Difference as Difference,
-        Era as Era,
-    )
     from virtualds.checks.diagnose.report import Diagnosis as Diagnosis
+    from virtualds.checks.diagnose.report import Difference as Difference
+    from virtualds.checks.diagnose.report import Era as Era
     from virtualds.checks.verify.report import Verification as Verification
     from virtualds.chunks.fragment import ChunkAxis as ChunkAxis
     from virtualds.chunks.fragment import Fragment as Fragment
@@ -99,8 +97,8 @@ _HOMES = {
     "ConflictError": "errors",
     "CopyWarning": "errors",
     "Diagnosis": "checks.diagnose.report",
-    "Difference": "checks.diagnose.findings",
-    "Era": "checks.diagnose.findings",
+    "Difference": "checks.diagnose.report",
+    "Era": "checks.diagnose.report",
     "FormatError": "errors",
     "Fragment": "chunks.fragment",
     "FromAttribute": "combine.file_coordinates",

@@ -7,8 +7,16 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.names import Name
-from virtualds_cli.parameter_types import Access, Age, OpenChoice, Origin, Piece, Renaming, Url
+from virtualds_cli.parameter_types import (
+    Access,
+    Age,
+    Name,
+    OpenChoice,
+    Origin,
+    Piece,
+    Renaming,
+    Url,
+)
 
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
@@ -316,6 +324,30 @@ def given(*names: str) -> Decorator:
 def select_given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return the options that were given; the others keep the defaults of Python."""
     return {name: values[name] for name in names if values.get(name) is not None}
+
+
+def make_keywords(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the given options as keywords of Python."""
+    chosen = select_given(options, names)
+    if dims := chosen.get("concat_dim"):
+        chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
+        chosen.setdefault("combine", "nested")
+    if "coordinates" in chosen:
+        chosen["coordinates"] = _make_coordinates(chosen["coordinates"])
+    return chosen
+
+
+def _make_coordinates(given: Mapping[str, tuple[str | None, str, str]]) -> dict[str, Any]:
+    """Return the sources of coordinates as keywords of Python."""
+    import virtualds
+
+    types: dict[str | None, Any] = {"int": int, "float": float}
+    return {
+        name: virtualds.FromName(text, types.get(form, form))
+        if sign == "="
+        else virtualds.FromAttribute(text, format=types.get(form, form))
+        for name, (form, sign, text) in given.items()
+    }
 
 
 # ---------------------------------------------------------------------- the input files

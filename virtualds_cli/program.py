@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from virtualds_cli.command import DEBUG, JSON
+from virtualds_cli.command import DEBUG, JSON, make_option
 from virtualds_cli.commands import COMMANDS
 from virtualds_cli.output import FAILED, is_json, plain_warnings, print_error, say_error
-from virtualds_cli.verbose import make_option
 
 INTERRUPTED = 130
 """Exit code of an interrupted program, as in shells."""

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.checks.diagnose.findings import fold_differences
+from virtualds.checks.diagnose.report import fold_differences
 from virtualds.checks.diagnose.trials import KIND, NAME, RENAMED
 
 pytestmark = pytest.mark.filterwarnings("ignore::virtualds.CombineWarning")

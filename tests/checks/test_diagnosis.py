@@ -18,7 +18,7 @@ from virtual_arrays import no_reads
 
 import virtualds
 from virtualds.checks.diagnose.facts import FactRuns
-from virtualds.checks.diagnose.findings import fold_differences
+from virtualds.checks.diagnose.report import fold_differences
 from virtualds.checks.diagnose.trials import (
     EXPLANATIONS,
     FORMAT_CHECKS,

@@ -12,7 +12,7 @@ import pytest
 
 import virtualds
 from virtualds.checks.diagnose.facts import FactRuns, list_batch_facts
-from virtualds.checks.diagnose.findings import find_spans
+from virtualds.checks.diagnose.report import find_spans
 from virtualds.combine.batch_job import BatchJob, BuildOptions
 from virtualds.combine.file_batch import FileBatch
 from virtualds.datasets.open_options import OpenOptions

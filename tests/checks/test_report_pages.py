@@ -16,7 +16,7 @@ from products import looped
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
 from virtualds.checks.diagnose.differences import NOTHING, Usual, find_mend, write_remedy
-from virtualds.checks.diagnose.findings import CoordinateSpan, EraFile, EraStretch, place_eras
+from virtualds.checks.diagnose.report import CoordinateSpan, EraFile, EraStretch, place_eras
 from virtualds.checks.diagnose.trials import KEEPING
 from virtualds.checks.verify.report import KINDS, NOT_COMPARED, Problem, list_runs
 

@@ -9,9 +9,16 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from virtualds_cli.building import make_keywords
 from virtualds_cli.command import command
-from virtualds_cli.options import MANY_FILES, READING, files, given, list_files, select_given
+from virtualds_cli.options import (
+    MANY_FILES,
+    READING,
+    files,
+    given,
+    list_files,
+    make_keywords,
+    select_given,
+)
 from virtualds_cli.output import HTML, exit_by, report, to_records, write_page
 from virtualds_cli.parameter_types import Part, Url
 

@@ -8,10 +8,9 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.names import Name
 from virtualds_cli.options import files, given, list_files, select_given
 from virtualds_cli.output import report, to_records
-from virtualds_cli.parameter_types import Age, Url
+from virtualds_cli.parameter_types import Age, Name, Url
 
 if TYPE_CHECKING:
     import virtualds

@@ -11,8 +11,7 @@ import xarray as xr
 
 from virtualds.checks.diagnose.differences import find_differences, find_eras, find_formats
 from virtualds.checks.diagnose.facts import Examination, FileSurvey, survey_files
-from virtualds.checks.diagnose.findings import find_overlapping
-from virtualds.checks.diagnose.report import Diagnosis
+from virtualds.checks.diagnose.report import Diagnosis, find_overlapping
 from virtualds.checks.diagnose.trials import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import BatchJob, BuildOptions, list_steps

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.checks.diagnose.facts import MOST_VALUES, FactRuns, FileSurvey, UnreadableFile
-from virtualds.checks.diagnose.findings import (
+from virtualds.checks.diagnose.report import (
     VERDICTS,
     CoordinateSpan,
     Difference,

@@ -22,7 +22,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.parser import ABSENT
-from virtualds.checks.diagnose.findings import (
+from virtualds.checks.diagnose.report import (
     CoordinateSpan,
     PlacedFile,
     describe_error,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.checks.diagnose.findings import Difference, Verdict, describe_error
+from virtualds.checks.diagnose.report import Difference, Verdict, describe_error
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS
 from virtualds.combine.xarray_combine import KEEPING as OF_BUILDS
