@@ -434,6 +434,7 @@ BEHIND_THE_PROGRAM = {
     "virtualds.writing.write_modes",
     "virtualds.errors",
     "virtualds.importing",
+    "virtualds.json_values",
     "virtualds.pictures.blocks",
     "virtualds.pictures.html",
     "virtualds.stores.listing",

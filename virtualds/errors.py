@@ -15,7 +15,9 @@
 
 Every message is written as *where: what happened; what to do*, and shown in two lines: what
 happened and where, then what to do. Lists of details follow below. Callers that know the file or
-the variable put it before the message with ``locate``, or add it below with ``add_note``.
+the variable put it before the message with ``locate``, or add it below with ``add_note``. A message
+is one sentence at the place where it is raised, and its layout is read from it (`lay_out`): fields
+for what to do were tried at the 503 places that say it, and made them hundreds of lines longer.
 
 Public classes are named by the package (`public`). Numbers and names are written in words in one
 way, on pages and in texts (`format_bytes`, `format_count`, `name_some`).
@@ -333,16 +335,16 @@ def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> Unsupp
     own = dict.fromkeys(todo for _, _, todo in parts)
     if "" not in own:
         remedy = "each line says what to do" if len(own) > 1 else next(iter(own))
-        problems = problems if len(own) > 1 else [said for said, _, _ in parts]
+        problems = problems if len(own) > 1 else [what for what, _, _ in parts]
     count = f"{len(problems)} properties" if len(problems) > 1 else "a property"
-    said = f"{url}: {form} cannot hold {count} of this dataset; {remedy}"
-    return UnsupportedError(list_details(said, problems))
+    message = f"{url}: {form} cannot hold {count} of this dataset; {remedy}"
+    return UnsupportedError(list_details(message, problems))
 
 
 def exists_already(url: str, remedy: str = "remove it, if it is no set") -> FileExistsError:
     """Return the error for a new set whose url exists already; it says what to do."""
-    said = (
+    message = (
         f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w'; "
         f"to append to it, pass append_dim= (virtualds append); or {remedy}"
     )
-    return FileExistsError(lay_out(said))
+    return FileExistsError(lay_out(message))

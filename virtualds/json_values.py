@@ -1,4 +1,4 @@
-"""Attributes as strict JSON, with the numpy types that JSON forgets.
+"""Attributes and tables as strict JSON, with the numpy types that JSON forgets.
 
 JSON has one kind of number and no infinities. A type is noted where reading the JSON would give
 another one; within objects and lists it is noted by its JSON pointer (RFC 6901).
@@ -314,3 +314,9 @@ def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def is_shape(value: Any) -> bool:
     """Say whether a value of JSON is a list of lengths."""
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def to_records(frame: Any) -> list[dict[str, Any]]:
+    """Return the rows of a table for JSON; times are in ISO 8601."""
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso"))
+    return rows

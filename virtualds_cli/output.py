@@ -27,8 +27,6 @@ import click
 from virtualds_cli.command import JSON
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from virtualds.pictures.blocks import Block
 
 
@@ -127,12 +125,6 @@ def say(text: str) -> None:
     with _quiet_if_closed():
         # what stands for bytes of file names that are not UTF-8 is escaped, as JSON does it
         click.echo(text.encode("utf-8", "backslashreplace").decode())
-
-
-def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table for JSON; times are in ISO 8601."""
-    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso"))
-    return rows
 
 
 def say_error(error: BaseException, text: str, code: int) -> None:

@@ -1,6 +1,7 @@
 """The text and HTML views of ``ds.virtual`` and ``tree.virtual``; they read and request nothing.
 
-Which files cover which part of a dimension, as a strip: the facts of `plot.coverage` in SVG.
+On pages of sets, a strip shows which files cover which part of a dimension, as `plot.coverage`
+does.
 """
 
 from __future__ import annotations

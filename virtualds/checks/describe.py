@@ -1,9 +1,9 @@
-"""Describing a reference set or a source file without reading references or data."""
+"""The report of a reference set or a source file, made without reading references or data."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,8 +19,10 @@ from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import check_loadable, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.datasets.to_dataset import to_virtual_tree
-from virtualds.errors import without_secrets
+from virtualds.errors import format_bytes, format_count, without_secrets
 from virtualds.formats import Format
+from virtualds.json_values import to_records
+from virtualds.pictures.blocks import Block, Report
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import explain_open_errors
@@ -37,8 +39,8 @@ class Sources(NamedTuple):
     first: str | None
 
 
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, repr=False)
+class Description(Report):
     """A description of a reference set or a source file.
 
     Parameters
@@ -63,6 +65,38 @@ class Description:
     references: int
     sources: Sources | None
     snapshots: pd.DataFrame | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as a dictionary that JSON can hold."""
+        groups = {node.path: node.to_dataset(inherit=False) for node in self.tree.subtree}
+        return {
+            "url": self.url,
+            "format": self.format,
+            "groups": {path: group.to_dict(data=False) for path, group in groups.items()},
+            "references": self.references,
+            "sources": self.sources
+            and dict(zip(("count", "bytes", "first"), self.sources, strict=True)),
+            "snapshots": None if self.snapshots is None else to_records(self.snapshots),
+        }
+
+    def _list_blocks(self) -> Iterator[Block]:
+        sources = first = snapshots = None
+        if self.sources is not None:
+            files, nbytes, first = self.sources
+            size = "" if nbytes is None else f", {format_bytes(nbytes)}"
+            sources = f"{format_count(files, 'file')}{size}"
+        if self.snapshots is not None and len(self.snapshots):
+            newest = self.snapshots.iloc[-1]
+            count = format_count(len(self.snapshots), "snapshot")
+            snapshots = f"{count}, the newest is {newest['snapshot']} of {newest['time']} UTC"
+        yield {
+            "url": self.url,
+            "format": self.format,
+            "references": f"{self.references:,}",
+            "sources": sources or "not listed by the set",
+            "first source": first or None,
+            "snapshots": snapshots,
+        }
 
 
 def describe(
@@ -141,8 +175,8 @@ def _hold_references(dataset: xr.Dataset) -> xr.Dataset:
     for name, variable in dataset.variables.items():
         array = get_virtual_array(variable)
         if array is not None:
-            held = (replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
-            data: Any = replace(array, fragments=tuple(held)).pruned()
+            loaded = (replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
+            data: Any = replace(array, fragments=tuple(loaded)).pruned()
             changed[name] = variable.copy(data=data)
     return replace_variables(dataset, changed)
 

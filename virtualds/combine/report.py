@@ -1,4 +1,4 @@
-"""What a build says: its progress, how files were read, and which files have which schema.
+"""The report of a build: its progress, how files were read, and which files have which schema.
 
 A schema is what files say apart from their places, sizes and values: names, dimensions, types, and
 what decides how values are decoded. It is known of every batch of files; nothing is opened for it.
@@ -129,7 +129,7 @@ WORDS = {
     DIMENSIONS: "{names} {has} dimensions ({now}), not ({usual})",
     ROLE: "{names} {is} a {now}, not a {usual}",
 }
-"""How a difference is said, by aspect; others are said by their name."""
+"""The sentence for a difference, by aspect; others name the aspect."""
 
 SchemaFacts = Mapping[tuple[str, str], str]
 """A text for each variable and aspect of it."""
@@ -259,13 +259,13 @@ def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
     for (name, aspect), was in {**dict.fromkeys(facts, "none"), **usual}.items():
         now = facts.get((name, aspect), "none")
         # what is decoded otherwise is mostly stored otherwise, too
-        is_told = aspect == STORED and facts.get((name, DTYPE)) != usual.get((name, DTYPE))
-        if name in here and name in there and now != was and not is_told:
+        follows = aspect == STORED and facts.get((name, DTYPE)) != usual.get((name, DTYPE))
+        if name in here and name in there and now != was and not follows:
             alike[aspect, now, was].append(name)
     for (aspect, now, was), names in alike.items():
-        said = WORDS.get(aspect, f"{aspect} of {{names}}: {{now}}, not {{usual}}")
+        sentence = WORDS.get(aspect, f"{aspect} of {{names}}: {{now}}, not {{usual}}")
         single = len(names) == 1
-        yield said.format(
+        yield sentence.format(
             names=name_some(names, MOST_NAMES),
             now=now,
             usual=was,
@@ -276,8 +276,8 @@ def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
 class OutcomeCounter:
     """Counts outcomes of files, and reports them."""
 
-    def __init__(self, total: int, tell: ProgressCallback) -> None:
-        self._total, self._tell = total, tell
+    def __init__(self, total: int, send: ProgressCallback) -> None:
+        self._total, self._send = total, send
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
         self._ways: dict[int, ReadWay] = {}
@@ -293,7 +293,7 @@ class OutcomeCounter:
         self._damaged.update(outcome.damaged)
         self._ways.update(outcome.ways)
         self._schemas.add(outcome.numbers, outcome.found)
-        self._tell(self._measure_progress())
+        self._send(self._measure_progress())
 
     def finish(self, left_out: Any, files: Sequence[Any]) -> BuildReport:
         """Return the report, and send it to the callback; ``files`` are all files."""
@@ -308,7 +308,7 @@ class OutcomeCounter:
             tuple(part for number in sorted(self._damaged) for part in self._damaged[number]),
             self._schemas.finish(files),
         )
-        self._tell(self._measure_progress(report))
+        self._send(self._measure_progress(report))
         return report
 
     @property
@@ -342,8 +342,8 @@ class LeftOut(NamedTuple):
     def of(cls, file: object, error: BaseException) -> LeftOut:
         """Return the file that an error is about, with the notes of the error."""
         notes: list[str] = getattr(error, "__notes__", [])
-        said = without_secrets("; ".join([f"{error}", *notes]))
-        return cls(str(file), type(error).__name__, said)
+        message = without_secrets("; ".join([f"{error}", *notes]))
+        return cls(str(file), type(error).__name__, message)
 
     def __str__(self) -> str:
         return f"{without_secrets(self.url)}: {self.error}: {self.message}"

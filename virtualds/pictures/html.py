@@ -327,9 +327,9 @@ def rectangle(
     x: float, y: float, width: float, height: float, fill: str, tooltip: object = None
 ) -> Markup:
     """Return a rectangle; ``tooltip`` is shown when the pointer rests on it."""
-    told = () if tooltip is None else (element("title", tooltip),)
+    shown = () if tooltip is None else (element("title", tooltip),)
     places = {"x": x, "y": y, "width": width, "height": height}
-    return element("rect", *told, **{n: number(v) for n, v in places.items()}, fill=fill)
+    return element("rect", *shown, **{n: number(v) for n, v in places.items()}, fill=fill)
 
 
 def text(x: float, y: float, words: object, anchor: str = "start") -> Markup:

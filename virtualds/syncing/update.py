@@ -387,8 +387,8 @@ class Update:
         if not self.sorts or old is None or new is None or not old.is_unique:
             return
         ways = ("is_monotonic_increasing", "is_monotonic_decreasing")
-        kept = any(getattr(old, way) and getattr(new, way) for way in ways)
-        if new.is_unique and (kept or not _is_ordered(old)):
+        goes_on = any(getattr(old, way) and getattr(new, way) for way in ways)
+        if new.is_unique and (goes_on or not _is_ordered(old)):
             return
         # the coordinate values that come from each file
         values = list[dict[str, Any]]()

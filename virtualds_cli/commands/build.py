@@ -23,7 +23,6 @@ from virtualds_cli.options import (
 from virtualds_cli.output import (
     exit_by,
     report,
-    to_records,
 )
 from virtualds_cli.parameter_types import Name, Url
 
@@ -404,6 +403,7 @@ def show_cost(
     source: str, target: str, form: str, chosen: Mapping[str, Any], of_format: Iterable[str]
 ) -> None:
     """Print what would be rewritten, with the options of a format that are given."""
+    from virtualds.json_values import to_records
     from virtualds.writing.materialize import estimate_conversion
 
     found = estimate_conversion(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from virtualds_cli.options import (
     make_keywords,
     select_given,
 )
-from virtualds_cli.output import HTML, exit_by, report, to_records, write_page
+from virtualds_cli.output import HTML, exit_by, report, write_page
 from virtualds_cli.parameter_types import Part, Url
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def info(url: str, html: Path | None, **options: Any) -> None:
     found = describe(url, **select_given(options, options))
     write_page(html, partial(_make_page, found))
     shown = found.tree if found.tree.children else found.tree.to_dataset()
-    report(_document(found), f"{shown!r}\n\n", _facts(found))
+    report(found.to_dict(), f"{shown!r}\n\n", found)
 
 
 def _make_page(found: Description) -> str:
@@ -71,46 +71,12 @@ def _make_page(found: Description) -> str:
     strips = [strip for part in parts for strip in draw_strips(part, part.virtual.arrays)]
     drawn = page(
         found.url,
-        draw(_facts(found)),
+        draw(found),
         *strips,
         Markup(shown.virtual._repr_html_()),
         draw(Section("As xarray shows it", [Markup(shown._repr_html_())], is_open=False)),
     )
     return without_secrets(drawn)
-
-
-def _facts(found: Description) -> dict[str, str]:
-    from virtualds.errors import format_bytes, format_count
-
-    rows = {"url": found.url, "format": found.format, "references": f"{found.references:,}"}
-    if found.sources is None:
-        rows["sources"] = "not listed by the set"
-    else:
-        files, nbytes, first = found.sources
-        rows["sources"] = format_count(files, "file") + (
-            "" if nbytes is None else f", {format_bytes(nbytes)}"
-        )
-        rows |= {"first source": first} if first else {}
-    if found.snapshots is not None and len(found.snapshots):
-        newest = found.snapshots.iloc[-1]
-        count = format_count(len(found.snapshots), "snapshot")
-        rows["snapshots"] = f"{count}, the newest is {newest['snapshot']} of {newest['time']} UTC"
-    return rows
-
-
-def _document(found: Description) -> Mapping[str, Any]:
-    return {
-        "url": found.url,
-        "format": found.format,
-        "groups": {
-            node.path: node.to_dataset(inherit=False).to_dict(data=False)
-            for node in found.tree.subtree
-        },
-        "references": found.references,
-        "sources": found.sources
-        and dict(zip(("count", "bytes", "first"), found.sources, strict=True)),
-        "snapshots": None if found.snapshots is None else to_records(found.snapshots),
-    }
 
 
 # ---------------------------------------------------------------------- verify

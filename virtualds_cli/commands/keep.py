@@ -9,7 +9,7 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.options import files, given, list_files, select_given
-from virtualds_cli.output import report, to_records
+from virtualds_cli.output import report
 from virtualds_cli.parameter_types import Age, Name, Url
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def edit(target: str, **options: Any) -> None:
 def snapshots(url: str, **options: Any) -> None:
     """List the snapshots of a set, the newest last."""
     import virtualds
+    from virtualds.json_values import to_records
     from virtualds.pictures.blocks import Table
 
     rows = to_records(virtualds.snapshots(url, **select_given(options, options)))
@@ -148,8 +149,8 @@ def compact(url: str, **options: Any) -> None:
     import virtualds
 
     joined = virtualds.compact(url, **select_given(options, options))
-    said = "small files were joined" if joined else "there was nothing to join"
-    report({"target": url, "changed": joined}, {url: said})
+    outcome = "small files were joined" if joined else "there was nothing to join"
+    report({"target": url, "changed": joined}, {url: outcome})
 
 
 # ---------------------------------------------------------------------- clean up

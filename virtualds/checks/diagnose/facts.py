@@ -299,9 +299,9 @@ class FactRuns:
             else:
                 # nothing says what an absent variable, or a dimension, is like
                 lacked = fact.aspect == SIZE or lacking.get(fact.subject, False)
-                told = there | ~np.full(count, lacked)
-                last = np.maximum.accumulate(np.where(told, np.arange(count), -1))
-                column = column[np.where(last < 0, told.argmax(), last)]
+                stated = there | ~np.full(count, lacked)
+                last = np.maximum.accumulate(np.where(stated, np.arange(count), -1))
+                column = column[np.where(last < 0, stated.argmax(), last)]
             starts = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist()]
             runs[fact] = [(n, None if column[n] == _NONE else shown[column[n]]) for n in starts]
         return cls(
@@ -471,8 +471,8 @@ def survey_files(
     examined, alone = list[Examined](), list[Examined]()
     lost: dict[int, tuple[Exception, bool]] = {}
     items = list(enumerate(files))
-    with report_progress(progress, "opening", len(items)) as tell:
-        count = OutcomeCounter(len(items), tell)
+    with report_progress(progress, "opening", len(items)) as send:
+        count = OutcomeCounter(len(items), send)
         with closing(workers(job, items)) as outcomes:
             for opened in outcomes:
                 for outcome in _examine(opened, files):

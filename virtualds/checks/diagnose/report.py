@@ -589,7 +589,7 @@ class Diagnosis(Report):
         looked = "" if self.files == self.examined else f", {self.examined:,} of them examined"
         place = f" in {self.folder}" if self.folder else ""
         along = ", ".join(map(repr, self.joined)) or "no dimension"
-        held = ", ".join(self.formats) or "none"
+        formats = ", ".join(self.formats) or "none"
         summary = "they combine" + (", at a cost" if self.of("costs") else "")
         if self.blocks:
             summary = "they do not combine"
@@ -598,7 +598,7 @@ class Diagnosis(Report):
         return [
             f"{format_count(self.files, 'file')}{place}{looked}: {summary}",
             f"joined along {along} ({self.reason})",
-            *([] if self.blocks else [f"formats that can hold them: {held}"]),
+            *([] if self.blocks else [f"formats that can hold them: {formats}"]),
         ]
 
     def _list_eras(self) -> Table:

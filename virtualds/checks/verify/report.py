@@ -250,8 +250,8 @@ def _write_code(kind: Kind, problems: Sequence[Problem]) -> str:
     urls = list(dict.fromkeys(without_secrets(p.url) for p in problems if p.url))
     if not urls:
         return ""
-    wanted = f"kind == '{problems[0].kind}'"
-    listed = f'found.to_dataframe().query("{wanted}")["url"].unique()'
+    condition = f"kind == '{problems[0].kind}'"
+    listed = f'found.to_dataframe().query("{condition}")["url"].unique()'
     if len(urls) <= MOST_URLS:
         listed = json.dumps(urls, ensure_ascii=False)
     return kind.code.format(urls=listed)

@@ -1,17 +1,9 @@
-"""Checking source files: which files references point to, and what has changed in them.
+"""Checking source files: which ones references point to, what has changed, and what bytes hold.
 
 One walk goes through all references block by block, so that memory does not grow with their number.
-Only the files are remembered, each once.
-
-Finding the part of a variable that given bytes of a source file hold.
-
-A reference says where bytes lie, not what they are. So the file is scanned again, and the chunk at
-that offset is looked up.
-
-Comparing the members of zip archives with the checksums in the archives.
-
-References point to parts of members, but a checksum covers a whole member. So members are read from
-end to end.
+Only the files are remembered, each once. A reference says where bytes lie, not what they are: to
+compare values, the file is scanned again, and the chunk at that offset is looked up. The checksum
+of a zip archive covers a whole member, so members are read from end to end.
 """
 
 from __future__ import annotations
