@@ -119,7 +119,7 @@ def test_what_other_processes_have_opened_is_told_by_the_one_that_combines(
     virtualds.open_virtual_mfdataset(sorted(tmp_path.glob("*.nc")), parallel=2, **MANY)
     told = heard()
     assert matching(told, "^4 files: 4 opened")
-    assert matching(told, f"4 through the HDF5 library\n  4 files: .*{UNKNOWN}")
+    assert matching(told, f"4 through the HDF5 library\n  files +why .*\n  4 +{UNKNOWN}")
 
 
 def test_a_sync_tells_what_it_has_found(heard: Heard, months: list[Path], tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The logger ``virtualds``, which tells why something takes long.
+"""The logger ``virtualds``, which explains why something takes long.
 
-Level INFO tells of files and sets, level DEBUG of requests and of what caches answer. Texts are
-made only if somebody listens: ask `tells` first. Every text passes `tell`, which leaves out
+Level INFO is about files and sets, level DEBUG about requests and what caches answer. A text is
+made only if its level is logged: ask `is_logged` first. Every text passes `log`, which leaves out
 secrets.
 """
 
@@ -16,10 +16,10 @@ LOGGER.addHandler(logging.NullHandler())
 
 INFO, DEBUG = logging.INFO, logging.DEBUG
 
-tells = LOGGER.isEnabledFor
-"""Say whether somebody listens at a level."""
+is_logged = LOGGER.isEnabledFor
+"""Say whether a level is logged."""
 
 
-def tell(level: int, text: str) -> None:
-    """Tell whoever listens; the signatures, tokens and passwords of urls are left out."""
+def log(level: int, text: str) -> None:
+    """Log a text without the signatures, tokens and passwords of its urls."""
     LOGGER.log(level, "%s", without_secrets(text), stacklevel=2)

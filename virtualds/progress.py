@@ -102,7 +102,7 @@ _WRITING: ContextVar[Advance | None] = ContextVar("virtualds_writing", default=N
 def report_progress(
     wanted: ProgressOption, job: str, total: int, unit: str = "file"
 ) -> Iterator[ProgressCallback]:
-    """Give a function that reports the progress of a job, until the end of the block."""
+    """Yield a function that reports the progress of a job, until the end of the block."""
     if callable(wanted):
         yield wanted
     elif total and is_shown(wanted):
@@ -116,7 +116,7 @@ def report_progress(
 def count_progress(
     wanted: ProgressOption, job: str, total: int, unit: str = "file"
 ) -> Iterator[Advance]:
-    """Give a function that counts what is done of a job and reports it.
+    """Yield a function that counts what is done of a job and reports it.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def count_progress(
     comparing: 3 of 3 chunks
     """
     lock, begin, done = threading.Lock(), time.monotonic(), 0
-    with report_progress(wanted, job, total, unit) as tell:
+    with report_progress(wanted, job, total, unit) as send:
 
         def advance(more: int) -> None:
             nonlocal done
@@ -137,7 +137,7 @@ def count_progress(
                 # a job that counts too much shows a wrong number, but does not fail for it
                 done = min(done + more, total)
                 seconds = time.monotonic() - begin
-                tell(Progress(done=done, total=total, seconds=seconds, job=job, unit=unit))
+                send(Progress(done=done, total=total, seconds=seconds, job=job, unit=unit))
 
         yield advance
         if done < total:
@@ -158,18 +158,18 @@ def count_writing(wanted: ProgressOption, total: int) -> Iterator[None]:
 
 @contextmanager
 def count_array(chunks: int) -> Iterator[Advance]:
-    """Give a function that counts chunks of an array as a format writes their references.
+    """Yield a function that counts chunks of an array as a format writes their references.
 
     Chunks that it was not called for count at the end of the block: gaps, and what the set holds
     already. A chunk of which two tables have a reference counts once.
     """
-    left, tell = chunks, _WRITING.get() or (lambda _: None)
+    left, count = chunks, _WRITING.get() or (lambda _: None)
 
     def advance(more: int) -> None:
         nonlocal left
         if more := min(more, left):
             left -= more
-            tell(more)
+            count(more)
 
     yield advance
     advance(left)
@@ -197,11 +197,11 @@ def _show_bar(job: str, total: int, unit: str, delay: float) -> Iterator[Progres
     }
     with tqdm(total=total, desc=job, delay=delay, smoothing=0.1, **named) as bar:
 
-        def tell(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             bar.set_postfix_str(_format_rest(progress), refresh=False)
             bar.update(progress.done - bar.n)
 
-        yield tell
+        yield show
         if time.monotonic() - begin >= delay:
             bar.refresh()
 

@@ -1,6 +1,6 @@
 """The class of all commands: help with sections and examples, ``--json``, ``-v``, ``--debug``.
 
-``-v`` and ``-vv`` print on standard error what the library tells of its work.
+``-v`` and ``-vv`` print on standard error what the library logs of its work.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_verbose() -> bool:
 
 
 def _listen(ctx: click.Context, param: click.Parameter, value: int) -> None:
-    """Print what the library tells, until the program ends."""
+    """Print what the library logs, until the program ends."""
     before = ctx.meta.get(VERBOSE, 0)
     if not value:
         return

@@ -65,7 +65,7 @@ from virtualds.datasets.open_options import Loadable, OpenOptions, check_variabl
 from virtualds.datasets.structure import Systems, check_one_system, list_systems
 from virtualds.errors import CombineError, format_count, list_details, warn_user, without_secrets
 from virtualds.formats import replaces_by
-from virtualds.log import INFO, tell, tells
+from virtualds.log import INFO, is_logged, log
 from virtualds.options import FILE_RETRIES
 from virtualds.pictures.blocks import format_text
 from virtualds.progress import ProgressOption, report_progress
@@ -392,9 +392,9 @@ class Build:
                 found, report = self._open(None)
             found, report = _list_datasets(found, report)
             built = self.combine(found)
-        if tells(INFO):
+        if is_logged(INFO):
             seconds = time.monotonic() - begun - report.seconds
-            tell(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
+            log(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
         self._finish(built, found, report)
         return built, report
 
@@ -458,12 +458,12 @@ class Build:
                     f"none of {len(failed)} files could be opened; this is the error of the first"
                 )
                 raise error
-        if tells(INFO):
-            tell(INFO, f"{report.summary}, {report.seconds:.3f} s")
+        if is_logged(INFO):
+            log(INFO, f"{report.summary}, {report.seconds:.3f} s")
             if report.read:
-                tell(INFO, f"HDF5 files: {report.read}")
+                log(INFO, f"HDF5 files: {report.read}")
             if len(report.schemas) > 1:
-                tell(INFO, format_text([list_schemas(report.schemas)]))
+                log(INFO, format_text([list_schemas(report.schemas)]))
         if self.building.on_error == "skip":
             _warn_of_losses(report)
         return sorted(found, key=lambda outcome: outcome.number), report

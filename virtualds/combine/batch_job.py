@@ -55,7 +55,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
-from virtualds.log import INFO, tell, tells
+from virtualds.log import INFO, is_logged, log
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
 from virtualds.progress import ProgressOption
 from virtualds.reading.threads import in_turn
@@ -349,8 +349,8 @@ class BatchJob:
         prepared.
         """
         kept = self.cache.look_up(items) if self.cache else ()
-        if tells(INFO) and kept:
-            tell(INFO, f"{sum(map(len, kept)):,} files: from the cache")
+        if is_logged(INFO) and kept:
+            log(INFO, f"{sum(map(len, kept)):,} files: from the cache")
         cached = [make_outcome(one, is_cached=True) for one in kept]
         batches = self._open_batches(list_unopened(items, cached))
         outcomes = [*cached, *map(make_outcome, batches)]
@@ -382,9 +382,9 @@ class BatchJob:
         if self.cache is not None:
             for batch in found:
                 self.cache.add(batch)
-        if tells(INFO) and found:
+        if is_logged(INFO) and found:
             seconds = time.perf_counter() - begun
-            tell(INFO, f"{sum(map(len, found)):,} files: {TOGETHER}, {seconds:.3f} s")
+            log(INFO, f"{sum(map(len, found)):,} files: {TOGETHER}, {seconds:.3f} s")
         return found
 
     def _make_batches(self, files: JoinableFiles) -> list[FileBatch]:

@@ -37,7 +37,7 @@ from virtualds.datasets.to_dataset import to_virtual_dataset, to_virtual_tree
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format, ReadOptions
 from virtualds.formats.undecodable import apply_on_error, decode_group
-from virtualds.log import INFO, tell, tells
+from virtualds.log import INFO, is_logged, log
 from virtualds.reading.fetch import chunk_cache
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -297,9 +297,9 @@ def _read_file(
                 check_data(location, reader)
             raise
         read = resolve_archive_members(read) if isinstance(reader, Parser) else read
-    if tells(INFO):
+    if is_logged(INFO):
         way, seconds = read.way or "read", time.perf_counter() - begun
-        tell(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
+        log(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
     return read
 
 

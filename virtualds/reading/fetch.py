@@ -22,7 +22,7 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.libraries import Bytes
 from virtualds.errors import ReadError, UnsupportedError
-from virtualds.log import DEBUG, tell, tells
+from virtualds.log import DEBUG, is_logged, log
 from virtualds.options import get_options
 from virtualds.reading.decode import (
     Decoder,
@@ -481,9 +481,9 @@ class _SelectionReader:
             keys = (chunk_key_of(batch, task, self.opened) for task in batch.tasks)
             chunks = [cache.get(key) if key else None for key in keys]
             known = [number for number, chunk in enumerate(chunks) if chunk is not None]
-            if known and tells(DEBUG):
+            if known and is_logged(DEBUG):
                 url = batch.fragment.manifest.files[batch.file].url
-                tell(DEBUG, f"{url}: {len(known)} of {len(chunks)} chunks from the chunk cache")
+                log(DEBUG, f"{url}: {len(known)} of {len(chunks)} chunks from the chunk cache")
             if not known:
                 yield batch
                 continue

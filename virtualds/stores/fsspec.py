@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from virtualds.bounds import gunzip
 from virtualds.errors import exists_already, without_secrets
-from virtualds.log import DEBUG, tell, tells
+from virtualds.log import DEBUG, is_logged, log
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.conditional import PROOF, create, find_versioning
@@ -413,8 +413,8 @@ def describe_errors(url: str, method: str = "") -> Iterator[None]:
     begun = time.monotonic()
     try:
         yield
-        if method and tells(DEBUG):
-            tell(DEBUG, f"{Request(method, url)}: {time.monotonic() - begun:.3f} s")
+        if method and is_logged(DEBUG):
+            log(DEBUG, f"{Request(method, url)}: {time.monotonic() - begun:.3f} s")
     except GaveUp as failed:
         raise to_os_error(failed, url) from cause_of(failed)
     except list_store_errors() as error:

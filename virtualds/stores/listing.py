@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import without_secrets
-from virtualds.log import INFO, tell, tells
+from virtualds.log import INFO, is_logged, log
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import BUCKETS
 from virtualds.stores.filesystems import find_filesystem, use_filesystem
@@ -66,8 +66,8 @@ def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
         found = sorted(glob.glob(os.path.expanduser(local_path(pattern)), recursive=True))
     else:
         found = _list_states(pattern, options).urls.tolist()
-    if tells(INFO):
-        tell(INFO, f"{pattern}: {len(found):,} files match, {time.perf_counter() - begun:.3f} s")
+    if is_logged(INFO):
+        log(INFO, f"{pattern}: {len(found):,} files match, {time.perf_counter() - begun:.3f} s")
     if not found:
         raise FileNotFoundError(
             f"{without_secrets(pattern)}: no file matches this pattern; check the path"

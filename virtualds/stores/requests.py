@@ -21,7 +21,7 @@ from itertools import count
 from typing import NamedTuple, TypeVar
 
 from virtualds.errors import AccessError, without_secrets
-from virtualds.log import DEBUG, INFO, tell, tells
+from virtualds.log import DEBUG, INFO, is_logged, log
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.store import RequestError, StoreError
@@ -170,23 +170,23 @@ def retry_request(request: Callable[[], T], asked: Request) -> T:
             if process_ends():
                 raise GaveUp(attempt + 1) from error
         else:
-            if asked.method and tells(DEBUG):
+            if asked.method and is_logged(DEBUG):
                 seconds = time.monotonic() - begun
                 data: object = getattr(answer, "data", answer)
                 if isinstance(data, bytes | bytearray | memoryview):
-                    tell(DEBUG, f"{asked}: {len(data):,} bytes in {seconds:.3f} s")
+                    log(DEBUG, f"{asked}: {len(data):,} bytes in {seconds:.3f} s")
                 else:
-                    tell(DEBUG, f"{asked}: {seconds:.3f} s")
+                    log(DEBUG, f"{asked}: {seconds:.3f} s")
             return answer
     raise GaveUp(0)
 
 
 def tell_failure(asked: object, error: BaseException, wait: float | None = None) -> None:
     """Tell that something failed, and after how many seconds it is tried again, if it is."""
-    if tells(INFO):
+    if is_logged(INFO):
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
-        tell(INFO, f"{asked}: {why}; {then}")
+        log(INFO, f"{asked}: {why}; {then}")
 
 
 def pause(seconds: float) -> None:

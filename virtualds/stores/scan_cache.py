@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO, cast
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.log import DEBUG, tell, tells
+from virtualds.log import DEBUG, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import SCANNED, find_store, is_in_archive
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks, FetchError
@@ -230,8 +230,8 @@ class Scan:
         with self._lock:
             held = [self._main, *self._others.values()]
         for blocks in held:
-            if blocks is not None and blocks.hits and tells(DEBUG):
-                tell(DEBUG, f"{blocks.file.url}: {blocks.hits:,} reads from held blocks")
+            if blocks is not None and blocks.hits and is_logged(DEBUG):
+                log(DEBUG, f"{blocks.file.url}: {blocks.hits:,} reads from held blocks")
         # threads and connections keep the context in which they were made
         self.url = ""
         self._forget()

@@ -23,7 +23,7 @@ from virtualds.errors import (
     warn_user,
     without_secrets,
 )
-from virtualds.log import INFO, tell, tells
+from virtualds.log import INFO, is_logged, log
 from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
@@ -215,8 +215,8 @@ def _bring_up_to_date(
             # these may derive values from names, so that two names of one file are different data
             named = any(opening.get(name) for name in ("preprocess", "coordinates"))
             changes = Changes.between(known, listed, settle, time.time(), every_name=named)
-            if tells(INFO):
-                tell(
+            if is_logged(INFO):
+                log(
                     INFO, f"{destination.location.url}: {changes}, {time.monotonic() - begun:.3f} s"
                 )
             if on_removed == "error" and changes.removed:

@@ -12,7 +12,7 @@ import secrets
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +33,7 @@ from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, list_details, locating
 from virtualds.formats import Format, ReadOptions
 from virtualds.options import MIB
-from virtualds.progress import ProgressOption, count_progress
+from virtualds.progress import Advance, ProgressOption, count_progress
 from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions
@@ -51,9 +51,6 @@ from virtualds.writing.rewrite_plan import (
 )
 
 # ---------------------------------------------------------------------- what a user asks for
-
-Tell = Callable[[int], object]
-"""A callback that receives the number of bytes just rewritten, before codecs."""
 
 
 @dataclass(frozen=True)
@@ -161,22 +158,22 @@ class RewriteTarget:
         done: dict[str, ManifestVariable] = {}
         said = f"the chunks that are done stay in {self.root}; the same call goes on from there"
         with (
-            count_progress(rewriting.progress, "rewriting", total, "B") as tell,
+            count_progress(rewriting.progress, "rewriting", total, "B") as advance,
             explain_interrupt(lambda: said),
         ):
             for path, plan in plans.items():
                 with locating(f"variable {path!r}"):
-                    done[path] = self._rewrite(plan, tell)
+                    done[path] = self._rewrite(plan, advance)
         return group.map_variables(lambda path, variable: done.get(path, variable))
 
-    def _rewrite(self, plan: VariablePlan, tell: Tell) -> ManifestVariable:
+    def _rewrite(self, plan: VariablePlan, advance: Advance) -> ManifestVariable:
         """Return a variable with all chunks in its main encoding, reusing rewritten ones."""
         identity = hashlib.sha256()
         for part in _list_identity(plan.array, plan.main):
             identity.update(part)
             identity.update(b"\0")
         folder = f"{self.root}/{plan.path}/{identity.hexdigest()[:16]}"
-        writer = _ChunkWriter(plan, folder, self.options, tell)
+        writer = _ChunkWriter(plan, folder, self.options, advance)
         found = plan.finish(writer.write_all())
         if writer.has_files and not self.format.takes_in:
             # the chunks remain there, and `verify` needs the references from which they were made
@@ -426,7 +423,7 @@ class _ChunkWriter:
     plan: VariablePlan
     folder: str
     options: StorageOptions | None
-    tell: Tell
+    advance: Advance
     stopping: threading.Event = field(default_factory=threading.Event)
     checked: bool = False
     has_files: bool = False
@@ -442,7 +439,7 @@ class _ChunkWriter:
         if plan.cells.gaps.any():
             gap = np.full(main.chunks, plan.array.fill_value, plan.array.dtype)
             self._share(plan.cells.gaps, main.encode(gap))
-        self.tell(main.nbytes * int(np.count_nonzero(plan.filled | plan.cells.gaps)))
+        self.advance(main.nbytes * int(np.count_nonzero(plan.filled | plan.cells.gaps)))
         blocks = list_blocks(plan.array, main.chunks, plan.cells.rewritten)
         present: dict[str, SourceFile] = {}
         if blocks:
@@ -460,7 +457,7 @@ class _ChunkWriter:
             if name in present and (rows := read_rows(present[name])) is not None:
                 cells, lengths = np.array(rows, np.int64).reshape(-1, 2).T
                 self.written.append((cells, lengths, present[name]))
-                self.tell(self.plan.main.nbytes * len(rows))
+                self.advance(self.plan.main.nbytes * len(rows))
                 return
             chunks = list(self._encode_block(box))
             if self.stopping.is_set():
@@ -491,7 +488,7 @@ class _ChunkWriter:
                     main.check_exact(data, part)
                     self.checked = True
                 yield int(np.ravel_multi_index(cell, wanted.shape)) if cell else 0, data
-                self.tell(main.nbytes)
+                self.advance(main.nbytes)
 
     def _share(self, where: Mask, data: bytes) -> None:
         """Write a chunk that is equal in many cells."""

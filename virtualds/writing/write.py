@@ -53,7 +53,7 @@ from virtualds.formats.referenced_files import (
     warn_of_unreadable,
 )
 from virtualds.formats.undecodable import ON_ERROR
-from virtualds.log import INFO, tell, tells
+from virtualds.log import INFO, is_logged, log
 from virtualds.progress import count_writing
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_own
@@ -433,9 +433,9 @@ class Destination:
     def _write(self, write: Callable[[], Written]) -> Written:
         begun = time.perf_counter()
         written = retry_on_conflict(write, self.options.conflict)
-        if tells(INFO):
+        if is_logged(INFO):
             seconds = time.perf_counter() - begun
-            tell(INFO, f"{self.location.url}: {self.format.name}, written, {seconds:.3f} s")
+            log(INFO, f"{self.location.url}: {self.format.name}, written, {seconds:.3f} s")
         return written
 
     def _create(self, whole: Whole) -> Written:
