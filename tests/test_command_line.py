@@ -27,8 +27,8 @@ import virtualds
 from virtualds.accessors.virtual import VirtualDatasetAccessor, VirtualDataTreeAccessor
 from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
-from virtualds.syncing import OF_OPENING
-from virtualds.writing.write import OF_ALL
+from virtualds.syncing import OPEN_ARGUMENTS
+from virtualds.writing.write import COMMON_CHOICES
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS
 from virtualds_cli.commands.check import DIAGNOSING
@@ -154,7 +154,7 @@ ONLY_HERE = {
 
 CHOSEN = {
     "choices": {*options.CHOICES, "progress"},
-    "how": OF_OPENING | set(options.CHOICES),
+    "how": OPEN_ARGUMENTS | set(options.CHOICES),
     "kwargs": set[str](),
     "options": set(DIAGNOSING),
 }
@@ -192,7 +192,7 @@ def test_all_formats_and_their_choices_are_options() -> None:
     assert tuple(form.name for form in FORMATS) == options.FORMATS
     choices = {choice for form in FORMATS for choice in form.choices}
     # an object of Icechunk has no form on the command line
-    assert set(options.CHOICES) == (choices - {"config"}) | (set(OF_ALL) - {"progress"})
+    assert set(options.CHOICES) == (choices - {"config"}) | (set(COMMON_CHOICES) - {"progress"})
     assert {name for names in options.SECTIONS.values() for name in names} >= set(options.CHOICES)
 
 

@@ -191,7 +191,7 @@ def test_writing_counts_array_by_array_with_their_gaps(
             group_from_dataset(arrays),
             destination.location.target,
             replace=False,
-            **destination.options.of_format,
+            **destination.options.format_choices,
         )
     *counted, end = [now.done for now in told]
     assert counted == sorted(set(counted))

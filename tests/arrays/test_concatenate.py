@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray
-from virtualds.arrays.concatenate import Box, _find_gaps, assemble, hold_gaps_as_chunks, put_region
+from virtualds.arrays.concatenate import (
+    Box,
+    _find_gaps,
+    assemble,
+    convert_gaps_to_chunks,
+    put_region,
+)
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.source_file import SourceFile
 
@@ -94,14 +100,14 @@ def test_gaps_held_as_chunks_keep_a_regular_grid() -> None:
         part = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
         parts.append(((start, 0), part))
     array = assemble((10, 10), np.dtype("f4"), np.float32(3), parts, ())
-    held = hold_gaps_as_chunks(array)
+    held = convert_gaps_to_chunks(array)
     assert find_regular_chunks(held.shape, held.fragments) == (5, 5)
 
 
 def test_gaps_become_missing_chunks_in_the_order_of_their_place() -> None:
     parts = [((n,), in_file("file:///a.bin", [1])) for n in (1, 4)]
     array = assemble((6,), np.dtype("f4"), np.float32(3), parts, ())
-    held = hold_gaps_as_chunks(array)
+    held = convert_gaps_to_chunks(array)
     assert not held.has_gaps
     boxes = [(f.start[0], f.stop[0]) for f in held.fragments]
     assert boxes == [(1, 2), (4, 5), (0, 1), (2, 4), (5, 6)]

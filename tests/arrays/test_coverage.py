@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import IN_THE_SET, find_coverage, mark_covered
+from virtualds.arrays.coverage import IN_THE_SET, find_coverage, mask_covered
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -57,8 +57,8 @@ def test_positions_and_stretches_are_those_of_the_chunks(seed: int) -> None:
             u: {n for run in runs for n in range(*run)} for u, runs in stretches.items()
         } == kept
     for chosen in (*covered, "no file"):
-        [marked] = mark_covered(size, pairs, chosen.__eq__)
+        [marked] = mask_covered(size, pairs, chosen.__eq__)
         assert set(np.flatnonzero(marked).tolist()) == covered.get(chosen, set())
-    everywhere, nowhere = mark_covered(size, pairs, lambda url: True, lambda url: False)
+    everywhere, nowhere = mask_covered(size, pairs, lambda url: True, lambda url: False)
     assert set(np.flatnonzero(everywhere).tolist()) == set().union(*covered.values())
     assert not nowhere.any()

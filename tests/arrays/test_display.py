@@ -20,8 +20,8 @@ from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, Sou
 from virtualds.arrays.display import (
     FIRST_KIND,
     GAP,
-    MOST_BINS,
-    MOST_KINDS,
+    MAX_BINS,
+    MAX_KINDS,
     UNREAD,
     bin_chunks,
     count_files,
@@ -235,7 +235,7 @@ def test_every_bin_counts_the_chunks_that_lie_in_it(array: ManifestArray) -> Non
 def test_bins_are_few_and_end_where_chunks_end(array: ManifestArray) -> None:
     found = bin_chunks(array)
     assert len(found.axes) == min(array.ndim, 3)
-    for axis, edges, most in zip(found.axes, found.edges, MOST_BINS[len(found.axes)], strict=True):
+    for axis, edges, most in zip(found.axes, found.edges, MAX_BINS[len(found.axes)], strict=True):
         ends = {end for box, _ in chunks_of(array) for end in box[axis]}
         assert set(edges.tolist()) <= ends | {0, array.shape[axis]}
         assert edges.size - 1 <= most
@@ -337,7 +337,7 @@ def test_every_shade_of_a_picture_is_in_its_key(count: int) -> None:
     drawn = draw_chunks(array)
     swatches = [s for s in parse(drawn).iter(f"{SVG}svg") if s.get("class") != "vds-grid"]
     named = {swatch.get("aria-label") for swatch in swatches}
-    assert named == shades(array) and len(named) == min(count, MOST_KINDS)
+    assert named == shades(array) and len(named) == min(count, MAX_KINDS)
 
 
 def test_no_two_shades_have_one_name() -> None:

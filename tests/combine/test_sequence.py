@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from products import looped
 
-from virtualds.combine.ordering import DimensionLine, FileStretch
+from virtualds.combine.ordering import DimensionIndexes, FileStretch
 
 ROUND = np.array([1, 2, 3])
 
@@ -41,7 +41,7 @@ def calendar(*days: int, name: str = "360_day") -> pd.Index[Any]:
     ],
 )
 def test_files_go_in_the_order_of_their_coordinate(indexes: list[Any], order: list[int]) -> None:
-    assert DimensionLine([pd.Index(values) for values in indexes]).find_order().tolist() == order
+    assert DimensionIndexes([pd.Index(values) for values in indexes]).find_order().tolist() == order
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_files_go_in_the_order_of_their_coordinate(indexes: list[Any], order: li
     ],
 )
 def test_numbers_dates_durations_and_calendars_have_an_order(make: Any) -> None:
-    line = DimensionLine([make(4, 5), make(1, 2, 3, 4)])
+    line = DimensionIndexes([make(4, 5), make(1, 2, 3, 4)])
     assert line.find_order().tolist() == [1, 0]
     assert line.cut(np.array([1, 0])) == [FileStretch(1, 0, 4), FileStretch(0, 1, 2)]
     assert line.find_shared(0, 1).equals(make(4))
 
 
 def test_different_calendars_have_no_order() -> None:
-    line = DimensionLine([calendar(4), calendar(1, name="noleap"), calendar(2)])
+    line = DimensionIndexes([calendar(4), calendar(1, name="noleap"), calendar(2)])
     assert line.find_order().tolist() == [0, 1, 2]
 
 
@@ -96,7 +96,7 @@ def test_different_calendars_have_no_order() -> None:
 def test_overlapping_files_are_cut_into_stretches(
     indexes: Any, order: list[int], pieces: list[Any]
 ) -> None:
-    line = DimensionLine([pd.Index(values) for values in indexes])
+    line = DimensionIndexes([pd.Index(values) for values in indexes])
     assert line.cut(np.array(order)) == [FileStretch(*piece) for piece in pieces]
 
 
@@ -112,8 +112,8 @@ def test_overlapping_files_are_cut_into_stretches(
     ],
 )
 def test_overlapping_files_are_found(indexes: Any, pairs: list[Any]) -> None:
-    line = DimensionLine([pd.Index(values) for values in indexes])
-    assert line.find_sharing_pairs(np.arange(len(indexes))) == pairs
+    line = DimensionIndexes([pd.Index(values) for values in indexes])
+    assert line.find_overlapping_pairs(np.arange(len(indexes))) == pairs
 
 
 @st.composite
@@ -134,7 +134,7 @@ def test_every_value_comes_once_in_order_from_the_first_file_that_has_it(
     for number in order:
         for value in files[number]:
             owner.setdefault(value, number)
-    line = DimensionLine([pd.Index(values, dtype="i8") for values in files])
+    line = DimensionIndexes([pd.Index(values, dtype="i8") for values in files])
     pieces = line.cut(np.array(order))
     found = [(v, p.file) for p in pieces for v in files[p.file][p.start : p.stop]]
     values = [value for value, _ in found]
@@ -151,7 +151,7 @@ def test_every_value_comes_once_in_order_from_the_first_file_that_has_it(
 @given(intervals())
 def test_sorting_changes_nothing_but_the_order(case: tuple[list[list[int]], list[int]]) -> None:
     files, order = case
-    line = DimensionLine([pd.Index(files[n], dtype="i8") for n in order])
+    line = DimensionIndexes([pd.Index(files[n], dtype="i8") for n in order])
     found = line.find_order()
     assert sorted(found.tolist()) == list(range(len(files)))
     firsts = [files[order[n]][0] for n in found.tolist() if files[order[n]]]

@@ -15,7 +15,7 @@ import xarray as xr
 from virtual_arrays import no_reads
 
 import virtualds
-from virtualds.combine.xarray_combine import Combination, warn_of_unlike_files
+from virtualds.combine.xarray_combine import Combination, warn_about_differences
 
 Change = Callable[[xr.Dataset], xr.Dataset]
 ALONG_TIME = {"combine": "nested", "concat_dim": "time"}
@@ -209,7 +209,7 @@ def test_a_warning_reads_nothing(tmp_path: Path) -> None:
         warnings.simplefilter("ignore", virtualds.CombineWarning)
         combined = virtualds.open_virtual_mfdataset(files, **ALONG_TIME)
     with no_reads(), pytest.warns(virtualds.CombineWarning, match="latitude"):
-        warn_of_unlike_files(Combination("nested", "time"), opened, combined)
+        warn_about_differences(Combination("nested", "time"), opened, combined)
 
 
 def test_an_error_of_other_values_names_what_keeps_them_all(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_mean_takes_the_memory_of_a_block_for_each_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = 2**18
-    monkeypatch.setattr(far_blocks, "FAR_BLOCK", block)
+    monkeypatch.setattr(far_blocks, "REMOTE_BLOCK_BYTES", block)
     ds = write_files(tmp_path / "files")
     with counting_server(tmp_path) as (url, _):
         far = ds.virtual.rename_paths({f"file://{tmp_path}": url})
@@ -174,7 +174,7 @@ def test_variables_that_share_chunks_share_the_smallest_blocks() -> None:
 
 
 def test_near_chunks_are_joined_where_there_are_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(far_blocks, "MOST_TASKS", 1000)
+    monkeypatch.setattr(far_blocks, "MAX_TASKS", 1000)
     for chunks, tasks in ((1000, 1000), (1001, 1)):
         array = ManifestArray.from_arrays(
             shape=(chunks, 4), chunks=(1, 4), dtype="i2", path="/data/a", lengths=8,

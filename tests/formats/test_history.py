@@ -13,7 +13,7 @@ from counting_server import counting_server
 
 import virtualds
 from virtualds import ManifestArray
-from virtualds.formats.zarr_manifests.snapshots import MOST_LISTED
+from virtualds.formats.zarr_manifests.snapshots import MAX_LISTED
 from virtualds.stores.local import LocalStore
 
 SIDE = 12
@@ -104,20 +104,20 @@ def test_the_last_appends_cost_what_the_first_did(
 
 
 def test_every_night_stays_a_snapshot(nightly: Nightly) -> None:
-    nightly.append(MOST_LISTED + 10)
+    nightly.append(MAX_LISTED + 10)
     listed = virtualds.snapshots(nightly.target)["snapshot"].to_list()
     assert len(listed) == nightly.days
     root = json.loads((nightly.target / "zarr.json").read_bytes())
     history = root["attributes"]["virtualds"]["history"]
-    assert len(history) < MOST_LISTED < len(listed)
-    for night in (0, 1, 20, MOST_LISTED - 1, MOST_LISTED, nightly.days - 1):
+    assert len(history) < MAX_LISTED < len(listed)
+    for night in (0, 1, 20, MAX_LISTED - 1, MAX_LISTED, nightly.days - 1):
         nightly.check(opened(nightly.target, snapshot=listed[night]), night + 1)
 
 
 def test_old_nights_go_and_what_others_need_stays(nightly: Nightly) -> None:
-    nightly.append(MOST_LISTED + 30)
+    nightly.append(MAX_LISTED + 30)
     before = virtualds.snapshots(nightly.target)["snapshot"].to_list()
-    kept = MOST_LISTED + 10
+    kept = MAX_LISTED + 10
     removed = virtualds.expire_snapshots(nightly.target, keep=kept)
     assert removed.snapshots == before[:-kept]
     assert virtualds.snapshots(nightly.target)["snapshot"].to_list() == before[-kept:]

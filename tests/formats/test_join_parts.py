@@ -12,9 +12,9 @@ import pytest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.join_parts import (
-    MOST_INLINE,
-    MOST_JSON,
-    MOST_SMALL,
+    MAX_INLINE,
+    MAX_JSON,
+    MAX_SMALL,
     TIER,
     join_small_parts,
 )
@@ -34,7 +34,7 @@ class Tables:
 
     def _name(self, size: int) -> int | None:
         self.count = getattr(self, "count", 0) + 1
-        return self.count if size > MOST_INLINE else None
+        return self.count if size > MAX_INLINE else None
 
     def put(self, sizes: list[int], names: list[int | None]) -> None:
         begins = accumulate(sizes, initial=0)
@@ -89,7 +89,7 @@ def test_many_additions_leave_few_tables_and_write_each_reference_a_few_times(
     for _ in range(2000):
         add(tables, size)
         # of each tier of sizes fewer than make one of the next, and one part in the metadata
-        tiers = math.log(sum(tables.sizes) / min(size, MOST_INLINE) + 1, TIER) + 1
+        tiers = math.log(sum(tables.sizes) / min(size, MAX_INLINE) + 1, TIER) + 1
         assert len(tables.sizes) <= (TIER - 1) * tiers + 1
     # what stands in the metadata is written with each of them
     assert tables.written < 2000 * size * rewritten
@@ -109,7 +109,7 @@ def test_additions_between_others_leave_few_tables() -> None:
     for _ in range(100):
         tables.insert(chance.randrange(sum(tables.sizes)))
         # two large neighbours are left apart, too
-        assert len(tables.sizes) <= MOST_SMALL + 50_000 // MOST_JSON
+        assert len(tables.sizes) <= MAX_SMALL + 50_000 // MAX_JSON
     assert tables.written < 100 * 50_000 / 4
 
 

@@ -13,11 +13,11 @@ from products import looped
 
 from virtualds import FormatError
 from virtualds.formats.kerchunk import templates as template
-from virtualds.formats.kerchunk.json import _unfold
+from virtualds.formats.kerchunk.json import _expand_document
 from virtualds.formats.kerchunk.templates import (
-    MOST_CHARACTERS,
-    MOST_REFERENCES,
-    MOST_TOKENS,
+    MAX_CHARACTERS,
+    MAX_REFERENCES,
+    MAX_TOKENS,
     Templates,
     generate_references,
 )
@@ -99,7 +99,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
 def test_documents_expand_as_fsspec_expands_them(which: str) -> None:
     pytest.importorskip("jinja2", reason="fsspec renders with it")
     document = json.loads(json.dumps(DOCUMENTS[which]))
-    _, found, _ = _unfold(copy.deepcopy(document), "refs.json")
+    _, found, _ = _expand_document(copy.deepcopy(document), "refs.json")
     expected = ReferenceFileSystem(
         fo=document, simple_templates=False, remote_protocol="memory", skip_instance_cache=True
     ).references
@@ -110,7 +110,7 @@ def test_documents_expand_as_fsspec_expands_them(which: str) -> None:
 
 
 def test_the_example_of_the_specification() -> None:
-    _, found, _ = _unfold(EXAMPLE, "refs.json")
+    _, found, _ = _expand_document(EXAMPLE, "refs.json")
     assert found["key2"] == ["http://server.domain/path", 10000, 100]
     assert found["key3"] == ["http://text", 10000, 100]
     assert found["gen_key4"] == ["http://server.domain/path_4", 5000, 1000]
@@ -135,12 +135,12 @@ HOSTILE_EXPRESSIONS = [
     "1 // (i - i)", "9" * 19, "999999999999999999 * 999999999999999999",
     "+".join(["999999999999999999"] * 99), "i; i", "i\\", "é", "import os", "__import__('os')",
     "r'a'", "True", "f(*i)", "f(c=*i)", "(i := 1)", "i @ i", "i if i",
-    "(" * MOST_TOKENS + "i" + ")" * MOST_TOKENS, "(" * 4000, "- " * 4000 + "i",
-    "f(c=" * MOST_TOKENS + "1" + ")" * MOST_TOKENS, "+".join("1" * 999),
+    "(" * MAX_TOKENS + "i" + ")" * MAX_TOKENS, "(" * 4000, "- " * 4000 + "i",
+    "f(c=" * MAX_TOKENS + "1" + ")" * MAX_TOKENS, "+".join("1" * 999),
 ]  # fmt: skip
 HOSTILE_TEXTS = [
     "{% for i in range(9) %}x{% endfor %}", "{{i}}{# #}", "{{- i}}", "{{i -}}", "{{+i}}", "{{i",
-    "{{",     "{{{i}}}", "x" * (MOST_CHARACTERS + 1), "{{i}}" * 100, "{{ {{i}} }}",
+    "{{",     "{{{i}}}", "x" * (MAX_CHARACTERS + 1), "{{i}}" * 100, "{{ {{i}} }}",
 ]  # fmt: skip
 
 
@@ -203,12 +203,12 @@ def test_hostile_generators_are_format_errors(which: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(Templates, "spend", counted)
     document = {"version": 1, "refs": {".zgroup": {"zarr_format": 2}}}
     with pytest.raises((FormatError, AttributeError, KeyError, TypeError)):
-        _unfold(document | {"gen": [HOSTILE_GENERATORS[which]]}, "refs.json")
+        _expand_document(document | {"gen": [HOSTILE_GENERATORS[which]]}, "refs.json")
     assert sum(rendered) < 10_000
 
 
 def test_all_generators_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template, "MOST_REFERENCES", 1000)
+    monkeypatch.setattr(template, "MAX_REFERENCES", 1000)
     half = gen(dimensions={"i": {"stop": 600}})
     assert len(generate_references([half], Templates({}))) == 600
     with pytest.raises(FormatError, match="600"):
@@ -222,7 +222,7 @@ def test_the_length_of_rendered_templates_is_bounded(monkeypatch: pytest.MonkeyP
         call = f"f{n}(c={call})"
     with pytest.raises(FormatError, match="renders to"):
         Templates(longer).render_text(f"{{{{{call}}}}}")
-    monkeypatch.setattr(template, "MOST_EFFORT", 10_000)
+    monkeypatch.setattr(template, "MAX_EFFORT", 10_000)
     long = gen(url="x" * 50 + "{{i}}", dimensions={"i": {"stop": 1000}})
     with pytest.raises(FormatError, match="more than a set can be"):
         generate_references([long], Templates({}))
@@ -247,7 +247,7 @@ def test_expressions_are_evaluated_once_for_all_references(monkeypatch: pytest.M
         length="8", dimensions={"i": {"stop": 400}, "j": {"stop": 300}},
     )  # fmt: skip
     found = generate_references([item], Templates({}))
-    assert len(found) == 400 * 300 <= MOST_REFERENCES
+    assert len(found) == 400 * 300 <= MAX_REFERENCES
     assert found["v/399.299"] == ["3.nc", (99 * 300 + 299) * 8, 8]
     assert len(calls) == 5
     assert all(np.size(array) <= 400 for _, array, _, _ in calls[:3])

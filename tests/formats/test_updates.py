@@ -512,7 +512,7 @@ def test_records_whose_rows_change_are_written_and_no_others(
 def test_a_set_that_is_replaced_often_is_written_anew_at_times(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.formats.kerchunk.parquet.MOST_EARLIER", 2)
+    monkeypatch.setattr("virtualds.formats.kerchunk.parquet.MAX_EARLIER", 2)
     target.write(target.counted(0, 10))
     kept = []
     for number in range(6):

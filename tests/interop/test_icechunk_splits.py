@@ -81,14 +81,14 @@ def test_an_append_reads_no_reference_of_the_set(
     first, second = part(range(1)), part(range(1, 2))
     first.virtual.to_manifest(target)
 
-    read = references.KnownChunks.read_manifest
+    read = references.ExistingReferences.read_manifest
 
     def refuse(known: Any, path: str, grid: tuple[int, ...]) -> Any:
         assert path == "time", "references of the set are read"
         return read(known, path, grid)
 
     with monkeypatch.context() as patch:
-        patch.setattr(references.KnownChunks, "read_manifest", refuse)
+        patch.setattr(references.ExistingReferences, "read_manifest", refuse)
         second.virtual.to_manifest(target, append_dim="time")
     check(target, first, second)
 
@@ -144,7 +144,7 @@ def test_one_commit_writes_a_bounded_number_of_manifests(
 ) -> None:
     monkeypatch.setattr(targets, "SPLIT_REFERENCES", 1)
     part(range(FILES)).virtual.to_manifest(tmp_path / "refs.icechunk")
-    assert len(manifests(tmp_path / "refs.icechunk")) <= targets.MOST_SPLITS
+    assert len(manifests(tmp_path / "refs.icechunk")) <= targets.MAX_SPLITS
 
 
 def test_commits_of_others_are_read_again(tmp_path: Path) -> None:

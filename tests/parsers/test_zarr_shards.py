@@ -90,7 +90,7 @@ def test_indexes_of_many_shards_are_read_when_they_are_needed(
     inner = sharded(LITTLE, ZSTD, chunk=(1, 2))
     codec = sharded(inner, chunk=(1, 4)) if nested else inner
     v3("int32", -5, codec).write(tmp_path / "s")
-    monkeypatch.setattr(shards, "MOST_SHARDS", {True: 2, False: 2})
+    monkeypatch.setattr(shards, "MAX_SHARDS", {True: 2, False: 2})
     read: Counter[str] = Counter()
     real = shards._read_index
 
@@ -236,7 +236,7 @@ def test_a_damaged_index_is_an_error_and_no_fill_value(
     shard = tmp_path / "s/a/c/0/1"
     shard.write_bytes(damage(shard.read_bytes()))
     if lazy:
-        monkeypatch.setattr(shards, "MOST_SHARDS", {True: 0, False: 0})
+        monkeypatch.setattr(shards, "MAX_SHARDS", {True: 0, False: 0})
         array = virtual(tmp_path / "s")
         assert (array.read((slice(0, 1), slice(0, 4))) >= 0).all()
         with pytest.raises(ReadError, match=r"c/0/1.*index"):
@@ -253,7 +253,7 @@ def test_a_damaged_index_is_an_error_and_no_fill_value(
 
 def test_a_shard_that_is_gone_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     v3("int32", -5, sharded()).write(tmp_path / "s")
-    monkeypatch.setattr(shards, "MOST_SHARDS", {True: 0, False: 0})
+    monkeypatch.setattr(shards, "MAX_SHARDS", {True: 0, False: 0})
     array = virtual(tmp_path / "s")
     (tmp_path / "s/a/c/1/0").unlink()
     with pytest.raises(ReadError, match="c/1/0"):

@@ -13,7 +13,7 @@ from daily_files import days, native, written
 import virtualds
 from virtualds.backend import VirtualBackendEntrypoint
 from virtualds.datasets.keywords import list_arguments
-from virtualds.syncing import OF_FILES
+from virtualds.syncing import FILE_ARGUMENTS
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_each_argument_is_of_one_file_or_of_many() -> None:
     one = list_arguments(virtualds.open_virtual_dataset).keys() | list_arguments(xr.open_dataset)
     # of one file all values are lazy, so that there is nothing to choose
     assert many & one == {"loadable_variables"}
-    assert many - OF_FILES == {"references", "settle", "target_options"}
+    assert many - FILE_ARGUMENTS == {"references", "settle", "target_options"}
     combining = list_arguments(virtualds.open_virtual_mfdataset).keys()
     assert many <= combining | list_arguments(virtualds.sync).keys() | {"references"}
 

@@ -27,7 +27,7 @@ from virtualds.arrays.display import (
 )
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.axis_cells import Span as Stretch
-from virtualds.datasets.lazy import find_layers, is_unread
+from virtualds.datasets.lazy import find_layers, is_lazy
 from virtualds.datasets.structure import describe_gaps
 from virtualds.errors import format_bytes, format_count, name_some, without_secrets
 from virtualds.pictures.blocks import Block, Section, Table, draw
@@ -71,7 +71,7 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
         spans += [_widen(stretch, shade, cells, high - low) for stretch in found]
     moved = [s._replace(start=s.start - low, stop=s.stop - low) for s in spans]
     title = f"{len(coverage.urls):,} files along {dim}"
-    ends = [(0.0, cells.text_at(low)), (1.0, cells.text_at(float(cells.low.max())))]
+    ends = [(0.0, cells.format_position(low)), (1.0, cells.format_position(float(cells.low.max())))]
     shown = key(_list_keys(coverage, gaps, cells))
     strips = (strip(moved, high - low, title=title), draw_labels(ends), shown)
     return element("div", element("b", title), *strips, style="--vds-height:22px;margin:8px 0")
@@ -97,7 +97,7 @@ def _list_covered(gaps: Sequence[Stretch], low: float, high: float) -> Iterator[
 
 def _widen(stretch: Stretch, shade: Shade, cells: AxisCells, length: float) -> Span:
     start, stop = stretch
-    words = f"{cells.text_at(start)} to {cells.text_at(stop)}"
+    words = f"{cells.format_position(start)} to {cells.format_position(stop)}"
     return Span(start, max(stop, start + NARROWEST * length), shade, words)
 
 
@@ -109,7 +109,7 @@ def _list_keys(
     shown: list[tuple[Shade, object]] = [(SERIES[0], words)]
     for shade, kind, found in ((GAP, "gap", gaps), (DOUBLED, "overlap", cells.doubled)):
         if len(found) == 1:
-            start, stop = (cells.text_at(end) for end in found[0])
+            start, stop = (cells.format_position(end) for end in found[0])
             shown.append((shade, f"{kind}: {start} to {stop}"))
         elif found:
             shown.append((shade, f"{len(found):,} {kind}s"))
@@ -175,7 +175,7 @@ class Contents:
                 others.append(variable)
             else:
                 virtual.append(Shown(str(name), tuple(map(str, variable.dims)), layers.array))
-        lazy = sum(is_unread(v) or v.chunks is not None for v in others)
+        lazy = sum(is_lazy(v) or v.chunks is not None for v in others)
         gaps = tuple(describe_gaps(dataset.indexes))
         return cls(tuple(virtual), len(others) - lazy, lazy, gaps)
 

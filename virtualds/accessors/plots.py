@@ -182,7 +182,7 @@ def _show_dates(axis: Any, cells: AxisCells) -> None:
         return
     # matplotlib knows one calendar, and one epoch at a time
     axis.set_major_locator(MaxNLocator(6))
-    axis.set_major_formatter(FuncFormatter(lambda number, _: cells.text_at(round(number))))
+    axis.set_major_formatter(FuncFormatter(lambda number, _: cells.format_position(round(number))))
 
 
 def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
@@ -339,7 +339,7 @@ class Band(NamedTuple):
         """Return how many stretches there are; of one, where it lies."""
         if len(self.spans) > 1:
             return f"{format_count(len(self.spans), self.kind)}{self.words}"
-        start, stop = (cells.text_at(end) for end in self.spans[0])
+        start, stop = (cells.format_position(end) for end in self.spans[0])
         return f"{format_count(1, self.kind)}{self.words}, {start} to {stop}"
 
 

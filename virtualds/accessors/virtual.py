@@ -488,11 +488,11 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         {'loaded': 3, 'unread': []}
         """
         with importing:
-            from virtualds.datasets.lazy import is_unread
+            from virtualds.datasets.lazy import is_lazy
 
         arrays = self.arrays
         others = {n: v for n, v in self._opened.variables.items() if n not in arrays}
-        unread = [str(n) for n, v in others.items() if is_unread(v) or v.chunks is not None]
+        unread = [str(n) for n, v in others.items() if is_lazy(v) or v.chunks is not None]
         return {"loaded": len(others) - len(unread), "unread": unread}
 
     @property

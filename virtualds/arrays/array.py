@@ -51,7 +51,7 @@ def has_missing_value(dtype: np.dtype[Any]) -> bool:
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return the value of elements that no fragment covers: NaN or NaT if possible, else zero."""
     # cached, except for records, which are mutable
-    return _compute_fill(dtype) if dtype.names else _known_fill(dtype)
+    return _compute_fill(dtype) if dtype.names else _cached_fill(dtype)
 
 
 def _compute_fill(dtype: np.dtype[Any]) -> Any:
@@ -60,7 +60,7 @@ def _compute_fill(dtype: np.dtype[Any]) -> Any:
     return np.zeros((), dtype)[()]
 
 
-_known_fill = lru_cache(1024)(_compute_fill)
+_cached_fill = lru_cache(1024)(_compute_fill)
 
 
 def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
@@ -277,7 +277,7 @@ class FragmentedArray:
     def broadcast_to(self, shape: Sequence[int]) -> Self:
         """Repeat the array along new leading axes and axes of length 1."""
         if len(shape) < self.ndim:
-            raise self._no_broadcast(shape)
+            raise self._broadcast_error(shape)
         result = self
         for _ in range(len(shape) - self.ndim):
             result = result.insert_axis(0)
@@ -285,10 +285,10 @@ class FragmentedArray:
             if old == 1 and new != 1:
                 result = result.repeat(axis, new)
             elif old != new:
-                raise self._no_broadcast(shape)
+                raise self._broadcast_error(shape)
         return result
 
-    def _no_broadcast(self, shape: Sequence[int]) -> ValueError:
+    def _broadcast_error(self, shape: Sequence[int]) -> ValueError:
         return ValueError(
             f"broadcast_to {self.label}: it does not broadcast to {tuple(shape)}; only axes of one "
             f"element are repeated, and new ones come first"

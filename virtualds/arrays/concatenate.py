@@ -34,10 +34,10 @@ from virtualds.errors import CombineError
 Box = tuple[tuple[int, int], ...]
 """Start and stop of a box, per axis."""
 
-MOST_PIPELINES = np.iinfo(np.uint16).max + 1
+MAX_PIPELINES = np.iinfo(np.uint16).max + 1
 """The most pipelines that the column ``pipeline`` of a manifest can index."""
 
-MOST_VIEWS = 64
+MAX_VIEWS = 64
 """The most parts of an array in a reference set that are reordered without reading references."""
 
 
@@ -74,7 +74,7 @@ def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> Mani
     """
     if np.array_equal(order, np.arange(len(lengths))):
         return array
-    if len(order) > MOST_VIEWS and any(f.manifest.is_in_set for f in array.fragments):
+    if len(order) > MAX_VIEWS and any(f.manifest.is_in_set for f in array.fragments):
         # so many views of tables would cost more than loading the references
         loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
         array = replace(array, fragments=join_fragments(tuple(loaded), axis))
@@ -113,10 +113,10 @@ def assemble(
     moved = []
     for begin, array in parts:
         numbers = [table.setdefault(p, len(table)) for p in array.pipelines]
-        if len(table) > MOST_PIPELINES:
+        if len(table) > MAX_PIPELINES:
             raise CombineError(
                 f"concatenate {array.label}: the parts are decoded in more than "
-                f"{MOST_PIPELINES} ways; join fewer, or load some (ds.virtual.load())"
+                f"{MAX_PIPELINES} ways; join fewer, or load some (ds.virtual.load())"
             )
         for fragment in array.fragments:
             if 0 in fragment.shape:
@@ -165,7 +165,7 @@ def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[Ma
     if all(is_same_scalar(a.fill_value, fill) for a in gapped):
         return fill, arrays
     return fill, [
-        a if not a.has_gaps or is_same_scalar(a.fill_value, fill) else hold_gaps_as_chunks(a)
+        a if not a.has_gaps or is_same_scalar(a.fill_value, fill) else convert_gaps_to_chunks(a)
         for a in arrays
     ]
 
@@ -173,7 +173,7 @@ def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[Ma
 def set_fill(array: ManifestArray, fill: Any) -> ManifestArray:
     """Return an array with the same values, whose new gaps are ``fill``."""
     if array.has_gaps and not is_same_scalar(array.fill_value, fill):
-        array = hold_gaps_as_chunks(array)
+        array = convert_gaps_to_chunks(array)
     return replace(array, fill_value=fill)
 
 
@@ -183,7 +183,7 @@ def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
     return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
 
 
-def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
+def convert_gaps_to_chunks(array: ManifestArray) -> ManifestArray:
     """Convert the gaps of an array to missing chunks, which have their own fill value."""
     pipeline = build_fill_pipeline(array)
     table = array.pipelines
@@ -198,7 +198,7 @@ def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
             missing,
         )
         # split where fragments end, so that a regular grid remains one
-        for gap in _find_gaps(_whole(array), map(_box_of, array.fragments), is_joined=False)
+        for gap in _find_gaps(_whole_box(array), map(_box_of, array.fragments), is_joined=False)
     ]
     return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
 
@@ -212,7 +212,7 @@ def unify_fill(array: ManifestArray) -> ManifestArray:
     if len({replace(p, fill=None) for p in pipelines}) != 1 or len(pipelines) == 1:
         return array
     count = len(pipelines)
-    filling = {n for f in array.fragments for n in _find_filling(f.manifest, count)}
+    filling = {n for f in array.fragments for n in _find_missing_pipelines(f.manifest, count)}
     if array.has_gaps or len(filling) > 1:
         return array
     fragments = tuple(
@@ -222,7 +222,7 @@ def unify_fill(array: ManifestArray) -> ManifestArray:
     return replace(array, pipelines=(kept,), fragments=fragments)
 
 
-def _find_filling(manifest: ChunkManifest, count: int) -> list[int]:
+def _find_missing_pipelines(manifest: ChunkManifest, count: int) -> list[int]:
     """Return the pipelines, out of ``count``, that missing chunks have or may have."""
     if manifest.rest is not None:
         return [manifest.rest]
@@ -327,24 +327,24 @@ def put_region(
         raise CombineError(
             f"its dtype is {array.dtype} in the set and {added.dtype} in the new dataset"
         )
-    array = before = _lay_on_one_grid(array, converted)
+    array = before = _merge_on_one_grid(array, converted)
     region = tuple((a, a + n) for a, n in zip(start, converted.shape, strict=True))
     fragments = []
     for fragment in array.fragments:
         laid: Fragment | None = fragment
         if (inside := _intersect(_box_of(fragment), region)) is not None:
-            part = crop_box(converted, _shift(inside, start, -1))
-            laid = _lay_on_fragment(array, fragment, part, [a for a, _ in inside], replaces)
+            part = crop_box(converted, _shift_box(inside, start, -1))
+            laid = _merge_into_fragment(array, fragment, part, [a for a, _ in inside], replaces)
         if laid is None:
-            return _cut_out(before, region, converted, replaces)
+            return _replace_region(before, region, converted, replaces)
         fragments.append(laid)
     array = replace(array, fragments=tuple(fragments))
     gaps = _find_gaps(region, map(_box_of, array.fragments))
-    parts = [(tuple(a for a, _ in g), crop_box(converted, _shift(g, start, -1))) for g in gaps]
+    parts = [(tuple(a for a, _ in g), crop_box(converted, _shift_box(g, start, -1))) for g in gaps]
     return _join([((0,) * array.ndim, array), *parts], array) if parts else array
 
 
-def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArray:
+def _merge_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArray:
     """Return an array as one fragment, if it has a single chunk grid and pipeline."""
     is_whole = len(array.fragments) == 1 and not array.has_gaps
     if is_whole or len(array.pipelines) > 1 or not array.gaps_read_as_missing:
@@ -368,7 +368,7 @@ def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArra
     return replace(array, pipelines=pipelines, fragments=(whole,))
 
 
-def _lay_on_fragment(
+def _merge_into_fragment(
     array: ManifestArray, base: Fragment, added: ManifestArray, start: list[int], replaces: bool
 ) -> Fragment | None:
     """Return a fragment with chunks of another array added to it, or None if they do not fit."""
@@ -440,7 +440,7 @@ def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: F
 # ---------------------------------------------------------------------- cutting
 
 
-def _cut_out(
+def _replace_region(
     array: ManifestArray, region: Box, added: ManifestArray, replaces: bool
 ) -> ManifestArray:
     """Return an array with another one in a region, surrounded by other fragments."""
@@ -451,7 +451,7 @@ def _cut_out(
             f"on_duplicate='replace'"
         )
     _check_edges(array, region)
-    gaps = _find_gaps(_whole(array), [region])
+    gaps = _find_gaps(_whole_box(array), [region])
     rest = [(tuple(a for a, _ in box), crop_box(array, box)) for box in gaps]
     return _join([*rest, (tuple(a for a, _ in region), added)], array)
 
@@ -494,7 +494,7 @@ def _format_box(box: Box) -> str:
 # ---------------------------------------------------------------------- boxes
 
 
-def _whole(array: ManifestArray) -> Box:
+def _whole_box(array: ManifestArray) -> Box:
     return tuple((0, n) for n in array.shape)
 
 
@@ -502,7 +502,7 @@ def _box_of(fragment: Fragment) -> Box:
     return tuple(zip(fragment.start, fragment.stop, strict=True))
 
 
-def _shift(box: Box, by: Sequence[int], sign: int) -> Box:
+def _shift_box(box: Box, by: Sequence[int], sign: int) -> Box:
     return tuple((a + sign * s, b + sign * s) for (a, b), s in zip(box, by, strict=True))
 
 

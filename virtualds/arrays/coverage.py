@@ -204,7 +204,7 @@ def find_coverage(
         for fragment in array.fragments
         for files, codes, start, stop in _find_stretches(fragment, axis, urls)
     ]
-    found = _unite(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
+    found = _merge_ranges(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
     file, start, stop = found[:, np.lexsort((found[2], found[1]))]
     used, first, file = np.unique(file, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -212,7 +212,7 @@ def find_coverage(
     return Coverage(size, names, np.argsort(order)[file], start, stop)
 
 
-def mark_covered(
+def mask_covered(
     size: int, arrays: Iterable[tuple[ManifestArray, int]], *choices: Callable[[str], bool]
 ) -> list[npt.NDArray[np.bool_]]:
     """Return for each choice the mask of positions that are covered by one of the chosen files.
@@ -302,7 +302,7 @@ def _list_chunks(
         yield part.files, part.file.astype(np.int64), ids // step % count
 
 
-def _unite(stretches: Ints, size: int) -> Ints:
+def _merge_ranges(stretches: Ints, size: int) -> Ints:
     """Merge the ranges of each file that touch or overlap; rows are file, start and stop."""
     file, start, stop = stretches[:, np.lexsort(stretches[1::-1])]
     if not file.size:

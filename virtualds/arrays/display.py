@@ -213,13 +213,13 @@ def _count_by_table(
 # there are more chunks than bins, a bin contains several.
 
 
-MOST_BINS = ((), (200,), (24, 30), (24, 12, 16))
+MAX_BINS = ((), (200,), (24, 30), (24, 12, 16))
 """The most bins along each axis, for pictures of zero to three axes."""
 
 SAMPLED_EDGES = 1000
 """The most chunk boundaries of a fragment along an axis that are used to divide it into bins."""
 
-MOST_KINDS = 6
+MAX_KINDS = 6
 """The most kinds of chunks that are distinguished; the last one stands for all others."""
 
 GAP, UNREAD, FIRST_KIND = 0, 1, 2
@@ -255,7 +255,7 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     cut = [i for i in range(array.ndim) if any(f.axes[i].nchunks > 1 for f in array.fragments)]
     whole = [i for i in reversed(range(array.ndim)) if i not in cut]
     axes = tuple(sorted([*cut, *whole][:3]))
-    edges = [_cut_axis(array, a, n) for a, n in zip(axes, MOST_BINS[len(axes)], strict=True)]
+    edges = [_cut_axis(array, a, n) for a, n in zip(axes, MAX_BINS[len(axes)], strict=True)]
     bins = [e.size - 1 for e in edges]
     first: dict[CodecPipeline, int] = {}
     same = [first.setdefault(p, n) for n, p in enumerate(array.pipelines)]
@@ -269,7 +269,7 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     columns = [c or _assume(f, array) for f, c in zip(array.fragments, found, strict=True)]
     encodings = _find_encodings(array, columns)
     alternates = not encodings and 1 < sum(files) <= max(bins, default=0)
-    kinds = min(len(encodings), MOST_KINDS) or 1 + alternates
+    kinds = min(len(encodings), MAX_KINDS) or 1 + alternates
     counts = np.zeros((FIRST_KIND + kinds, *bins), np.int64)
     covered, before = np.zeros(bins, np.int64), 0
     for fragment, known, number in zip(array.fragments, columns, files, strict=True):
@@ -357,7 +357,7 @@ def _number_kinds(known: LoadedColumns, encodings: tuple[int, ...], before: int 
     """Return the kind of each chunk, -1 for missing ones; ``before`` is how many files precede."""
     kind: Any = np.zeros((), np.int64)
     if encodings:
-        kind = np.minimum(np.searchsorted(encodings, known.pipeline), MOST_KINDS - 1)
+        kind = np.minimum(np.searchsorted(encodings, known.pipeline), MAX_KINDS - 1)
     elif before is not None:
         kind = (known.file + before) % 2
     found: Ints = np.where(known.file == MISSING, -1, kind)
@@ -516,9 +516,9 @@ def list_encodings(pipelines: Sequence[CodecPipeline]) -> list[str]:
     >>> list_encodings([CodecPipeline(np.dtype("u1"), fill=bytes([n])) for n in range(9)])[4:]
     ['uint8, uncompressed, missing chunks 4', '4 more encodings']
     """
-    if len(pipelines) <= MOST_KINDS:
+    if len(pipelines) <= MAX_KINDS:
         return name_pipelines(pipelines)
-    named = name_pipelines(pipelines[: MOST_KINDS - 1])
+    named = name_pipelines(pipelines[: MAX_KINDS - 1])
     return [*named, f"{len(pipelines) - len(named):,} more encodings"]
 
 

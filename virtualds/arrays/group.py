@@ -54,7 +54,7 @@ _WORDS = {
 
 SHOWN_NAMES = 10
 """The most variables and groups that the text of a group names."""
-LENT_ATTRIBUTES = ("units", "calendar", "bounds")
+SHARED_ATTRIBUTES = ("units", "calendar", "bounds")
 """Attributes that xarray uses to decode other variables: bounds of dates use their units."""
 
 
@@ -309,7 +309,7 @@ def describe_left_out(
     by the units of the dates.
     """
     kind = "S1" if dtype.kind == "S" else "V1"
-    given = {name: attributes.get(name) for name in LENT_ATTRIBUTES}
+    given = {name: attributes.get(name) for name in SHARED_ATTRIBUTES}
     lent = {name: value for name, value in given.items() if isinstance(value, str)}
     return ManifestVariable(dims, np.empty((0,) * len(dims), kind), lent)
 
@@ -400,7 +400,7 @@ def build_flat_variable(
     return ManifestVariable(dims, data, {}, encoding)
 
 
-def keep_bytes_apart(variables: Iterable[ManifestVariable]) -> dict[str, ManifestVariable]:
+def prevent_joining_bytes(variables: Iterable[ManifestVariable]) -> dict[str, ManifestVariable]:
     """Return descriptions that keep xarray from joining single bytes, which numpy does not do."""
     dims = {v.dims[-1] for v in variables if v.data.dtype == "S1" and v.dims}
     return {f"the axis {d}": describe_left_out((d,), np.dtype("V1"), {}) for d in sorted(dims)}

@@ -30,7 +30,7 @@ from virtualds.errors import CombineError
 # source; pointwise indexing reads.
 
 
-FREE_SLABS = 64
+ALLOWED_SLABS = 64
 """The number of slabs that a virtual result may always have, however few chunks its source has."""
 
 
@@ -40,7 +40,7 @@ def getitem(array: ManifestArray, key: Any) -> Any:
     if any(isinstance(k, np.ndarray) and k.ndim == 0 for k in entries):
         return np.asarray(array)[key]
     full, new_axes, gap = _expand(array, entries)
-    apart = _are_apart(full, gap)
+    apart = _are_separated(full, gap)
     advanced = [i for i, k in enumerate(full) if isinstance(k, np.ndarray)]
     mesh = _find_open_mesh([full[i] for i in advanced])
     ints_too = bool(advanced) and any(isinstance(k, int) for k in full)
@@ -138,7 +138,7 @@ def _find_open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | 
     return [a.ravel() for a in arrays]
 
 
-def _are_apart(full: list[Any], gap: int) -> bool:
+def _are_separated(full: list[Any], gap: int) -> bool:
     """Return whether a slice or ellipsis separates integers and arrays, moving their axes."""
     places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
     if not places:
@@ -193,7 +193,7 @@ def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | N
         _list_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))
     ]
     slabs = sum(fragment.count_slabs(segments) for fragment in array.fragments)
-    if slabs > FREE_SLABS + 2 * array.nchunks:
+    if slabs > ALLOWED_SLABS + 2 * array.nchunks:
         return None
     for axis, along in enumerate(segments):
         array = _assemble(array, axis, along)
@@ -268,7 +268,7 @@ NUMPY_FUNCTIONS[np.ndarray.__getitem__] = getitem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FREE_STRETCHES = 64
+ALLOWED_PIECES = 64
 """The number of pieces that a masked virtual array may always have, however few its source has."""
 
 
@@ -514,7 +514,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(along)) for along in kept):
         return NotImplemented
     stretches = [find_runs(np.flatnonzero(along)) for along in kept]
-    if prod(map(len, stretches)) > FREE_STRETCHES + 2 * x.nchunks:
+    if prod(map(len, stretches)) > ALLOWED_PIECES + 2 * x.nchunks:
         return NotImplemented
     fill = np.asarray(y)[()]
     x = set_fill(x, fill)

@@ -221,7 +221,7 @@ def is_same_value(one: Any, other: Any) -> bool:
     return repr(one) == repr(other) if isinstance(one, float | complex) else bool(one == other)
 
 
-def select_own(owner: str, columns: OfEachFile, place: int, known: Mapping[str, Any]) -> Any:
+def select_for_file(owner: str, columns: OfEachFile, place: int, known: Mapping[str, Any]) -> Any:
     """Return attributes, or the encoding, of one of several files, given those of another.
 
     ``owner`` is the variable, or "" for the group; ``columns`` has the entries that differ between
@@ -242,7 +242,7 @@ ReadSource = Callable[..., ManifestGroup]
 # ---------------------------------------------------------------------- native readers
 
 
-class CannotError(Exception):
+class NativeReadError(Exception):
     """A native reader cannot read the values; the message is the reason."""
 
 
@@ -270,7 +270,7 @@ class NativeRegion(NamedTuple):
 
 ReadNative = Callable[[NativeRegion], Array | None]
 """A function that returns a region, or None if it does not support the form; may raise
-`CannotError`."""
+`NativeReadError`."""
 OpenNative = Callable[[Callable[[], Any], ExitStack], ReadNative]
 """A function of a callable that returns a local path or a new file object, and of an exit stack
 that closes the file."""
@@ -291,7 +291,7 @@ class NativeReader:
     options : dict
         Keyword arguments of `xarray.open_dataset`, for that engine.
     check : callable, optional
-        Takes the path of a file, and raises `CannotError` if the library would crash on it.
+        Takes the path of a file, and raises `NativeReadError` if the library would crash on it.
     remote : bool
         Whether it reads files that are not on this machine.
 
@@ -335,11 +335,11 @@ def region_of(array: Any, wanted: NativeRegion) -> Array:
 
     Raises
     ------
-    CannotError
+    NativeReadError
         The array has another shape than the variable.
     """
     if array.shape != wanted.shape:
-        raise CannotError(f"there the variable has shape {array.shape}")
+        raise NativeReadError(f"there the variable has shape {array.shape}")
     return np.asarray(array[wanted.region])
 
 

@@ -234,19 +234,19 @@ def _resolve_deflated(array: ManifestArray) -> ManifestArray:
     packed = [one[1].packed is not None for one in members]
     if len(members) < len(files) or not any(packed):
         return array
-    skips = {_find_skip(manifest) for manifest in manifests}
+    skips = {_find_common_offset(manifest) for manifest in manifests}
     if len(skips) > 1 or None in skips:
         raise make_member_error(files[packed.index(True)].url)
     codec, entries = ZipMember(skips.pop() or 0), dict(zip(files, members, strict=True))
     fragments = tuple(
-        replace(f, manifest=_enclose(f.manifest, [entries[n] for n in f.manifest.files]))
+        replace(f, manifest=_expand_to_members(f.manifest, [entries[n] for n in f.manifest.files]))
         for f in array.fragments
     )
     pipelines = tuple(replace(p, codecs=(*p.codecs, codec)) for p in array.pipelines)
     return replace(array, fragments=fragments, pipelines=pipelines)
 
 
-def _enclose(
+def _expand_to_members(
     manifest: ChunkManifest, members: Sequence[tuple[SourceFile, ArchiveMember]]
 ) -> ChunkManifest:
     """Return a manifest of whole members, one per file of the table, with their headers."""
@@ -259,7 +259,7 @@ def _enclose(
     return wholes.relocated([(archive, member.header) for archive, member in members])
 
 
-def _find_skip(manifest: ChunkManifest) -> int | None:
+def _find_common_offset(manifest: ChunkManifest) -> int | None:
     """Return the common offset from which all chunks reach to the end of their files, or None."""
     if not manifest.is_loaded or manifest.inline:
         return None

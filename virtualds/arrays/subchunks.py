@@ -39,8 +39,8 @@ from virtualds.reading.plan import are_whole_in_files, count_elements, cut_axis,
 # day, or of as many days as divide all months, refer to the same bytes on a regular grid.
 
 
-SMALL_PIECE, MOST_SMALL_PIECES = 4096, 2**18
-"""No more than `MOST_SMALL_PIECES` pieces below this size in bytes are made: they are slow to read.
+SMALL_PIECE, MAX_SMALL_PIECES = 4096, 2**18
+"""No more than `MAX_SMALL_PIECES` pieces below this size in bytes are made: they are slow to read.
 """
 
 
@@ -73,9 +73,9 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     if cut is None or not all(are_whole_in_files(f, pipeline) for f in array.fragments):
         return array
     depth, length = cut
-    if _count_pieces(array, depth, length) > MOST_SMALL_PIECES:
+    if _count_pieces(array, depth, length) > MAX_SMALL_PIECES:
         return array
-    fragments = tuple(_cut_alike(f, pipeline, depth, length) for f in array.fragments)
+    fragments = tuple(_cut_to_depth(f, pipeline, depth, length) for f in array.fragments)
     kept = pipeline.layout[depth:]
     layout = kept[1:] if isinstance(kept[0], FixedAxis) else kept
     found = replace(array, pipelines=(replace(pipeline, layout=layout),), fragments=fragments)
@@ -162,7 +162,7 @@ def _longest(fragment: Fragment, axis: int) -> int:
     return int(fragment.axes[axis].lengths.max(initial=1))
 
 
-def _cut_alike(fragment: Fragment, pipeline: CodecPipeline, depth: int, length: int) -> Fragment:
+def _cut_to_depth(fragment: Fragment, pipeline: CodecPipeline, depth: int, length: int) -> Fragment:
     """Split leading stored axes to length 1, and the axis after them to a length."""
     itemsize, layout = pipeline.dtype.itemsize, pipeline.layout
     manifest = fragment.manifest.loaded()
@@ -243,7 +243,7 @@ def _cut_fragment(
             f"one is not a range of bytes; leave its chunks as they are"
         )
     pipeline = array.pipelines[0]
-    _check_one_piece(array, pipeline, pieces, dims)
+    _check_contiguous(array, pipeline, pieces, dims)
     axes = tuple(one.axis for one in pieces)
     return Fragment(fragment.start, axes, _cut_manifest(array, fragment, pipeline, pieces))
 
@@ -269,7 +269,7 @@ def _cut_axis(axis: ChunkAxis, length: int | None) -> Pieces:
     return Pieces(cut, parent, begin, stored, encoded[parent])
 
 
-def _check_one_piece(
+def _check_contiguous(
     array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[Pieces], dims: Sequence[str]
 ) -> None:
     """Raise an error for pieces that are not byte ranges."""

@@ -19,8 +19,8 @@ from virtualds.combine.batch_job import (
     BuildTarget,
     Parallel,
     abandon_on_error,
-    keep_dataset,
     list_steps,
+    return_unchanged,
 )
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
@@ -33,7 +33,7 @@ from virtualds.combine.ordering import (
     Paths,
     crop_datasets,
     flatten_nested,
-    is_row_wise,
+    is_incomplete_grid,
     list_groups,
 )
 from virtualds.combine.report import (
@@ -53,13 +53,13 @@ from virtualds.combine.workers import (
 )
 from virtualds.combine.xarray_combine import (
     CHOICES,
-    OF_XARRAY,
+    PASSED_TO_XARRAY,
     Combination,
-    combine_naming_files,
-    warn_of_unlike_files,
+    combine_with_file_names,
+    warn_about_differences,
 )
 from virtualds.datasets.keywords import make_strict, select_fields
-from virtualds.datasets.location import name_both_options
+from virtualds.datasets.location import explain_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
 from virtualds.datasets.structure import Systems, check_one_system, list_systems
@@ -75,7 +75,7 @@ from virtualds.stores.requests import explain_interrupt
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
 
 
-@make_strict(more=OF_XARRAY)
+@make_strict(more=PASSED_TO_XARRAY)
 def open_virtual_mfdataset(
     paths: Paths,
     *,
@@ -223,7 +223,7 @@ def open_virtual_mfdataset(
     build = Build.of(locals())
     replaces = replaces_by(mode)
     target = None
-    with name_both_options(to):
+    with explain_both_options(to):
         if to is not None:
             target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
         joins = bool(build.job.steps) or target is not None
@@ -372,7 +372,7 @@ class Build:
         files = Files.of(given["paths"], given["storage_options"])
         if not steps and find_client(building.parallel) is not None:
             # the workers of a cluster may have access to the files when this process has not
-            steps = (keep_dataset,)
+            steps = (return_unchanged,)
         job = BatchJob.of(opening, building, steps, files.options)
         workers = choose_workers(building.parallel, files)
         named = given["attrs_file"]
@@ -482,7 +482,7 @@ class Build:
         for systems in groups.values():
             check_one_system(systems)
         extents = {n: Extent.of(names[n], found[n], dims) for n in found}
-        if dims and len(found) < len(names) and not self.files.stay_in_place(found):
+        if dims and len(found) < len(names) and not self.files.keep_positions(found):
             raise CombineError(
                 f"{names[min(set(range(len(names))) - found.keys())]}: this file is left out of "
                 f"nested lists, but its row is not, so that other files would take its place; "
@@ -493,12 +493,12 @@ class Build:
         parts = combination.arrangement.arrange_parts(numbers, extents, dims)
         placed = [part.file for part in flatten_nested(parts)]
         files, datasets = [names[n] for n in placed], [found[n] for n in placed]
-        combine = combination.combine_rows if is_row_wise(numbers, parts) else combination
+        combine = combination.combine_rows if is_incomplete_grid(numbers, parts) else combination
         joined = None if combination.concat_dim is None else dims
         nested = crop_datasets(parts, found)
-        combined = combine_naming_files(combine, joined, nested, files, datasets)
+        combined = combine_with_file_names(combine, joined, nested, files, datasets)
         combination.arrangement.check(Extent.of("the result", combined), extents.values())
-        warn_of_unlike_files(combination, {str(names[n]): found[n] for n in placed}, combined)
+        warn_about_differences(combination, {str(names[n]): found[n] for n in placed}, combined)
         return combined
 
     def _raise_first(

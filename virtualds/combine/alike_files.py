@@ -28,8 +28,8 @@ from virtualds.datasets.decoding import (
     MisfitError,
     VariableDecoding,
     all_decode_alike,
+    are_date_units,
     encoding_of,
-    is_dated,
 )
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import make_dataset_or_tree
@@ -47,7 +47,7 @@ from virtualds.urls import normalise_url
 
 Array = npt.NDArray[Any]
 
-HEEDED_ATTRIBUTES = frozenset(
+DECODING_ATTRIBUTES = frozenset(
     {
         *PACKING_ATTRIBUTES,
         *("units", "calendar", "_Encoding", "char_dim_name", "_ARRAY_DIMENSIONS"),
@@ -63,7 +63,7 @@ PLAIN_SEPARATOR = "::"
 """Separates the parts of urls of files in archives, and of chained fsspec urls."""
 
 
-CountsOnce = Callable[[VariableDecoding], bool]
+TakesFirst = Callable[[VariableDecoding], bool]
 """Returns whether a variable is taken from the first file only."""
 
 
@@ -135,7 +135,7 @@ class JoinableFiles:
             _loaded=loaded,
         )
 
-    def collect(self, dim: str | None, counts_once: CountsOnce | None = None) -> FileBatch:
+    def collect(self, dim: str | None, counts_once: TakesFirst | None = None) -> FileBatch:
         """Return the files as one batch.
 
         Variables are joined along ``dim``, if it is given; all other dimensions must have the same
@@ -349,12 +349,12 @@ class AlikeOpener:
 
     @contextmanager
     def open_alike(
-        self, items: Sequence[tuple[int, Any]], heeds_all: bool
+        self, items: Sequence[tuple[int, Any]], compares_all: bool
     ) -> Iterator[Sequence[AlikeFiles]]:
         """Yield the files of each structure, open until the end of the block.
 
-        With ``heeds_all``, files of the same structure agree in all attributes, not only in those
-        that determine how xarray decodes a variable.
+        With ``compares_all``, files of the same structure agree in all attributes, not only in
+        those that determine how xarray decodes a variable.
         """
         files = [file for _, file in items]
         if len(files) < 2 or not all(isinstance(file, str | os.PathLike) for file in files):
@@ -378,8 +378,8 @@ class AlikeOpener:
             opening = self.opening
 
             def heeds(name: str, value: Any) -> bool:
-                is_column = name == "units" and opening.decode_cf and is_dated(value)
-                return not is_column and (heeds_all or name in HEEDED_ATTRIBUTES)
+                is_column = name == "units" and opening.decode_cf and are_date_units(value)
+                return not is_column and (compares_all or name in DECODING_ATTRIBUTES)
 
             wanted = opening.group, opening.skip, heeds, opening.below
             with read(urls, self.options, *wanted) as found:

@@ -197,7 +197,7 @@ OPEN_ERRORS = (
 """Errors that a damaged file, a failing server or a user's function raises."""
 
 
-PASSING_NUMBERS = frozenset(
+TEMPORARY_ERRNOS = frozenset(
     getattr(errno, name, None)
     for name in ("EAGAIN", "EBUSY", "EINTR", "EIO", "EMFILE", "ENFILE", "EREMOTEIO", "ESTALE")
 ) - {None}
@@ -212,10 +212,10 @@ def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> Outcome[Any]:
     return Outcome(opened.numbers, found, cached=cached, references=opened.nchunks, ways=ways)
 
 
-def is_passing(error: BaseException) -> bool:
+def is_temporary(error: BaseException) -> bool:
     """Return whether opening failed for a temporary reason."""
     return may_pass(error) or any(
-        isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS
+        isinstance(cause, OSError) and cause.errno in TEMPORARY_ERRNOS
         for cause in list_causes(error)
     )
 
@@ -241,7 +241,7 @@ def list_steps(
     return tuple(steps)
 
 
-def keep_dataset(file: Any, found: Opened) -> Opened:
+def return_unchanged(file: Any, found: Opened) -> Opened:
     """Return a dataset unchanged: a step that only causes files to be decoded in the worker."""
     return found
 
@@ -317,7 +317,7 @@ class BatchJob:
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files, prepare them, and join those of the same structure, in any process."""
-        if self._is_away and get_options() != self.options:
+        if self._is_in_other_process and get_options() != self.options:
             set_options(**asdict(self.options))
         try:
             found, opened = self.open_together(items)
@@ -327,7 +327,7 @@ class BatchJob:
             self.finish()
 
     @property
-    def _is_away(self) -> bool:
+    def _is_in_other_process(self) -> bool:
         return os.getpid() != self.process
 
     def _open_each(
@@ -336,7 +336,7 @@ class BatchJob:
         """Open and prepare, one by one, all files that were not opened together."""
         for item in items:
             outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
-            yield _make_portable(outcome) if self._is_away else outcome
+            yield _make_portable(outcome) if self._is_in_other_process else outcome
             if self.stops and outcome.error is not None:
                 break
 
@@ -358,7 +358,7 @@ class BatchJob:
             outcomes = [file for outcome in outcomes for file in _list_files(outcome)]
         alone = {o.number: o for o in outcomes if len(o.numbers) == 1}
         together = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
-        relieved = self._relieve([outcome.found for outcome in together])
+        relieved = self._move_references_to_set([outcome.found for outcome in together])
         return [replace(o, found=f) for o, f in zip(together, relieved, strict=True)], alone
 
     def _open_batches(self, items: Sequence[NumberedFile]) -> list[FileBatch]:
@@ -366,11 +366,11 @@ class BatchJob:
         found = list[FileBatch]()
         if self.together is None:
             return found
-        heeds_all = self.alike is not None and self.alike.heeds_attributes
+        compares_all = self.alike is not None and self.alike.compares_attributes
 
         begun = time.perf_counter()
         try:
-            with self.together.open_alike(items, heeds_all) as listed:
+            with self.together.open_alike(items, compares_all) as listed:
                 for files in listed:
                     try:
                         found += self._make_batches(self.together.make_joinable(files, items))
@@ -466,7 +466,7 @@ class BatchJob:
                 decoded = None if self.stops else opened.to_dataset()
                 break
             except OPEN_ERRORS as error:
-                if attempt > self.retries or not is_passing(error):
+                if attempt > self.retries or not is_temporary(error):
                     return Outcome((number,), error=error, is_fault=True)
                 wait = choose_wait(attempt, error)
                 tell_failure(file, error, wait)
@@ -547,9 +547,9 @@ class BatchJob:
             joined = [batch for batch in self.alike.join_alike(stored) if len(batch) > 1]
         for batch in joined:
             members = [alone.pop(number) for number in batch.numbers]
-            [relieved] = self._relieve([batch])
+            [relieved] = self._move_references_to_set([batch])
             yield join_outcomes(members, relieved)
-        relieved_files = self._relieve([outcome.found for outcome in alone.values()])
+        relieved_files = self._move_references_to_set([outcome.found for outcome in alone.values()])
         by_number = dict(zip(alone, relieved_files, strict=True))
         for outcome in outcomes:
             if outcome.found is None:
@@ -563,7 +563,7 @@ class BatchJob:
             found = as_batch(file, found) if self.datasets else None
         return found if found is None else replace(found, numbers=outcome.numbers)
 
-    def _relieve(self, files: Sequence[Any]) -> list[Any]:
+    def _move_references_to_set(self, files: Sequence[Any]) -> list[Any]:
         """Return files or datasets with their references moved to the set, if there are many.
 
         Variables without any of the dimensions are equal in all files, and are not written.

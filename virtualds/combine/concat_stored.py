@@ -108,10 +108,10 @@ class Concatenator:
             pattern = self.combination(samples)
             if isinstance(pattern, xr.Dataset):
                 _check_first(pattern, samples[0], dim)
-                return self._grow(pattern, batches, order, dim)
+                return self._extend(pattern, batches, order, dim)
             _check_first(pattern[owner or "/"], samples[0][owner or "/"], dim)
             nodes = {
-                f"/{path}": self._grow(
+                f"/{path}": self._extend(
                     pattern[path or "/"].to_dataset(False), some, order, dim, inherits=bool(path)
                 )
                 for path, some in groups.items()
@@ -142,14 +142,14 @@ class Concatenator:
                 if number not in keys:
                     keys[number] = self._make_key(part.plan.schema)
                 key += path, keys[number]
-                if self.heeds_attributes:
+                if self.compares_attributes:
                     key += (_write_key(dict(part.group.attributes)) or id(file),)
             groups.setdefault(key, []).append(file)
         return list(groups.values())
 
     def _make_key(self, plan: DecodingPlan) -> Any:
         """Return a key that is equal for plans that decode alike, as far as attributes matter."""
-        choose = dict if self.heeds_attributes else select_system
+        choose = dict if self.compares_attributes else select_system
         described = [
             (
                 *(name, part.name, part.stored, part.decoded, part.is_loaded, part.decodes),
@@ -179,9 +179,11 @@ class Concatenator:
                     self.check_plans(group.plan, plan)
             parts = [part for group in files.walk() for part in group.plan.parts.values()]
             # values of datasets are already in memory
-            if files.indexes is None and any(p.is_loaded and self._counts_once(p) for p in parts):
+            if files.indexes is None and any(
+                p.is_loaded and self._is_taken_from_first(p) for p in parts
+            ):
                 # the file whose values are used comes first
-                batch = self._sort(files, dim).collect(dim, self._counts_once)
+                batch = self._sort(files, dim).collect(dim, self._is_taken_from_first)
             else:
                 batch = files.collect(dim)
             own = {"": files, **(files.below or {})}
@@ -199,7 +201,9 @@ class Concatenator:
         names = [
             name
             for name, part in files.plan.parts.items()
-            if dim not in part.decoded[0] and not part.is_loaded and not self._counts_once(part)
+            if dim not in part.decoded[0]
+            and not part.is_loaded
+            and not self._is_taken_from_first(part)
         ]
         return frozenset(n for n in names if not files.is_too_large(n) and files.are_same(n))
 
@@ -268,7 +272,7 @@ class Concatenator:
         distinct = {id(batch.plan): batch for batch in batches}
         for batch in distinct.values():
             self.check_plans(first.plan, batch.plan)
-        if self.heeds_attributes:
+        if self.compares_attributes:
             attributes = first.group.attributes
             if not all(has_same_attributes(attributes, b.group.attributes) for b in batches[1:]):
                 raise NeedsFullCombineError("their attributes differ")
@@ -284,7 +288,7 @@ class Concatenator:
             if kinds[0] != kinds[1]:
                 raise NeedsFullCombineError(f"{name!r} is of different kinds")
             given = part.attributes, other.parts[name].attributes
-            if not self.heeds_attributes:
+            if not self.compares_attributes:
                 given = select_system(given[0]), select_system(given[1])
             if not has_same_attributes(*given):
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
@@ -302,7 +306,7 @@ class Concatenator:
         files = JoinableFiles.of(batches)
         self._check_sizes(files, dim)
         for name, part in files.plan.parts.items():
-            if dim not in part.decoded[0] and not self._counts_once(part):
+            if dim not in part.decoded[0] and not self._is_taken_from_first(part):
                 if not all_decode_alike([one for b in batches for one in b.list_parts(name)]):
                     raise NeedsFullCombineError(f"{name!r} means something else")
                 if not part.is_loaded and files.is_too_large(name):
@@ -311,11 +315,11 @@ class Concatenator:
                     raise NeedsFullCombineError(f"{name!r} differs")
 
     @property
-    def heeds_attributes(self) -> bool:
+    def compares_attributes(self) -> bool:
         """Whether the attributes of later files matter."""
         return self.combination.options["combine_attrs"] not in ("override", "drop")
 
-    def _counts_once(self, part: VariableDecoding) -> bool:
+    def _is_taken_from_first(self, part: VariableDecoding) -> bool:
         """Return whether a variable without the dimension is taken from the first file."""
         if part.is_index:
             choice = self.combination.combine == "nested" and self.combination.options["join"]
@@ -323,7 +327,7 @@ class Concatenator:
             choice = self.combination.options["compat"]
         return bool(choice == "override")
 
-    def _grow(
+    def _extend(
         self,
         pattern: xr.Dataset,
         batches: Sequence[FileBatch],

@@ -20,7 +20,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
-from virtualds.arrays.parser import OfEachFile, is_same_value, select_own
+from virtualds.arrays.parser import OfEachFile, is_same_value, select_for_file
 from virtualds.chunks.tables import RecordCache
 from virtualds.datasets.decoding import (
     DecodingPlan,
@@ -29,7 +29,7 @@ from virtualds.datasets.decoding import (
     build_index,
     decode_together,
 )
-from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree, open_group
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
@@ -168,8 +168,8 @@ class FileBatch:
         group = replace(
             self.group,
             variables=variables,
-            attributes=select_own("", self.attributes, place, self.group.attributes),
-            encoding=select_own("", self.encodings, place, self.group.encoding),
+            attributes=select_for_file("", self.attributes, place, self.group.attributes),
+            encoding=select_for_file("", self.encodings, place, self.group.encoding),
         )
         plan = None
         with suppress(MisfitError):
@@ -224,8 +224,8 @@ class FileBatch:
         return replace(
             found,
             data=data,
-            attributes=select_own(name, self.attributes, place, found.attributes),
-            encoding=select_own(name, self.encodings, place, found.encoding),
+            attributes=select_for_file(name, self.attributes, place, found.attributes),
+            encoding=select_for_file(name, self.encodings, place, found.encoding),
         )
 
     def list_files(self) -> Iterator[FileBatch]:
@@ -436,7 +436,7 @@ def _data(variable: xr.Variable) -> ManifestArray | Array | None:
     """Return virtual data or values in memory, or None for data of other kinds."""
     if (virtual := get_virtual_array(variable)) is not None:
         return virtual
-    if is_unread(variable) or variable.chunks is not None:
+    if is_lazy(variable) or variable.chunks is not None:
         return None
     data = variable.values if isinstance(variable, xr.IndexVariable) else variable.data
     return data if isinstance(data, np.ndarray) and data.dtype == variable.dtype else None

@@ -47,8 +47,8 @@ from virtualds.combine.alike_files import (
     find_plan,
 )
 from virtualds.combine.file_batch import NO_PLAN, FileBatch
-from virtualds.datasets.decoding import NO_NAME, encoding_of
-from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.decoding import UNNAMED, encoding_of
+from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
@@ -67,7 +67,7 @@ from virtualds.urls import join_path, normalise_url, scheme_of
 
 OTHERS = 8
 """The most other files to which a cached file may refer: each of them is checked, too."""
-MOST_WAITING, LONGEST_WAIT = 256, 10.0
+MAX_WAITING, LONGEST_WAIT = 256, 10.0
 """After how many files opened one by one, or seconds, a part is written: no more is ever lost."""
 SUFFIX = ".part"
 
@@ -119,7 +119,7 @@ class FileCache:
                 by_entry[part, entry][place] = number, files[number]
         found: list[FileBatch] = []
         for where, numbers in by_entry.items():
-            if self._are_as_before(others[where]):
+            if self._are_unchanged(others[where]):
                 found += self._load(where, numbers)
         return found
 
@@ -135,7 +135,7 @@ class FileCache:
         with self._lock:
             self._waiting.append(batch)
             waits = time.monotonic() - self._since > LONGEST_WAIT
-            if len(batch) == 1 and not waits and len(self._waiting) < MOST_WAITING:
+            if len(batch) == 1 and not waits and len(self._waiting) < MAX_WAITING:
                 return
         self.finish()
 
@@ -145,11 +145,11 @@ class FileCache:
             waiting, self._waiting = self._waiting, []
             self._since = time.monotonic()
         entries = []
-        listed = (entry for batch in _join_singles(waiting) for entry in _list_entries(batch))
+        listed = (entry for batch in _group_singles(waiting) for entry in _list_entries(batch))
         for sources, others, batch in listed:
             # folders, archives and sets may only refer to other files, and their own fingerprint
             # does not change when those do
-            if len(others) <= OTHERS and self._are_as_before(others):
+            if len(others) <= OTHERS and self._are_unchanged(others):
                 with suppress(UnsupportedError):
                     entries.append(dump_entry(sources, others, batch, self.options))
         if entries:
@@ -163,7 +163,7 @@ class FileCache:
         with ThreadPoolExecutor(min(get_options().max_requests, len(urls))) as pool:
             return list(pool.map(self._fingerprint, urls))
 
-    def _are_as_before(self, files: Sequence[SourceFile]) -> bool:
+    def _are_unchanged(self, files: Sequence[SourceFile]) -> bool:
         """Return whether none of some files has changed."""
         return self._list_fingerprints([file.url for file in files]) == [*files]
 
@@ -268,7 +268,7 @@ Entry = tuple[Sequence[SourceFile], Sequence[SourceFile], FileBatch]
 """The files of a batch, the other files to which their arrays refer, and the batch."""
 
 
-def _join_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
+def _group_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
     """Group opened files by structure, and yield each group as one batch."""
     singles: dict[Any, list[FileBatch]] = defaultdict(list)
     for one in opened:
@@ -324,16 +324,18 @@ def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> Manifes
         found = found.to_dataset(inherit=False)
     variables = dict[str, ManifestVariable]()
     for name, stored in group.variables.items():
-        shown = found.variables.get(None if name == NO_NAME else name)
+        shown = found.variables.get(None if name == UNNAMED else name)
         # in a tree, only the group above has the inherited coordinates
         array = None if shown is None else get_virtual_array(shown)
-        if array is None and shown is not None and is_unread(shown):
+        if array is None and shown is not None and is_lazy(shown):
             raise UnsupportedError("values that are lazy")
         if array is None:
             data, encoding = stored.read(), encoding_of(stored)
             variables[name] = replace(stored, data=data, encoding=encoding)
         else:
-            variables[name] = replace(stored, data=array) if _find_refusal(array) else stored
+            variables[name] = (
+                replace(stored, data=array) if _find_unreadable_reason(array) else stored
+            )
     return replace(group, variables=variables, groups=below)
 
 
@@ -371,7 +373,7 @@ def dump_entry(
     ``options`` are the access options that files may have; they are not written. Raises
     `UnsupportedError` for anything that cannot be written.
     """
-    notation = _Notation([*sources, *others])
+    notation = _JsonNotation([*sources, *others])
     try:
         text = json.dumps(notation.dump(_take_columns(batch)), separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
@@ -420,7 +422,7 @@ def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Lis
 def load_entry(entry: Listed) -> dict[str, Any]:
     """Return the fields of a `FileBatch`; raise `FormatError` if the entry is damaged."""
     with _explain_damage():
-        columns: dict[str, Any] = _Notation(entry.files).load(_load_json(entry.body))
+        columns: dict[str, Any] = _JsonNotation(entry.files).load(_load_json(entry.body))
         return _check_columns(columns, len(entry.sources))
 
 
@@ -466,7 +468,7 @@ MARK = "!"
 """The first character of the name of a type; alone, it stands for a manifest."""
 
 
-class _Notation:
+class _JsonNotation:
     """Converts values to JSON and back, with their types; files become numbers in a table.
 
     Lists and dicts are unchanged. Any other value is an object with one member, whose name is that
@@ -526,15 +528,15 @@ class _Notation:
         )
 
 
-def _find_refusal(data: object) -> str | None:
+def _find_unreadable_reason(data: object) -> str | None:
     """Return why an array cannot be read, or None for other data."""
     pipelines = data.pipelines if isinstance(data, ManifestArray) else ()
     codecs = (codec for pipeline in pipelines for codec in pipeline.codecs)
     return next((codec.reason for codec in codecs if isinstance(codec, Unreadable)), None)
 
 
-def _take_apart_array(array: ManifestArray) -> list[Any]:
-    if (refusal := _find_refusal(array)) is not None:
+def _split_array(array: ManifestArray) -> list[Any]:
+    if (refusal := _find_unreadable_reason(array)) is not None:
         return [[*array.shape], array.dtype, refusal]
     metadata, parts = extended_to_v3(array)
     return [metadata, array.dtype, [part.manifest for part in parts]]
@@ -550,13 +552,13 @@ def _make_array(about: Any, dtype: Any, manifests: Any) -> ManifestArray:
 
 
 def _make_group(variables: Any, *others: Any) -> ManifestGroup:
-    refusals = {name: _find_refusal(v.data) for name, v in variables.items()}
+    refusals = {name: _find_unreadable_reason(v.data) for name, v in variables.items()}
     problems = {name: UnsupportedError(text) for name, text in refusals.items() if text}
     attributes, groups, encoding, left_out = others
     return ManifestGroup(variables, attributes, groups, encoding, problems, left_out=left_out)
 
 
-def _take_apart_values(values: Any) -> list[Any]:
+def _split_values(values: Any) -> list[Any]:
     """Return text unchanged, and other values as bytes."""
     dtype = values.dtype
     if dtype.kind == "O" and all(type(item) is str for item in values.flat):
@@ -591,8 +593,8 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Iterable[Any]], Callable[..., Any]]]
     "absent": (Absent, lambda value: [], lambda: ABSENT),
     "text": ((), list, lambda: str),
     "dtype": (np.dtype, lambda d: [dtype_to_json(d), dict(d.metadata or {})], _make_dtype),
-    "values": (np.ndarray, _take_apart_values, _make_values),
-    "array": (ManifestArray, _take_apart_array, _make_array),
+    "values": (np.ndarray, _split_values, _make_values),
+    "array": (ManifestArray, _split_array, _make_array),
     "variable": (
         ManifestVariable,
         lambda v: [v.dims, v.data, dict(v.attributes), dict(v.encoding)],

@@ -20,7 +20,7 @@ import xarray as xr
 
 from virtualds.chunks.columns import Ints
 from virtualds.datasets.keywords import check_choice
-from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.registry import format_of_object
 from virtualds.errors import CombineError
 from virtualds.source_file import StorageOptions
@@ -133,7 +133,7 @@ class Files:
         """
         return _nest([(path, found[number]) for path, number in self._place_numbers(found)])
 
-    def stay_in_place(self, found: Container[int]) -> bool:
+    def keep_positions(self, found: Container[int]) -> bool:
         """Return whether files in nested lists keep their positions if only these are left.
 
         They do if only whole rows are missing; otherwise later files would move up.
@@ -169,7 +169,7 @@ class FileStretch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DimensionLine:
+class DimensionIndexes:
     """The indexes of the files along one dimension, in the given order; at least one."""
 
     indexes: Sequence[pd.Index[Any]]
@@ -181,7 +181,7 @@ class DimensionLine:
         already sorted, or if values cannot be ordered (text, missing values, some files increasing
         and others decreasing).
 
-        >>> line = DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])])
+        >>> line = DimensionIndexes([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])])
         >>> line.find_order().tolist()
         [1, 0, 2]
         """
@@ -191,9 +191,9 @@ class DimensionLine:
         ordered = np.flatnonzero(self._sizes)[np.argsort(self._firsts * (sign or 1), kind="stable")]
         return np.concatenate([ordered, np.flatnonzero(self._sizes == 0)])
 
-    def find_sharing_pairs(self, order: Ints) -> list[tuple[int, int]]:
+    def find_overlapping_pairs(self, order: Ints) -> list[tuple[int, int]]:
         """Return pairs of files with a common value: the first that has it, and a later one."""
-        owners = self._find_owners(order)
+        owners = self._find_value_files(order)
         repeated = np.flatnonzero(owners != self._files)
         pairs = np.stack([owners[repeated], self._files[repeated]], axis=1)
         _, places = np.unique(pairs, axis=0, return_index=True)
@@ -210,11 +210,11 @@ class DimensionLine:
         They are sorted by the coordinate, or, if it cannot be ordered, in the given order of the
         files. A file without remaining values gives an empty range.
 
-        >>> line = DimensionLine([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
+        >>> line = DimensionIndexes([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
         >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
         [(0, 0, 1), (1, 0, 2), (0, 3, 4)]
         """
-        places = np.flatnonzero(self._find_owners(order) == self._files)
+        places = np.flatnonzero(self._find_value_files(order) == self._files)
         if (sign := self._direction) is not None:
             # single elements have no direction, so files may decrease from one to the next
             falls = self._firsts.size > 1 and bool((np.diff(self._firsts) <= 0).all())
@@ -230,7 +230,7 @@ class DimensionLine:
         found = [FileStretch(*row) for row in rows.T.tolist()]
         return found + [FileStretch(number, 0, 0) for number in gone.tolist()]
 
-    def _find_owners(self, order: Ints) -> Ints:
+    def _find_value_files(self, order: Ints) -> Ints:
         """Return for every element the file from which its value is taken."""
         # the last place is for missing values, whose code is -1
         first: Ints = np.full(int(self._codes.max(initial=-1)) + 2, len(self.indexes))
@@ -352,7 +352,7 @@ def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.I
     found = [group.coords[name].variable for group in groups.values() if name in group.coords]
     return [
         None
-        if v.dims or get_virtual_array(v) is not None or is_unread(v)
+        if v.dims or get_virtual_array(v) is not None or is_lazy(v)
         else xr.Variable(("_",), v.values.reshape(1)).to_index()
         for v in found
     ]
@@ -393,7 +393,7 @@ def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
     return found
 
 
-def is_row_wise(given: Nested, parts: Nested) -> bool:
+def is_incomplete_grid(given: Nested, parts: Nested) -> bool:
     """Return whether parts may form an incomplete grid, with adjacent cells in rows."""
     if not any(isinstance(item, list) for item in given):
         return any(isinstance(item, list) for item in parts)
@@ -451,7 +451,7 @@ class Arrangement:
                 found += flatten_nested(grid.nest_parts(grid.nest_files(group, dims), dims))
             else:
                 one_place = not dims and len(group) > 1
-                found += map(FileSlice, [grid.find_counting_file(group)] if one_place else group)
+                found += map(FileSlice, [grid.find_preferred_file(group)] if one_place else group)
         # a file without elements has no place along the coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
 
@@ -500,7 +500,7 @@ class _Grid:
         dims = self.extents[files[0]].indexes
         return tuple(dim for dim in dims if self._find_common(list(files), dim) is None)
 
-    def find_counting_file(self, files: Sequence[int]) -> int:
+    def find_preferred_file(self, files: Sequence[int]) -> int:
         """Return which of several files with equal coordinates to use, if ``overlap`` decides."""
         extents = [self.extents[number] for number in files]
         first, last = extents[0], extents[-1]
@@ -547,7 +547,7 @@ class _Grid:
         indexes = self._list_common(files, dim)
         if indexes is None:
             return [0] * len(files)
-        ranks: list[int] = np.argsort(DimensionLine(indexes).find_order()).tolist()
+        ranks: list[int] = np.argsort(DimensionIndexes(indexes).find_order()).tolist()
         if not of_rows:
             return ranks
         first: dict[Any, int] = {}
@@ -560,7 +560,7 @@ class _Grid:
         if indexes is None:
             return [self._nest_below(node, dims) for node in nodes]
         found = []
-        for number, start, stop in self._cut_nodes(nodes, dims, DimensionLine(indexes)):
+        for number, start, stop in self._cut_nodes(nodes, dims, DimensionIndexes(indexes)):
             part, files = self._nest_below(nodes[number], dims), flatten_nested([nodes[number]])
             if stop - start == indexes[number].size:
                 found.append(part)
@@ -573,14 +573,14 @@ class _Grid:
         return self.nest_parts(node, dims[1:]) if isinstance(node, list) else FileSlice(node)
 
     def _cut_nodes(
-        self, nodes: Nested, dims: tuple[Any, ...], line: DimensionLine
+        self, nodes: Nested, dims: tuple[Any, ...], line: DimensionIndexes
     ) -> Iterable[FileStretch]:
         """Return ranges of nodes along the first dimension; overlaps that lose data are errors."""
         # the files that take precedence where files overlap
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
         if self.overlap != "keep":
-            self._check_overlaps(nodes, dims, line, line.find_sharing_pairs(order))
+            self._check_overlaps(nodes, dims, line, line.find_overlapping_pairs(order))
         if self.overlap in CROPPING_OVERLAPS:
             return line.cut(order)
         return (FileStretch(n, 0, index.size) for n, index in enumerate(line.indexes))
@@ -600,7 +600,7 @@ class _Grid:
         self,
         nodes: Nested,
         dims: tuple[Any, ...],
-        line: DimensionLine,
+        line: DimensionIndexes,
         pairs: list[tuple[int, int]],
     ) -> None:
         """Raise an error for overlaps that are not allowed, or would lose more than duplicates."""

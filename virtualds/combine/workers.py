@@ -165,7 +165,7 @@ def open_in_processes(number: int, job: Job, items: Sequence[NumberedFile]) -> O
     """
     ahead = NEXT_PIECES * (number - 1)
     with start_processes(number - 1) as (pool, can_start):
-        work = partial(_run_until_ended, job)
+        work = partial(_run_job, job)
         yield from open_in_executor(pool, number, job, items, work, ahead, True, can_start)
 
 
@@ -257,7 +257,7 @@ def find_client(parallel: Any) -> Any:
     return parallel
 
 
-class _Together:
+class _OutcomeList:
     """The outcomes of some files, as one opaque result.
 
     dask would serialise the items of a list one by one, and send what they share several times.
@@ -275,7 +275,7 @@ def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Out
     threads = sum(client.nthreads().values()) or 1
     # a cluster may grow; and the files may have changed since an equal task opened them
     ahead = PIECES_AHEAD * max(threads, UNKNOWN_WORKERS)
-    pool, work = client.get_executor(pure=False), partial(_Together, job)
+    pool, work = client.get_executor(pure=False), partial(_OutcomeList, job)
     return open_in_executor(pool, threads, job, items, work, ahead)
 
 
@@ -283,7 +283,7 @@ def open_on_cluster(client: Any, job: Job, items: Sequence[NumberedFile]) -> Out
 
 GRACE_SECONDS = 1.0
 """Seconds that a worker has to finish its task after its parent has ended."""
-HURRY = 0.2
+NOTICE_SECONDS = 0.2
 """Seconds after which workers notice that their results are no longer needed."""
 # a process forked from this one could inherit locks that are held by its threads and never
 # released; the fork server only has threads of libraries that support forking
@@ -316,10 +316,10 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
         )
     context = get_context(METHOD)
     reader, writer = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(number, context, initializer=_attach, initargs=(reader,))
+    pool = ProcessPoolExecutor(number, context, initializer=_watch_parent, initargs=(reader,))
     if not _IMPORTED.is_set():
         threading.Thread(target=_import_all, daemon=True).start()
-    hurry = threading.Timer(HURRY, writer.close)
+    hurry = threading.Timer(NOTICE_SECONDS, writer.close)
     try:
         yield pool, _IMPORTED.is_set
     except BaseException:
@@ -349,7 +349,7 @@ def _import_all() -> None:
     _IMPORTED.set()
 
 
-def _run_until_ended(job: Job, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
+def _run_job(job: Job, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
     """Run the job in a process; finish the task even if the parent ends."""
     _IDLE.clear()
     try:
@@ -358,14 +358,14 @@ def _run_until_ended(job: Job, items: Sequence[NumberedFile]) -> list[Outcome[An
         _IDLE.set()
 
 
-def _attach(line: Connection) -> None:
+def _watch_parent(line: Connection) -> None:
     # all processes of a terminal receive an interrupt, but only the parent handles it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _IDLE.set()
-    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(line,), daemon=True).start()
 
 
-def _end_with(line: Connection) -> None:
+def _exit_with_parent(line: Connection) -> None:
     try:
         line.recv_bytes()
     except (EOFError, OSError):

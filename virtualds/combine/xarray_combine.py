@@ -30,7 +30,7 @@ from virtualds.datasets.structure import (
     digest_values,
     find_first_difference,
     find_renamed,
-    write_rename,
+    format_rename,
 )
 from virtualds.errors import (
     CombineError,
@@ -46,7 +46,7 @@ Combine = Callable[[Nested], Any]
 COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
 """Errors of combining datasets that do not belong together."""
 COMBINE_METHODS = ("by_coords", "nested")
-OF_XARRAY = ("fill_value",)
+PASSED_TO_XARRAY = ("fill_value",)
 """Keyword arguments that are passed on to xarray unchanged."""
 CHOICES: dict[str, tuple[str, ...]] = {
     "data_vars": ("minimal", "different", "all"),
@@ -183,11 +183,11 @@ KEEPING: tuple[dict[str, str], ...] = (
     {"coords": "different", "data_vars": "different"},
 )
 """Options that keep values that differ between files side by side, the simplest first."""
-OVERRIDING = re.compile(r"[^.]*compat='override'\.?")
+OVERRIDE_ADVICE = re.compile(r"[^.]*compat='override'\.?")
 """What xarray advises where values differ: to use those of the first file for all."""
 
 
-def combine_naming_files(
+def combine_with_file_names(
     combine: Combine,
     dims: Sequence[Any] | None,
     datasets: Nested,
@@ -209,13 +209,15 @@ def combine_naming_files(
             error.add_note("concat_dim is not given, so the files are merged; pass concat_dim=")
         if isinstance(error, xr.MergeError):
             # advice that would change values
-            texts = (OVERRIDING.sub("", a).strip() if isinstance(a, str) else a for a in error.args)
+            texts = (
+                OVERRIDE_ADVICE.sub("", a).strip() if isinstance(a, str) else a for a in error.args
+            )
             error.args = tuple(texts)
             keeping = "rename the variable in preprocess, or open them apart"
             for options in KEEPING if isinstance(combine, Combination) else ():
                 other = replace(combine, options=combine.options | options)  # type: ignore[type-var,attr-defined]
                 if _can_combine(other, datasets):
-                    keeping = f"pass {write_options(options)}"
+                    keeping = f"pass {format_options(options)}"
                     break
             error.add_note(f"to keep the values of every file, {keeping}")
         present = _list_dims(list(opened))
@@ -233,7 +235,7 @@ def combine_naming_files(
         raise
 
 
-def write_options(options: Mapping[str, str]) -> str:
+def format_options(options: Mapping[str, str]) -> str:
     """Return options as code, such as ``coords="different"``."""
     return ", ".join(f'{name}="{value}"' for name, value in options.items())
 
@@ -352,7 +354,7 @@ def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bo
 
 # ---------------------------------------------------------------------- files that are unlike
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 """The most variables or files that a sentence names; of the others it gives the number."""
 SILENCE = (
     "if this is meant, silence the warning: "
@@ -362,7 +364,7 @@ EQUAL_DIMENSIONS = "make the dimensions equal in preprocess= (ds.isel, ds.squeez
 Dims = tuple[str, ...]
 
 
-def warn_of_unlike_files(
+def warn_about_differences(
     combination: Combination, opened: Mapping[str, Any], combined: xr.Dataset | xr.DataTree
 ) -> None:
     """Warn once if combining files, given by name, repeated values, or merged two grids."""
@@ -373,7 +375,7 @@ def warn_of_unlike_files(
         joined = _find_joined(combination, parts)
         found += _describe_repeated(parts, result, joined)
         if combination.options.get("join", "outer") == "outer":
-            found += _describe_united(combination, parts, result, joined)
+            found += _describe_merged_grids(combination, parts, result, joined)
     if found:
         text = "\n  ".join([f"the {len(opened)} files combine, but are not alike", *found, SILENCE])
         warn_user(without_secrets(text), CombineWarning)
@@ -408,10 +410,10 @@ def _describe_repeated(parts: Parts, result: xr.Dataset, joined: Collection[Any]
     for (usual, other, files), names in found.items():
         taken = {str(name) for file in files for name in parts[file].variables}
         renamed = find_renamed(usual, other, taken)
-        remedy = f"rename it: preprocess={write_rename(renamed)}" if renamed else EQUAL_DIMENSIONS
+        remedy = f"rename it: preprocess={format_rename(renamed)}" if renamed else EQUAL_DIMENSIONS
         yield (
-            f"{name_some(map(repr, names), MOST_NAMES)}: ({', '.join(other)}) in "
-            f"{name_some(files, MOST_NAMES)}, ({', '.join(usual)}) in others: repeated along what "
+            f"{name_some(map(repr, names), MAX_NAMES)}: ({', '.join(other)}) in "
+            f"{name_some(files, MAX_NAMES)}, ({', '.join(usual)}) in others: repeated along what "
             f"each lacks; {remedy}"
         )
 
@@ -427,7 +429,7 @@ def _group_by_dims(parts: Parts, name: Any, joined: Collection[Any]) -> dict[Dim
     return found
 
 
-def _describe_united(
+def _describe_merged_grids(
     combination: Combination, parts: Parts, result: xr.Dataset, joined: Collection[Any]
 ) -> Iterator[str]:
     """Yield a sentence for each coordinate with elements that some file lacks.
@@ -444,8 +446,8 @@ def _describe_united(
             grids: dict[str, list[str]] = defaultdict(list)
             for file, index in having.items():
                 grids[digest_values(index.values)].append(file)
-            most = sorted(grids.items(), key=lambda item: -len(item[1]))[:MOST_NAMES]
-            places = "; ".join(f"{grid} in {name_some(files, MOST_NAMES)}" for grid, files in most)
+            most = sorted(grids.items(), key=lambda item: -len(item[1]))[:MAX_NAMES]
+            places = "; ".join(f"{grid} in {name_some(files, MAX_NAMES)}" for grid, files in most)
             yield (
                 f"{str(dim)!r}: {places}: united to {whole.size:,} values, and filled where a file "
                 f"has none; leave out the files of another grid, or open them apart "

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.structure import GAP_FACTOR, find_gaps_among, text_of
 
 Floats = npt.NDArray[np.float64]
@@ -77,7 +77,7 @@ class AxisCells:
         return cls("positions", positions, positions + 1)
 
     @property
-    def _jumps(self) -> Ints:
+    def _breaks(self) -> Ints:
         """The positions whose cell is not adjacent to the previous cell."""
         # values may rise or fall on either side of a reversal
         apart = np.minimum(
@@ -97,7 +97,7 @@ class AxisCells:
         >>> [found.tolist() for found in cells.pieces(np.array([0]), np.array([5]))]
         [[0, 0], [0.0, 9.0], [3.0, 11.0]]
         """
-        places = self._jumps
+        places = self._breaks
         first = np.searchsorted(places, start, side="right")
         count = np.searchsorted(places, stop) - first
         own = np.repeat(np.arange(start.size), count + 1)
@@ -130,10 +130,10 @@ class AxisCells:
         falls = self.low.size and self.low[-1] < self.low[0]
         return (self.high if falls else self.low)[positions]
 
-    def text_at(self, number: float) -> str:
+    def format_position(self, number: float) -> str:
         """Format a position on the axis as text: a date, or a number.
 
-        >>> AxisCells("dates", np.zeros(1), np.ones(1)).text_at(31.5)
+        >>> AxisCells("dates", np.zeros(1), np.ones(1)).format_position(31.5)
         '1970-02-01T12:00'
         """
         if self.kind != "dates":
@@ -152,14 +152,14 @@ def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> Counted | None:
     variable = dataset.variables.get(dim)
     if variable is None or variable.dims != (dim,) or not variable.size:
         return None
-    if get_virtual_array(variable) is not None or is_unread(variable) or variable.chunks:
+    if get_virtual_array(variable) is not None or is_lazy(variable) or variable.chunks:
         return None
     values: Any = variable.values
-    found = count_values(values)
+    found = to_numbers(values)
     return found if found is not None and np.isfinite(found.numbers).all() else None
 
 
-def count_values(values: npt.NDArray[Any]) -> Counted | None:
+def to_numbers(values: npt.NDArray[Any]) -> Counted | None:
     """Return values as numbers, or None for text and other types that have no order."""
     if values.dtype.kind in "iuf":
         return Counted("numbers", values.astype(np.float64))
@@ -196,7 +196,7 @@ def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> A
     width = np.append(np.where(ends_early, usual, steps), usual)
     low, high = rising, rising + width
     missing = tuple(_find_missing(rising, usual)) if found.kind == "dates" else ()
-    doubled = tuple(_find_doubled(low, high, breaks))
+    doubled = tuple(_find_repeated(low, high, breaks))
     if sign > 0:
         return cls(found.kind, low, high, missing, doubled, found.calendar)
     missing, doubled = (tuple((-b, -a) for a, b in reversed(s)) for s in (missing, doubled))
@@ -211,7 +211,7 @@ def _find_missing(rising: Floats, usual: float) -> Iterator[Span]:
             yield float(values[place]) + usual, float(values[place + 1])
 
 
-def _find_doubled(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:
+def _find_repeated(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:
     """Yield the intervals in which the rising parts between ``breaks`` overlap."""
     if not breaks.size:
         return

@@ -36,17 +36,17 @@ CHARACTER = np.dtype("S1")
 """The type of characters, which xarray joins along their last axis (NUG, "Strings")."""
 CHARACTER_AXIS = "char_dim_name"
 """The encoding entry that names the axis of characters; None for data that were not decoded."""
-OWN_ENCODING = ("source", "preferred_chunks")
+PER_FILE_ENCODING = ("source", "preferred_chunks")
 """Encoding entries that differ between files: the names of the entries."""
 SHARED_INDEX_BYTES = 2**16
 """Size in bytes up to which the index of a stored coordinate is shared between equal files."""
 
 
-NO_NAME = "__values__"
+UNNAMED = "__values__"
 """The name that xarray writes for a variable without a name."""
-USUAL_DATES = np.dtype("M8[ns]")
+DEFAULT_DATES = np.dtype("M8[ns]")
 """The dtype that xarray gives to dates unless they need another."""
-DATED = re.compile(r"[A-Za-z]+ since [0-9]")
+DATE_UNITS = re.compile(r"[A-Za-z]+ since [0-9]")
 """The start of a units attribute of dates (CF conventions 1.12, section 4.4)."""
 SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
 """Units of dates, in seconds. For any other unit, only whole numbers are sure to be whole seconds.
@@ -87,7 +87,7 @@ class VariableDecoding:
         cls, name: Any, group: ManifestGroup, shown: xr.Variable, loaded: bool, decodes: bool
     ) -> VariableDecoding:
         """Derive the decoding of a variable from its stored and decoded forms."""
-        known = NO_NAME if name is None else str(name)
+        known = UNNAMED if name is None else str(name)
         stored = group.variables[known]
         data = stored.data
         inherited = {
@@ -98,12 +98,12 @@ class VariableDecoding:
         virtual = () if loaded or not isinstance(data, ManifestArray) else shown.data.pipelines
         is_date = shown.dtype.kind in "MO" and data.dtype.kind not in "MO"
         dated = None
-        if is_date and is_dated(shown.encoding.get("units")):
+        if is_date and are_date_units(shown.encoding.get("units")):
             # bounds have the units of their variable (CF, 7.1)
             lenders = (
                 lender
                 for lender, v in group.variables.items()
-                if v.attributes.get("bounds") == known and is_dated(v.attributes.get("units"))
+                if v.attributes.get("bounds") == known and are_date_units(v.attributes.get("units"))
             )
             dated = known if "units" in stored.attributes else next(lenders, None)
         return cls(
@@ -122,7 +122,7 @@ class VariableDecoding:
 
     def with_units(self, units: Any) -> VariableDecoding:
         """Return the decoding of the same variable in a file with another reference date."""
-        if not is_dated(units):
+        if not are_date_units(units):
             raise MisfitError
         own, packing = {"units": units}, self.packing
         if isinstance(packing, TimePacking):
@@ -225,10 +225,10 @@ class VariableDecoding:
 
     def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Decode stored values, and check that the result fits the plan."""
-        if self.decoded[1] == USUAL_DATES and self.stored[0] == self.decoded[0]:
+        if self.decoded[1] == DEFAULT_DATES and self.stored[0] == self.decoded[0]:
             # reference dates often differ between files, and xarray is slow to decode each
             used = {n: v for n, v in self._declared.items() if n in TIME_ATTRIBUTES}
-            packing = TimePacking.from_attributes(used, USUAL_DATES)
+            packing = TimePacking.from_attributes(used, DEFAULT_DATES)
             if (dates := packing.count_dates(values)) is not None:
                 return dates
         return np.asarray(self.decode_as_variable(values).compute().data)
@@ -247,7 +247,7 @@ class VariableDecoding:
         """Return stored values as a variable decoded by xarray."""
         return self._decode_by_xarray(ManifestVariable(self.stored[0], values, self.declared))
 
-    def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
+    def is_elementwise(self, values: npt.NDArray[Any]) -> bool:
         """Return whether each value decodes independently of the others.
 
         xarray chooses the finest unit that any of the dates needs. For integers and whole seconds,
@@ -283,18 +283,18 @@ class VariableDecoding:
 
     def _unshare(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
         """Give a variable copies of the attributes and encoding that it shares with other files."""
-        own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
+        own = {n: v for n, v in encoding_of(stored).items() if n in PER_FILE_ENCODING}
         found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
         # in the order of the first file, so that the result does not depend on which was opened
         # first
-        alike = {n: v for n, v in self.encoding.items() if n in own or n not in OWN_ENCODING}
+        alike = {n: v for n, v in self.encoding.items() if n in own or n not in PER_FILE_ENCODING}
         found.encoding = {**alike, **own}
         return found
 
 
-def is_dated(units: Any) -> bool:
+def are_date_units(units: Any) -> bool:
     """Return whether a units attribute is one of dates: a unit and a reference date."""
-    return isinstance(units, str) and DATED.match(units) is not None
+    return isinstance(units, str) and DATE_UNITS.match(units) is not None
 
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
@@ -310,7 +310,7 @@ def decode_together(
     one = parts[0]
     if all_decode_alike(parts):
         whole = np.concatenate(values, axis=one.stored[0].index(str(dim)))
-        if one.goes_by_elements(whole):
+        if one.is_elementwise(whole):
             return one.decode_values(whole)
     decoded = [part.decode_values(some) for part, some in zip(parts, values, strict=True)]
     return np.concatenate(decoded, axis=one.decoded[0].index(dim))
@@ -348,7 +348,7 @@ def find_joined_characters(variables: Mapping[str, ManifestVariable]) -> list[st
     return [name for name, variable in stored.items() if decoded[name].dims != variable.dims]
 
 
-def set_characters_apart(
+def add_character_axis(
     variables: Mapping[str, ManifestVariable], joined: Collection[str]
 ) -> dict[str, ManifestVariable]:
     """Add a character axis of length 1 to single characters that xarray would otherwise join.
@@ -370,9 +370,9 @@ def set_characters_apart(
     return found
 
 
-def settle_left_out(group: ManifestGroup) -> ManifestGroup:
+def make_independent_of_left_out(group: ManifestGroup) -> ManifestGroup:
     """Make a group, and those below it, decode alike whether or not variables were left out."""
-    variables = set_characters_apart(
+    variables = add_character_axis(
         group.variables, find_joined_characters({**group.variables, **group.left_out})
     )
     for lender in group.left_out.values():
@@ -381,7 +381,7 @@ def settle_left_out(group: ManifestGroup) -> ManifestGroup:
             lent = {k: v for k, v in lender.attributes.items() if k in ("units", "calendar")}
             bounds = variables[name]
             variables[name] = replace(bounds, attributes={**lent, **bounds.attributes})
-    below = {name: settle_left_out(child) for name, child in group.groups.items()}
+    below = {name: make_independent_of_left_out(child) for name, child in group.groups.items()}
     return replace(group, variables=variables, groups=below, left_out={})
 
 
@@ -523,7 +523,7 @@ def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes |
         if isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines):
             # chunks are already unpacked, with the packing of each file
             return None
-        if decodes and data.dtype.kind in "iuf" and is_dated(attributes.get("units")):
+        if decodes and data.dtype.kind in "iuf" and are_date_units(attributes.get("units")):
             attributes["units"] = ANY_DATES
         special = data.has_gaps if isinstance(data, ManifestArray) else isinstance(data, np.ndarray)
         encoding = {n: v for n, v in encoding_of(variable).items() if n != "source"}

@@ -18,11 +18,11 @@ from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import (
     CHARACTER_AXIS,
     IDENTITIES,
-    NO_NAME,
     TIME_ATTRIBUTES,
-    set_characters_apart,
+    UNNAMED,
+    add_character_axis,
 )
-from virtualds.datasets.lazy import get_virtual_array, is_unread, restore_references
+from virtualds.datasets.lazy import get_virtual_array, is_lazy, restore_references
 from virtualds.errors import CopyWarning, UnsupportedError, format_bytes, locating, warn_user
 from virtualds.options import get_options
 from virtualds.stores.access_rules import check_nameable
@@ -47,7 +47,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
                 f"ds.rename"
             )
         with locating(f"variable {name!r}"):
-            variables[NO_NAME if name is None else name] = _to_stored(str(name), variable)
+            variables[UNNAMED if name is None else name] = _to_stored(str(name), variable)
     # no set may refer to such file names; files in a set were checked when it was written
     arrays = [v.data for v in variables.values() if isinstance(v.data, ManifestArray)]
     manifests = (f.manifest for array in arrays for f in array.fragments)
@@ -56,7 +56,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
         check_nameable(file.url)
     # variables that were not decoded are stored unchanged
     raw = [name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None]
-    variables = set_characters_apart(variables, raw)
+    variables = add_character_axis(variables, raw)
     return ManifestGroup(variables, attributes, encoding=dataset.encoding)
 
 
@@ -93,7 +93,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
 
 def check_loading(name: str, variable: xr.Variable) -> None:
     """Warn if many values must be read or computed first; raise an error if they are too many."""
-    if not (is_unread(variable) or variable.chunks is not None):
+    if not (is_lazy(variable) or variable.chunks is not None):
         return
     limit = get_options().load_limit
     if variable.nbytes > limit:
@@ -176,7 +176,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                 warnings.simplefilter("error", UserWarning)
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
             plain = stored.copy(data=_to_plain(stored.data))
-            for spelt in _list_spellings(plain, encoding):
+            for spelt in _list_unit_variants(plain, encoding):
                 decoded = _list_decodings(name, spelt, variable)
                 if any(_is_same(again, variable) for again in decoded):
                     return spelt
@@ -203,7 +203,7 @@ def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     yield {}
 
 
-def _list_spellings(stored: xr.Variable, encoding: Mapping[str, Any]) -> Iterator[xr.Variable]:
+def _list_unit_variants(stored: xr.Variable, encoding: Mapping[str, Any]) -> Iterator[xr.Variable]:
     """Yield a variable with units and calendar written as in the source, then as by xarray."""
     if "units" in stored.attrs and "units" in encoding:
         again = stored.copy(deep=False)

@@ -84,7 +84,7 @@ def get_virtual_array(variable: xr.Variable) -> ManifestArray | None:
     return data if isinstance(data, ManifestArray) else None
 
 
-def is_unread(variable: xr.Variable) -> bool:
+def is_lazy(variable: xr.Variable) -> bool:
     """Return whether a variable is still lazy: its values are read on access."""
     data = variable._data
     return isinstance(data, indexing.ExplicitlyIndexed) and not variable._in_memory
@@ -145,9 +145,9 @@ def find_layers(variable: xr.Variable) -> Layers | None:
 
 # ---------------------------------------------------------------------- far blocks
 
-FAR_BLOCK = 32 * MIB
+REMOTE_BLOCK_BYTES = 32 * MIB
 """Up to how many decoded bytes chunks are joined into one block."""
-MOST_TASKS = 100_000
+MAX_TASKS = 100_000
 """Up to how many chunks of a local array each become a block; more are joined as for remote arrays.
 """
 
@@ -176,17 +176,17 @@ class ChunkGrid(NamedTuple):
         sizes = map(min, longest, self.array.shape)
         return prod(sizes) * self.array.dtype.itemsize
 
-    def count_together(self) -> dict[Hashable, int]:
+    def count_chunks_per_block(self) -> dict[Hashable, int]:
         """Return how many chunks along each dimension form one block.
 
-        A block has at most `FAR_BLOCK` bytes. Chunks are joined along the last dimensions first,
+        A block has at most `REMOTE_BLOCK_BYTES`. Chunks are joined along the last dimensions first,
         where they are mostly adjacent in a file. A user may ask for any blocks along the other
         dimensions, at worst for the whole length. So that no block then exceeds `LARGE_BLOCK`,
         every dimension is split into at least as many blocks as `LARGE_BLOCK` fits into the array.
         """
         found = {}
         least = max(1, -(-self.array.nbytes // LARGE_BLOCK))
-        room = FAR_BLOCK // max(self.chunk_nbytes, 1)
+        room = REMOTE_BLOCK_BYTES // max(self.chunk_nbytes, 1)
         for dim, count in reversed(self.counts.items()):
             found[dim] = max(1, min(room, count // least))
             room //= found[dim]
@@ -201,15 +201,15 @@ class PreferredChunks(dict[Hashable, Lengths]):
     """The stored chunks as ``encoding["preferred_chunks"]``, and the blocks that xarray asks for.
 
     For dimensions whose blocks a user leaves to the backend, xarray calls ``get(dim, size)``. The
-    result may span several chunks: ``count_together`` returns how many form a block. Any other
-    access asks for the stored chunks, and xarray warns about requested blocks that cut them.
+    result may span several chunks; ``count_chunks_per_block`` returns how many. Any other access
+    asks for the stored chunks, and xarray warns about requested blocks that cut them.
     """
 
     def __init__(
-        self, lengths: Mapping[Hashable, Lengths], count_together: Callable[[], Together]
+        self, lengths: Mapping[Hashable, Lengths], count_chunks_per_block: Callable[[], Together]
     ) -> None:
         super().__init__(lengths)
-        self._count_together = count_together
+        self._count_together = count_chunks_per_block
 
     @overload
     def get(self, dim: Hashable, default: None = None, /) -> Lengths | None: ...
@@ -234,7 +234,7 @@ class PreferredChunks(dict[Hashable, Lengths]):
         return dict, (dict(self),)
 
 
-def prefer_far_blocks(
+def enlarge_remote_blocks(
     variables: Mapping[Any, xr.Variable], arrays: Mapping[Any, ManifestArray]
 ) -> None:
     """Make xarray choose blocks of several chunks for variables in remote stores.
@@ -250,22 +250,24 @@ def prefer_far_blocks(
     }
 
     @cache
-    def count_together() -> Together:
+    def count_chunks_per_block() -> Together:
         found: dict[tuple[Hashable, Lengths], int] = {}
         # the array with most chunks represents all, so that references are read once per dataset
         largest = max(known.values(), key=lambda grid: grid.array.nchunks).array
-        if largest.nchunks > MOST_TASKS or is_far(largest):
+        if largest.nchunks > MAX_TASKS or is_remote_array(largest):
             for grid in known.values():
-                for dim, count in grid.count_together().items():
+                for dim, count in grid.count_chunks_per_block().items():
                     key = dim, grid.lengths[dim]
                     found[key] = min(count, found.get(key, count))
         return found
 
     for name, grid in known.items():
-        variables[name].encoding["preferred_chunks"] = PreferredChunks(grid.lengths, count_together)
+        variables[name].encoding["preferred_chunks"] = PreferredChunks(
+            grid.lengths, count_chunks_per_block
+        )
 
 
-def is_far(array: ManifestArray) -> bool:
+def is_remote_array(array: ManifestArray) -> bool:
     """Return whether chunks are in a remote store, which serves many requests at once.
 
     If the references are stored in a set, a few of them are read.
@@ -336,7 +338,7 @@ def find_references(variable: xr.Variable) -> ManifestArray | None:
         return array
     if (layers := find_layers(variable)) is not None:
         return _apply_selection(layers)
-    return None if variable.chunks is None else _find_behind_dask(variable.data)
+    return None if variable.chunks is None else _find_below_dask(variable.data)
 
 
 def _apply_selection(layers: Layers) -> ManifestArray:
@@ -366,7 +368,7 @@ def _cast_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArra
 # ---------------------------------------------------------------------- dask graphs
 
 
-class UnreadArray(ManifestArray):
+class UnreadableArray(ManifestArray):
     """A virtual array on which a dask graph may run selections, but which it must not read."""
 
     def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
@@ -378,7 +380,7 @@ class UnreadArray(ManifestArray):
         return self.read(key)
 
 
-def _find_behind_dask(data: Any) -> ManifestArray | None:
+def _find_below_dask(data: Any) -> ManifestArray | None:
     """Return the virtual array from which a dask array selects, or None if there is none."""
     from dask.core import flatten
 
@@ -399,7 +401,7 @@ def _find_behind_dask(data: Any) -> ManifestArray | None:
         array = _apply_selection(layers)
         # lazy arrays cannot be concatenated by reference
         loaded = tuple(replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
-        arrays[key] = _cast_class(UnreadArray, replace(array, fragments=loaded))
+        arrays[key] = _cast_class(UnreadableArray, replace(array, fragments=loaded))
     array = _run_graph(needed | arrays, keys, data.ndim)
     if (array.shape, array.dtype) != (data.shape, data.dtype):
         raise _unsupported_error("dask changes their shape or data type")
@@ -482,19 +484,19 @@ def to_lazy_copy(
         )
         for name, array in arrays.items()
     }
-    prefer_far_blocks(variables, arrays)
+    enlarge_remote_blocks(variables, arrays)
     lazy = replace_variables(dataset, variables)
     if chunks is None:
         return lazy
     return lazy.assign(
         {
-            n: lazy[n].variable.chunk(_chunks_of(lazy[n].variable, a, chunks))
+            n: lazy[n].variable.chunk(_choose_blocks(lazy[n].variable, a, chunks))
             for n, a in arrays.items()
         }
     )
 
 
-def _chunks_of(
+def _choose_blocks(
     variable: xr.Variable, array: ManifestArray, chunks: Any
 ) -> dict[Hashable, tuple[int, ...]]:
     """Return the requested blocks; those that dask may choose consist of whole chunks."""

@@ -64,13 +64,18 @@ KNOWN = {"fo", "target_protocol", "target_options", "remote_protocol", "remote_o
     *("ref_storage_args", "template_overrides")
 }
 """Options of fsspec's ``reference`` filesystem that determine what it opens."""
-TUNING = {"simple_templates", "max_gap", "max_block", "cache_size", "asynchronous", "loop"} | {
-    *("lazy", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time")
-}
+IGNORED_OPTIONS = {
+    "simple_templates",
+    "max_gap",
+    "max_block",
+    "cache_size",
+    "asynchronous",
+    "loop",
+} | {*("lazy", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time")}
 """Options of it that only tune how it works, and are ignored."""
 
 
-def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Location | None:
+def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Location | None:
     """Return the location of an object, or None for a path and for objects that are not files.
 
     It may be a ``reference://`` url, bytes, an open binary file, a file, mapper or filesystem of
@@ -78,7 +83,7 @@ def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Locati
 
     Examples
     --------
-    >>> find_meaning(b"CDF").url.startswith("held://")
+    >>> resolve_object(b"CDF").url.startswith("held://")
     True
     """
     if isinstance(given, str) and scheme_of(given) == "reference":
@@ -88,11 +93,11 @@ def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Locati
     if isinstance(given, bytes | bytearray | memoryview):
         return _hold(HeldBytes(given))
     if (filesystem := _filesystem_of(given)) is not None:
-        return _find_in_fsspec(given, filesystem, options)
+        return _resolve_fsspec_object(given, filesystem, options)
     # datasets of xarray are mappings, too
     if isinstance(given, dict):
-        return _hold_references(given, options)
-    return _find_open_file(given)
+        return _register_references(given, options)
+    return _resolve_open_file(given)
 
 
 def _hold(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Location:
@@ -102,7 +107,7 @@ def _hold(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Location:
 # ---------------------------------------------------------------------- open files
 
 
-def _find_open_file(given: Any) -> Location | None:
+def _resolve_open_file(given: Any) -> Location | None:
     """Return the location of an open Python file, or None if the object is not one."""
     if not (hasattr(given, "read") and hasattr(given, "seek")):
         return None
@@ -145,7 +150,7 @@ def _filesystem_of(given: Any) -> Any:
     return found if isinstance(found, spec.AbstractFileSystem) else None
 
 
-def _find_in_fsspec(
+def _resolve_fsspec_object(
     given: Any, filesystem: Any, options: Mapping[str, Any] | None
 ) -> Location | None:
     """Return the location of a file, mapper or filesystem of fsspec, or None for other objects."""
@@ -160,7 +165,7 @@ def _find_in_fsspec(
         )
     if (meant := _find_url(given, filesystem, path)) is not None:
         return meant
-    return _find_open_file(given)
+    return _resolve_open_file(given)
 
 
 def _is_references(filesystem: Any) -> bool:
@@ -205,7 +210,7 @@ def _open_reference_url(url: str, options: Mapping[str, Any]) -> Location:
 
 def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> Location:
     """Return the location of the set that options of fsspec's ``reference`` filesystem open."""
-    if other := sorted(given.keys() - KNOWN - TUNING):
+    if other := sorted(given.keys() - KNOWN - IGNORED_OPTIONS):
         raise UnsupportedError(
             f"reference://: virtualds does not know the options {other} of fsspec's filesystem of "
             f"references, which has {sorted(KNOWN)}; open the set by its url or as a dict"
@@ -215,7 +220,7 @@ def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None
         document = given["fo"]
         if overrides := given.get("template_overrides"):
             document = {**document, "templates": {**document.get("templates", {}), **overrides}}
-        return _hold_references(document, None, policy)
+        return _register_references(document, None, policy)
     if given.get("template_overrides"):
         raise UnsupportedError(
             "reference://: template_overrides need the references as a dict; give fo= the loaded "
@@ -244,7 +249,7 @@ def _find_policy(given: Mapping[str, Any], options: Mapping[str, Any] | None) ->
     return AccessPolicy(options=found, protocol=None if protocol in LOCAL else protocol)
 
 
-def _hold_references(
+def _register_references(
     document: Mapping[str, Any],
     options: Mapping[str, Any] | None,
     policy: AccessPolicy | None = None,
@@ -361,7 +366,7 @@ class _Place:
             denied.__cause__ = error
             return denied
 
-    def check_not_begun(self) -> None:
+    def check_not_unfinished(self) -> None:
         """Raise an error for a folder with an unfinished set, which does not exist yet."""
         begun = False
         for name in (name for form in FORMATS for name in form.first_written):
@@ -407,10 +412,10 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
         if (found := place.find_by_marker(markers)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
-            place.check_not_begun()
+            place.check_not_unfinished()
         raise
     if reader is not None:
-        return give_options(reader, source, options)
+        return add_options(reader, source, options)
     for scheme, is_archive in ARCHIVES.items():
         if is_archive(head):
             return _find_only_content(f"{scheme}://::{url}", options)
@@ -419,11 +424,11 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     if (not head or is_page) and (found := place.find_by_marker(markers)) is not None:
         return found
     if not head:
-        place.check_not_begun()
+        place.check_not_unfinished()
     for parser in load_plugins():
         if not parser.markers and is_recognised(parser, head):
             return parser, source
-    check_data_in(url, head)
+    check_first_bytes(url, head)
     check_uncompressed(url, head, options)
     if head.lstrip()[:1] == b"{":
         raise FormatError(
@@ -437,14 +442,14 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     )
 
 
-def give_options(
+def add_options(
     reader: Parser | Format, source: SourceFile, options: StorageOptions | None
 ) -> Found:
     """Pass the access options on to a set, whose files may need them even if the set does not."""
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
 
-def check_data_in(url: str, head: bytes) -> None:
+def check_first_bytes(url: str, head: bytes) -> None:
     """Raise an error for an empty file, or a web page in place of a file, by its first bytes."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
@@ -493,7 +498,7 @@ def _find_only_content(root: str, options: StorageOptions | None) -> Found:
 
 
 @contextmanager
-def name_both_options(target: Any) -> Iterator[None]:
+def explain_both_options(target: Any) -> Iterator[None]:
     """Name the options for files and for a set in errors about credentials, if both exist."""
     try:
         yield
@@ -532,7 +537,7 @@ class Location:
     @classmethod
     def of(cls, given: Any, options: Mapping[str, Any] | None = None) -> Location:
         """Return the location of what a user passes: a path, a url, or an object."""
-        if (meant := find_meaning(given, options)) is not None:
+        if (meant := resolve_object(given, options)) is not None:
             return replace(meant, given=given if isinstance(given, str) else meant.url)
         is_path = isinstance(given, str | os.PathLike)
         if is_path or (form := format_of_object(given)) is None:
@@ -587,7 +592,7 @@ def reader_of(location: Location, name: str | None = None) -> Found:
         raise ValueError(f"parser={name!r}: give one of {', '.join(map(repr, known))}")
     if reader.markers:
         return reader, SourceFile(url, options=options)
-    return give_options(reader, find_store(url).describe(url, options), options)
+    return add_options(reader, find_store(url).describe(url, options), options)
 
 
 def format_for(location: Location, name: str | None = None) -> Format:
@@ -602,7 +607,7 @@ def format_for(location: Location, name: str | None = None) -> Format:
         return known[name]
     ends = location.url.rstrip("/")
     by_suffix = next((form for form in FORMATS if ends.endswith(form.suffixes)), None)
-    if (found := location.format or by_suffix or format_there(location)) is not None:
+    if (found := location.format or by_suffix or find_existing_format(location)) is not None:
         return found
     suffixes = (f"{form.name} ({', '.join(form.suffixes)})" for form in FORMATS)
     raise ValueError(
@@ -611,7 +616,7 @@ def format_for(location: Location, name: str | None = None) -> Format:
     )
 
 
-def format_there(location: Location) -> Format | None:
+def find_existing_format(location: Location) -> Format | None:
     """Return the format of the existing set, or None if there is none."""
     if location.format is not None:
         return location.format
@@ -630,7 +635,7 @@ def check_data(location: Location, reader: Parser | Format) -> None:
         _, head = find_store(location.url).read_head(location.url, location.options, HEAD_BYTES)
     except OSError:
         return
-    check_data_in(location.url, head)
+    check_first_bytes(location.url, head)
     if isinstance(reader, Parser):
         check_uncompressed(location.url, head, location.options)
 

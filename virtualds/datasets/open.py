@@ -18,8 +18,8 @@ from virtualds.arrays.group import (
     ManifestGroup,
     build_flat_array,
     build_flat_variable,
-    keep_bytes_apart,
     number_axes,
+    prevent_joining_bytes,
 )
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
@@ -400,12 +400,12 @@ def open_flat(
         source = find_store(absolute).describe(absolute, options)
         try:
             data = build_flat_array(
-                source, offset, kind, _settle_shape(wanted, kind, offset, source), order=order
+                source, offset, kind, _infer_shape(wanted, kind, offset, source), order=order
             )
         except FormatError as error:
             raise FormatError(f"{absolute}: {error}") from error
         variable = build_flat_variable(data, tuple(axes), source)
-        group = ManifestGroup({name: variable}, left_out=keep_bytes_apart([variable]))
+        group = ManifestGroup({name: variable}, left_out=prevent_joining_bytes([variable]))
         group = resolve_archive_members(group)
         if (problem := group.problems.get(name)) is not None:
             raise problem
@@ -426,7 +426,7 @@ def _check_axes(shape: tuple[int, ...], dims: tuple[str, ...], offset: int, orde
         )
 
 
-def _settle_shape(
+def _infer_shape(
     shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, source: SourceFile
 ) -> tuple[int, ...]:
     """Return a shape in which -1 is replaced by the size inferred from the file size."""

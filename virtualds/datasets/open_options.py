@@ -21,7 +21,7 @@ from virtualds.chunks.manifest import gather_references
 from virtualds.codecs.cf_time import may_be_finer
 from virtualds.datasets.keywords import check_choice, format_suggestion, names_of
 from virtualds.errors import VirtualdsError
-from virtualds.formats.undecodable import ON_ERROR, UndecodableError, blame_variable
+from virtualds.formats.undecodable import ON_ERROR, UndecodableError, name_variable_in_errors
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
@@ -63,9 +63,9 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
     """Load variables that are always loaded, so that decoding dates does not read them again."""
     read: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
-    for name, array in find_loaded_first(group).items():
+    for name, array in find_default_loaded(group).items():
         try:
-            with blame_variable(name):
+            with name_variable_in_errors(name):
                 check_values(array.nbytes, f"variable {name!r}")
                 read[name] = replace(group.variables[name], data=array.read())
         except UndecodableError as error:
@@ -75,7 +75,7 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
     return replace(group, variables={**group.variables, **read})
 
 
-def find_loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
+def find_default_loaded(group: ManifestGroup) -> dict[str, ManifestArray]:
     """Return the arrays that are loaded by default whatever their type and size."""
     return {
         name: v.data
@@ -86,7 +86,7 @@ def find_loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
     }
 
 
-def make_chooser(
+def make_load_predicate(
     loadable: Loadable, coordinates: set[Hashable]
 ) -> Callable[[str, xr.Variable], bool]:
     """Return a predicate that decides whether a variable is loaded.
@@ -136,7 +136,7 @@ def make_optional(loadable: Loadable) -> Loadable:
     return OptionalNames(names_of("loadable_variables", loadable))
 
 
-def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
+def needs_all_values(stored: ManifestVariable, decoded: xr.Variable) -> bool:
     """Return whether xarray needs all values of a variable to decode it.
 
     Characters become strings, and dates objects; a duration may need a finer unit than its
@@ -207,11 +207,11 @@ OPEN_DEFAULTS = OpenOptions()
 # cached until the file or set is open (`virtualds.stores.scan_cache`).
 
 
-MOST_TOGETHER = 2**26
+MAX_PREFETCH_BYTES = 2**26
 """The total size of values that are fetched in advance; the rest is read when it is needed."""
 
 
-class EarlyRead(NamedTuple):
+class Prefetch(NamedTuple):
     """A part of an array that opening will read, and the size of its values in bytes."""
 
     array: ManifestArray
@@ -226,9 +226,9 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
     """
     if opening.loadable_variables is not None or scheme_of(url) == "file":
         return
-    wanted = [one for group in groups for one in _list_early_reads(group, opening)]
+    wanted = [one for group in groups for one in _list_prefetches(group, opening)]
     ranges: dict[SourceFile, list[Range]] = {}
-    others: list[EarlyRead] = []
+    others: list[Prefetch] = []
     for one in wanted:
         manifests = [fragment.manifest for fragment in one.array.fragments]
         # all chunks may be in the one file that is being opened
@@ -244,16 +244,16 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
         fetch_ahead(ranges)
     # parts of arrays are read at once, so that the fetched bytes stay cached
     sizes = accumulate(one.nbytes for one in others)
-    few = [one for one, so_far in zip(others, sizes, strict=True) if so_far <= MOST_TOGETHER]
+    few = [one for one, so_far in zip(others, sizes, strict=True) if so_far <= MAX_PREFETCH_BYTES]
     if few:
         with ThreadPoolExecutor(min(len(few), get_options().max_requests)) as pool:
             for done in [pool.submit(copy_context().run, _read, one) for one in few]:
                 done.result()
 
 
-def _list_early_reads(group: ManifestGroup, opening: OpenOptions) -> Iterator[EarlyRead]:
+def _list_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[Prefetch]:
     """Yield what opening will read: dimension coordinates, and both ends of other times."""
-    loaded = find_loaded_first(group)
+    loaded = find_default_loaded(group)
     for name, variable in group.variables.items():
         array = variable.data
         if not isinstance(array, ManifestArray) or name in group.problems:
@@ -261,13 +261,13 @@ def _list_early_reads(group: ManifestGroup, opening: OpenOptions) -> Iterator[Ea
         # scalars are loaded into virtual datasets, but read on access in lazy ones
         if name in loaded and not (opening.defers and not array.ndim):
             if is_small_enough_to_load(array.nbytes):
-                yield EarlyRead(array, array.nbytes)
+                yield Prefetch(array, array.nbytes)
         elif array.size and "since" in str(variable.attributes.get("units", "")):
             for end in (slice(0, 1), slice(-1, None)):
-                yield EarlyRead(array, array.dtype.itemsize, (end,) * array.ndim)
+                yield Prefetch(array, array.dtype.itemsize, (end,) * array.ndim)
 
 
-def _read(one: EarlyRead) -> None:
+def _read(one: Prefetch) -> None:
     # reading it again raises the error with its context
     with suppress(VirtualdsError):
         for fragment in one.array.fragments if one.key is None else ():

@@ -17,7 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mark_covered
+from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mask_covered
 from virtualds.bounds import check_joinable
 from virtualds.chunks.columns import Ints, drop_repeated_tables
 from virtualds.chunks.manifest import iterate_references
@@ -58,7 +58,7 @@ def _find_listed(arrays: Iterable[ManifestArray], urls: Collection[str]) -> set[
     return {file.url for manifest in manifests for file in manifest.find_listed(urls)}
 
 
-def lies_in(array: ManifestArray, urls: set[str]) -> bool:
+def has_chunks_in(array: ManifestArray, urls: set[str]) -> bool:
     """Return whether any chunk of an array is in some files; tables may list unused ones."""
     listed = _find_listed([array], urls)
     return bool(listed) and not listed.isdisjoint(file.url for file in array.sources)
@@ -86,7 +86,7 @@ def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
 def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
     """Return the mask of positions along a dimension whose data come from some sources."""
     arrays = [(a, n) for a, n in _list_arrays(dataset, dim) if _find_listed([a], urls)]
-    [found] = mark_covered(dataset.sizes[dim], arrays, urls.__contains__)
+    [found] = mask_covered(dataset.sizes[dim], arrays, urls.__contains__)
     return found
 
 
@@ -97,7 +97,7 @@ def find_stretches(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, l
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
     """Return the one dimension along which sources follow each other."""
-    found = list_dims_between(present, urls)
+    found = list_partly_covered_dims(present, urls)
     if len(found) != 1:
         raise ValueError(
             f"append_dim: sources follow each other along {found or 'no dimension'}; name the "
@@ -106,7 +106,7 @@ def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
     return found[0]
 
 
-def list_dims_between(present: xr.Dataset, urls: set[str]) -> list[str]:
+def list_partly_covered_dims(present: xr.Dataset, urls: set[str]) -> list[str]:
     """Return the dimensions along which some sources cover only part of the positions."""
     met = {str(dim): find_positions(present, str(dim), urls) for dim in present.dims}
     return [dim for dim, there in met.items() if there.any() and not there.all()]
@@ -142,7 +142,7 @@ def is_copy(url: str) -> bool:
     return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
 
 
-def is_held(url: str, root: str) -> bool:
+def is_stored_in_set(url: str, root: str) -> bool:
     """Return whether a file was written by the set at the url ``root``."""
     # a quick test first, since most urls are neither
     is_inside = bool(root) and url.startswith(root) and lies_under(url, root)
@@ -156,7 +156,7 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
         return url == IN_THE_SET or is_copy(url)
 
     arrays = _list_arrays(dataset, dim)
-    copied, referred = mark_covered(dataset.sizes[dim], arrays, is_own, lambda url: not is_own(url))
+    copied, referred = mask_covered(dataset.sizes[dim], arrays, is_own, lambda url: not is_own(url))
     return copied & ~referred
 
 
@@ -178,7 +178,7 @@ STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
 the dimension, and the ``place`` in the dimension at which they appear."""
 
 
-def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
+def find_present_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> Mask:
     """Return the mask of positions of a dataset that the set already has."""
     if dim not in present.indexes or dim not in new.indexes:
         return _find_same_elements(present, new, dim)
@@ -323,7 +323,7 @@ def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
     return dataset.isel({dim: slice(*stretch)})
 
 
-def put_between(size: int, places: Places) -> list[Piece]:
+def insert_pieces(size: int, places: Places) -> list[Piece]:
     """Return the pieces of a set of a given size in which new pieces replace some ranges."""
     pieces, last = [], 0
     for (begin, stop), piece in places:
@@ -448,7 +448,7 @@ def find_replaced_static(
         if dim not in variable.dims
         and name in present.variables
         and (array := get_virtual_array(present.variables[name])) is not None
-        and lies_in(array, urls)
+        and has_chunks_in(array, urls)
     }
     others = present.drop_vars(list(static))
     for name, variable in static.items():

@@ -20,7 +20,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.pipeline import FILLS, SCALING, format_attributes, format_codecs
-from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.source_positions import urls_of
 from virtualds.errors import CombineError
 
@@ -101,10 +101,10 @@ def find_renamed(
     return found if free else {}
 
 
-def write_rename(names: Mapping[str, str]) -> str:
+def format_rename(names: Mapping[str, str]) -> str:
     """Return the code of a function that renames dimensions in the files that have them.
 
-    >>> write_rename({"latitude": "lat"})
+    >>> format_rename({"latitude": "lat"})
     'lambda ds: ds.rename({"latitude": "lat"} if "latitude" in ds.dims else {})'
     """
     text = {json.dumps(new): json.dumps(old) for new, old in names.items()}
@@ -185,7 +185,7 @@ def list_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
         }
         if calendar := variable.encoding.get("calendar"):
             found[Fact(subject, CALENDAR)] = str(calendar)
-        if get_virtual_array(variable) is None and not is_unread(variable):
+        if get_virtual_array(variable) is None and not is_lazy(variable):
             found[Fact(subject, VALUES)] = digest_values(variable.values)
     for name, system in list_system_names(dataset):
         found[Fact(f"{within}{name}", SYSTEM)] = shorten(system)
@@ -316,7 +316,7 @@ def find_first_difference(
             nodes = {f"{path}/".lstrip("/"): part for path, part in trees}
         shapes = (list_shape_facts(part, path) for path, part in nodes.items())
         parts = {fact: text for some in shapes for fact, text in some.items()}
-        facts = {f: text for f, text in parts.items() if not _is_free(f, parts, free)}
+        facts = {f: text for f, text in parts.items() if not _may_differ(f, parts, free)}
         first = facts if first is None else first
         severity, texts = _list_worst_differences(first, facts)
         if texts and (found is None or severity < found[0]):
@@ -327,7 +327,7 @@ def find_first_difference(
     return f"{file} is the first file that differs from {files[0]}: {'; '.join(texts[:3])}"
 
 
-def _is_free(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool:
+def _may_differ(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool:
     """Return whether a fact may differ because it concerns a joined dimension."""
     if fact.aspect not in (SIZE, VALUES):
         return False
@@ -498,7 +498,7 @@ def list_differing(one: System, other: System) -> list[str]:
     ['earth_radius']
     """
     names = [n for n in (*KINDS, *NUMBERS) if not _is_alike(one.get(n), other.get(n))]
-    names += [n for n in CODES if not _is_alike(_write_code(one, n), _write_code(other, n))]
+    names += [n for n in CODES if not _is_alike(_format_code(one, n), _format_code(other, n))]
     codes = find_code(one), find_code(other)
     if None in codes:
         names += [n for n in (*TITLES, *TEXTS) if not _is_alike(one.get(n), other.get(n))]
@@ -514,16 +514,16 @@ def find_code(system: System) -> str | None:
     'EPSG:32632'
     """
     for name in (*TEXTS, *CODES):
-        text = _write_code(system, name) or ""
+        text = _format_code(system, name) or ""
         if found := CODE.search(text) or PLAIN_CODE.fullmatch(text):
             return ":".join(found.groups()).upper()
     return None
 
 
-def _write_code(system: System, name: str) -> str | None:
+def _format_code(system: System, name: str) -> str | None:
     """Format an attribute as a code, or return None; bare numbers are EPSG codes.
 
-    >>> [_write_code({"srid": given}, "srid") for given in (4326, "EPSG:4326", "-1")]
+    >>> [_format_code({"srid": given}, "srid") for given in (4326, "EPSG:4326", "-1")]
     ['EPSG:4326', 'EPSG:4326', '-1']
     """
     if name not in system:

@@ -27,8 +27,8 @@ from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.decoding import (
     CHARACTER,
     CHARACTER_AXIS,
-    NO_NAME,
     TIME_ATTRIBUTES,
+    UNNAMED,
     DecodingPlan,
     MisfitError,
     VariableDecoding,
@@ -37,21 +37,21 @@ from virtualds.datasets.decoding import (
     encoding_of,
     make_plan_key,
 )
-from virtualds.datasets.lazy import get_virtual_array, prefer_far_blocks, to_lazy
+from virtualds.datasets.lazy import enlarge_remote_blocks, get_virtual_array, to_lazy
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
     OpenOptions,
     count_bytes_in_files,
-    decodes_as_a_whole,
-    make_chooser,
+    make_load_predicate,
+    needs_all_values,
     read_ahead,
 )
 from virtualds.errors import CombineError, FormatError, UnsupportedError, locating
 from virtualds.formats.undecodable import (
     DECODING_ERRORS,
-    blame_variable,
     decode_group,
     decode_naming_variables,
+    name_variable_in_errors,
 )
 from virtualds.options import get_options
 
@@ -76,18 +76,18 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     ``decoders`` are arguments of `xarray.conventions.decode_cf_variables`, such as
     ``decode_times``.
     """
-    group = _name_arrays(group)
+    group = _label_arrays(group)
     variables, attributes, coordinates = _decode_group(group, decoders)
     decoded = {}
     for name, variable in variables.items():
-        stored = group.variables[NO_NAME if name is None else str(name)]
+        stored = group.variables[UNNAMED if name is None else str(name)]
         array = stored.data
         if not isinstance(array, ManifestArray):
             if variable.dims == (name,):
-                with blame_variable(str(name)):
-                    _check_few_deferred(stored, str(name))
+                with name_variable_in_errors(str(name)):
+                    _check_deferred_size(stored, str(name))
             continue
-        with blame_variable(str(name)):
+        with name_variable_in_errors(str(name)):
             if str(name) in group.problems:
                 decoded[name] = array
                 continue
@@ -99,13 +99,13 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
                 decoded[name] = _to_virtual_array(str(name), stored, array, variable)
     for name, data in decoded.items():
         variables[name] = variables[name].copy(data=to_lazy(data, str(name), is_decoded=True))
-    prefer_far_blocks(variables, decoded)
-    _check_no_scalar_of_a_dimension(variables)
+    enlarge_remote_blocks(variables, decoded)
+    _check_scalar_names(variables)
     # creating indexes would read values
     return _assemble_dataset(variables, {}, attributes, coordinates, group)
 
 
-def _check_few_deferred(stored: ManifestVariable, name: str) -> None:
+def _check_deferred_size(stored: ManifestVariable, name: str) -> None:
     """Raise an error if too many values would be loaded that are not in chunks, as of strings."""
     data = stored.data
     if not isinstance(data, ManifestArray | np.ndarray):
@@ -166,28 +166,28 @@ def _decode_dataset(
     """Return how a group decodes, and its dataset, all of it decoded by xarray."""
     loadable, decode_cf = opening.loadable_variables, opening.decode_cf
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
-    group = _name_arrays(group)
+    group = _label_arrays(group)
     ahead = read_ahead(group) if loadable is None else group
     asked = {
         name: replace(ahead.variables[name], data=part) for name, part in (dates or {}).items()
     }
     ahead = replace(ahead, variables={**ahead.variables, **asked})
     variables, attributes, coordinates = _decode_group(ahead, decoders)
-    wanted, loaded = make_chooser(loadable, coordinates), set()
+    wanted, loaded = make_load_predicate(loadable, coordinates), set()
     for name, variable in variables.items():
-        stored = group.variables[NO_NAME if name is None else str(name)]
+        stored = group.variables[UNNAMED if name is None else str(name)]
         if name in group.problems:
             variables[name] = xr.Variable(variable.dims, stored.data, variable.attrs)
             continue
         with locating(f"variable {name!r}"):
             is_wanted = wanted(str(name), variable)
-            with blame_variable(str(name)):
+            with name_variable_in_errors(str(name)):
                 if loadable is None and not is_wanted and isinstance(stored.data, ManifestArray):
                     is_few = variable.nbytes <= get_options().load_limit
-                    is_wanted = is_few and decodes_as_a_whole(stored, variable)
+                    is_wanted = is_few and needs_all_values(stored, variable)
                 if is_wanted:
                     if loadable is None:
-                        _check_few_deferred(stored, str(name))
+                        _check_deferred_size(stored, str(name))
                     variables[name] = variable.compute()
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
@@ -201,18 +201,18 @@ def _decode_dataset(
     names = [n for n, v in variables.items() if v.dims == (n,) and get_virtual_array(v) is None]
     made = {}
     for name in names:
-        with blame_variable(str(name)):
+        with name_variable_in_errors(str(name)):
             made[name] = build_index(name, variables[name])
     variables |= {name: variable for name, (variable, _) in made.items()}
     indexes = {name: index for name, (_, index) in made.items()}
     parts = {}
     for name, variable in variables.items():
-        known = NO_NAME if name is None else str(name)
+        known = UNNAMED if name is None else str(name)
         in_memory = name in loaded or name in made
         parts[known] = VariableDecoding.of(name, group, variable, in_memory, decode_cf)
     used = frozenset(group.attributes.keys() - attributes.keys())
     outline = DecodingPlan(parts, frozenset(coordinates), used)
-    _check_no_scalar_of_a_dimension(variables)
+    _check_scalar_names(variables)
     return outline, _assemble_dataset(variables, indexes, attributes, coordinates, group)
 
 
@@ -245,7 +245,7 @@ def _unshare(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
     return {n: deepcopy(v) if isinstance(v, CHANGEABLE) else v for n, v in attributes.items()}
 
 
-def _name_arrays(group: ManifestGroup) -> ManifestGroup:
+def _label_arrays(group: ManifestGroup) -> ManifestGroup:
     """Return a group in which every array is named in errors."""
     variables = {
         name: replace(v, data=replace(v.data, name=name))
@@ -270,8 +270,8 @@ def _decode_by_xarray(
         name: xr.Variable(v.dims, to_lazy(v.data, name), dict(v.attributes), encoding_of(v))
         for name, v in group.variables.items()
     }
-    if NO_NAME in variables:
-        variables[None] = variables.pop(NO_NAME)
+    if UNNAMED in variables:
+        variables[None] = variables.pop(UNNAMED)
     order = list(variables)
     # the decoded dtype of unreadable values cannot be known
     refused = {name: variables[name] for name in order if name in group.problems}
@@ -289,7 +289,7 @@ def _decode_by_xarray(
     )
     decoded = {**found[0], **refused}
     for name, variable in decoded.items():
-        stored = group.variables[NO_NAME if name is None else name]
+        stored = group.variables[UNNAMED if name is None else name]
         if stored.data.dtype.kind in "mM":
             # bounds that are already dates do not need the units of their coordinate
             for key in {"units", "calendar"} - stored.attributes.keys():
@@ -299,7 +299,7 @@ def _decode_by_xarray(
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
 
 
-def _check_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> None:
+def _check_scalar_names(variables: Mapping[Any, xr.Variable]) -> None:
     """Raise an error for a scalar named like a dimension, which xarray cannot represent."""
     dims = {dim for variable in variables.values() for dim in variable.dims}
     if wrong := [name for name, found in variables.items() if name in dims and not found.dims]:
@@ -313,7 +313,7 @@ def _to_virtual_array(
     name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> ManifestArray:
     """Return a virtual array that decodes chunk by chunk as xarray decoded the variable."""
-    if decodes_as_a_whole(stored, decoded):
+    if needs_all_values(stored, decoded):
         raise UnsupportedError(
             f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
             f"{decoded.dtype}, which chunks cannot do one by one; load it with "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from virtualds.datasets.decoding import settle_left_out
+from virtualds.datasets.decoding import make_independent_of_left_out
 from virtualds.datasets.from_dataset import group_from_dataset, group_from_tree
 from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.datasets.location import Location
@@ -95,7 +95,7 @@ def zarr_store(
     location = Location.of(url, storage_options)
     origin = adapter.Origin(location.url, location.options, opening)
     store: VirtualStore = adapter.VirtualStore(
-        settle_left_out(open_group(location, opening)), origin
+        make_independent_of_left_out(open_group(location, opening)), origin
     )
     return store
 

@@ -43,13 +43,17 @@ IsKnown = Callable[[Table], bool]
 """A function that returns whether a table is in the target set, and so was checked before."""
 
 
-def know_nothing(table: Table) -> bool:
+def no_table_known(table: Table) -> bool:
     """Return False: no table is known, as for a new set."""
     return False
 
 
 def check_admissible(
-    group: ManifestGroup, target: str, *, keep_query: bool = False, is_known: IsKnown = know_nothing
+    group: ManifestGroup,
+    target: str,
+    *,
+    keep_query: bool = False,
+    is_known: IsKnown = no_table_known,
 ) -> None:
     """Raise an error for a group that no set may contain: with secrets, or bytes of this process.
 
@@ -61,7 +65,7 @@ def check_admissible(
         check_unsigned(arrays, target, is_known)
 
 
-def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know_nothing) -> None:
+def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = no_table_known) -> None:
     """Raise an error for urls with a password, or with a signature or token in their query.
 
     Sets are shared with others, and everybody who reads such a url can use it. For arrays in sets,

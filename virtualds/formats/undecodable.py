@@ -129,7 +129,7 @@ class UndecodableError(VirtualdsError):
 
 
 @contextmanager
-def blame_variable(name: str) -> Iterator[None]:
+def name_variable_in_errors(name: str) -> Iterator[None]:
     """Name the variable in errors of the block."""
     try:
         yield
@@ -184,10 +184,10 @@ def decode_group(
         except UndecodableError as error:
             problems = error.problems
         # every iteration removes at least one variable
-        group = apply_on_error(_refuse_on_read(group, problems), problems, on_error, where)
+        group = apply_on_error(_raise_on_read(group, problems), problems, on_error, where)
 
 
-def _refuse_on_read(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+def _raise_on_read(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     """Return a group whose variables with problems raise them when they are read."""
     variables = dict(group.variables)
     for name in problems.keys() & variables.keys():
@@ -205,7 +205,7 @@ def _find_problems(
     for name in group.variables.keys() - group.problems.keys():
         alone = replace(group, groups={}, problems={}).leave_out(group.variables.keys() - {name})
         try:
-            with blame_variable(name):
+            with name_variable_in_errors(name):
                 decode(alone)
         except UndecodableError as error:
             found |= error.problems

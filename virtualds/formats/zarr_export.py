@@ -67,7 +67,7 @@ CHUNKS = "c"
 """The start of chunk keys, after the path of their array."""
 CHUNK_BYTES = 2**24
 """The most bytes of a decoded chunk, if its array has no regular chunks."""
-UNWIELDY_BYTES = 2**26
+OVERSIZED_BYTES = 2**26
 """The size in bytes above which uncompressed chunks are split."""
 
 # ---------------------------------------------------------------------- as they are stored
@@ -191,7 +191,7 @@ def _describe_decoded(data: Data) -> dict[str, Any]:
     dtype = np.dtype(object) if _is_text(data) else to_packed(data.dtype).newbyteorder("<")
     found = values_to_v3(np.full((0,) * len(data.shape), "" if dtype.hasobject else 0, dtype))
     if found is None:
-        raise _no_form_error(data)
+        raise _unsupported_type_error(data)
     metadata = found.metadata | {"shape": list(data.shape)}
     if isinstance(data, ManifestArray):
         fill = pack_members(np.asarray(data.fill_value, data.dtype))
@@ -206,11 +206,11 @@ def _is_text(data: Data) -> bool:
     if isinstance(data, np.ndarray):
         to_text_objects(data)
     elif dict(data.dtype.metadata or {}).get("element_type") is not str:
-        raise _no_form_error(data)
+        raise _unsupported_type_error(data)
     return True
 
 
-def _no_form_error(data: Data) -> UnsupportedError:
+def _unsupported_type_error(data: Data) -> UnsupportedError:
     return UnsupportedError(
         f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
     )
@@ -220,7 +220,7 @@ def _list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
     """Yield chunk grids for decoded values, best first: that of the sources, then a regular one."""
     lengths = _find_regular_chunks(data)
     if isinstance(data, ManifestArray):
-        if _is_unwieldy(data):
+        if _has_oversized_chunks(data):
             # along the first axes, so that chunks stay contiguous
             for axis, length in enumerate(lengths):
                 nbytes = prod(lengths) * data.dtype.itemsize
@@ -231,7 +231,7 @@ def _list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
     yield {"name": "regular", "configuration": {"chunk_shape": lengths}}
 
 
-def _is_unwieldy(array: ManifestArray) -> bool:
+def _has_oversized_chunks(array: ManifestArray) -> bool:
     """Return whether an array has large chunks that could be read in parts.
 
     Readers of Zarr read whole chunks; netCDF files without chunks are one chunk each.
@@ -242,7 +242,7 @@ def _is_unwieldy(array: ManifestArray) -> bool:
         prod(int(axis.slabs().encoded.max(initial=0)) for axis in fragment.axes)
         for fragment in array.fragments
     )
-    return max(largest, default=0) * array.dtype.itemsize > UNWIELDY_BYTES
+    return max(largest, default=0) * array.dtype.itemsize > OVERSIZED_BYTES
 
 
 def _find_regular_chunks(data: Data) -> list[int]:
@@ -304,7 +304,7 @@ def _list_forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[ServedA
         with suppress(UnsupportedError):
             stored, parts = array_to_v3(data)
             is_odd = is_extended(stored) or any(_list_uneven_shuffles(stored, data))
-            if not is_odd and not _is_unwieldy(data):
+            if not is_odd and not _has_oversized_chunks(data):
                 yield StoredArray(path, stored | said, tuple(parts))
     metadata = _describe_decoded(data)
     for grid in _list_decoded_grids(data):

@@ -20,8 +20,8 @@ from virtualds.arrays.group import (
     ManifestGroup,
     build_flat_array,
     build_flat_variable,
-    keep_bytes_apart,
     number_axes,
+    prevent_joining_bytes,
 )
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.arrays.sources import READ_WHOLE
@@ -87,7 +87,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     [head] = _fetch_heads([source])
     data = _build_array(source, head)
     variable = build_flat_variable(data, number_axes("", data.ndim), source)
-    return ManifestGroup({NAME: variable}, left_out=keep_bytes_apart([variable])).group(group)
+    return ManifestGroup({NAME: variable}, left_out=prevent_joining_bytes([variable])).group(group)
 
 
 def read_archive(
@@ -122,7 +122,7 @@ def read_archive(
             problems[name] = error
             data = ManifestArray.unreadable((), "V1", f"{error}")
         variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
-    left_out = keep_bytes_apart(variables.values())
+    left_out = prevent_joining_bytes(variables.values())
     return ManifestGroup(variables, problems=problems, left_out=left_out).group(group)
 
 

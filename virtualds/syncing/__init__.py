@@ -13,7 +13,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.keywords import check_choice, check_types, list_arguments
-from virtualds.datasets.location import Location, name_both_options
+from virtualds.datasets.location import Location, explain_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import (
@@ -34,7 +34,7 @@ from virtualds.urls import scheme_of
 from virtualds.writing.write import Destination, WriteOptions
 
 ON_REMOVED = ("error", "keep", "drop")
-OF_OPENING = frozenset(list_arguments(open_virtual_mfdataset)) - {
+OPEN_ARGUMENTS = frozenset(list_arguments(open_virtual_mfdataset)) - {
     *("paths", "to", "mode", "target_options", "snapshot", "decode_cf", "keep_query"),
 }
 """The arguments of `virtualds.open_virtual_mfdataset` that `sync` takes."""
@@ -163,9 +163,9 @@ def _bring_up_to_date(
     check_choice("on_removed", on_removed, ON_REMOVED)
     if not isinstance(settle, int | float) or not settle >= 0:
         raise ValueError(f"settle={settle!r}: give a number of seconds, at least 0")
-    opening = {name: value for name, value in how.items() if name in OF_OPENING}
+    opening = {name: value for name, value in how.items() if name in OPEN_ARGUMENTS}
     check_types(opening)
-    both = OF_OPENING - {"progress"}
+    both = OPEN_ARGUMENTS - {"progress"}
     choices = {name: value for name, value in how.items() if name not in both}
     writing = WriteOptions(
         format, append_dim=concat_dim, conflict=conflict, allow=allow, choices=choices
@@ -173,7 +173,7 @@ def _bring_up_to_date(
     # a local set has no options of its own, so those of the files are used for comparing with them
     near = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
     access = target_options or (storage_options if near else None)
-    with name_both_options(target):
+    with explain_both_options(target):
         destination = Destination.of(Location.of(target, access), writing, sync)
         if destination.rewrite.is_needed:
             # a set does not record from which files copies were made
@@ -200,7 +200,7 @@ def _bring_up_to_date(
             how_to_read = OpenOptions(
                 parser=destination.format.name,
                 allow=allow,
-                snapshot=destination.options.of_format.get("branch"),
+                snapshot=destination.options.format_choices.get("branch"),
             )
             before: ManifestGroup | None = None
             # the set need not exist
@@ -265,7 +265,7 @@ def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFou
 # ---------------------------------------------------------------------- many files in place of one
 
 
-OF_FILES = frozenset(list_arguments(open_virtual_mfdataset)) - {"target_options", "snapshot"}
+FILE_ARGUMENTS = frozenset(list_arguments(open_virtual_mfdataset)) - {"target_options", "snapshot"}
 """Arguments of opening and combining files, except for ``cache``, which xarray has itself."""
 
 
@@ -306,7 +306,7 @@ def _list_files(files: Any) -> Any:
 
 def _list_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for `open_virtual_mfdataset`."""
-    found = {name: value for name, value in given.items() if name in OF_FILES}
+    found = {name: value for name, value in given.items() if name in FILE_ARGUMENTS}
     if found["combine"] is None:
         found["combine"] = "by_coords" if found["concat_dim"] is None else "nested"
     return found

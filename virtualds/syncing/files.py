@@ -27,7 +27,7 @@ from virtualds.datasets.keywords import names_of
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions, check_variables, make_optional
-from virtualds.datasets.source_positions import is_held, urls_of
+from virtualds.datasets.source_positions import is_stored_in_set, urls_of
 from virtualds.errors import CombineError, UnsupportedError, without_secrets
 from virtualds.progress import Progress, report_progress
 from virtualds.reading.threads import fetch_many
@@ -179,7 +179,7 @@ class SetFiles:
             absent = [found.sizes == NO_NUMBER, found.mtimes == NO_NUMBER, found.etags == ""]
             order = np.argsort(np.sum(absent, axis=0), kind="stable")
             found = found.take(np.sort(order[~pd.Index(found.urls[order]).duplicated()]))
-        own = [is_held(url, self.root) for url in found.urls]
+        own = [is_stored_in_set(url, self.root) for url in found.urls]
         return found.take(~np.array(own, bool))
 
 

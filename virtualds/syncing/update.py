@@ -26,8 +26,8 @@ from virtualds.datasets.source_positions import (
     find_positions,
     find_stretches,
     find_used_along,
-    lies_in,
-    list_dims_between,
+    has_chunks_in,
+    list_partly_covered_dims,
     urls_of,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
@@ -193,7 +193,7 @@ class Update:
         def begin() -> ManifestGroup:
             nonlocal done, added
             done = changes
-            found, added = self._begin_anew(changes)
+            found, added = self._create_set(changes)
             return self.opener.check_loaded(found)
 
         is_needed = any(one is not None for one in opened) or bool(drops)
@@ -227,13 +227,13 @@ class Update:
         removed = changes.removed if self.drops else ()
         added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
         if removed and len(removed) == len(self.known.tabulate(group)):
-            return self._begin_anew(changes)
-        begun = after = self._mend_static(self._lend_options(group), changes)
+            return self._create_set(changes)
+        begun = after = self._refresh_static(self._add_options(group), changes)
         if removed:
             found = remove_sources(after, removed, self.dim, self.known.root)
             after = after if found is after else as_read(found)
         if changed is not None:
-            with self._name_misfit(after, changes.changed):
+            with self._name_mismatch(after, changes.changed):
                 after = as_read(replace_sources(after, changed, self.dim, self.known.root))
             self._check_order(group, after, changes.changed)
         grown = after if added is None else self._add(after, added, changes.new)
@@ -244,7 +244,7 @@ class Update:
             return grown, ()
         return grown, self._list_added(changes, added, self._find_shared(after, added))
 
-    def _begin_anew(self, changes: Changes) -> tuple[ManifestGroup, Urls]:
+    def _create_set(self, changes: Changes) -> tuple[ManifestGroup, Urls]:
         added = self.opener.open(changes.new)
         if added is None:
             raise CombineError(
@@ -259,12 +259,12 @@ class Update:
     def _list_added(self, changes: Changes, added: xr.Dataset, shared: Mask) -> Urls:
         """Return the new files that were added; the set may already have all data of the others."""
         opened = tuple(url for url in changes.new if url not in self.opener.failed)
-        if self.overlap not in CROPPING_OVERLAPS or not self._find_traced(added).all():
+        if self.overlap not in CROPPING_OVERLAPS or not self._find_with_references(added).all():
             return opened
         used = self._find_used(added, ~shared)
         return tuple(url for url in opened if url in used)
 
-    def _find_traced(self, new: xr.Dataset) -> Mask:
+    def _find_with_references(self, new: xr.Dataset) -> Mask:
         """Return the mask of positions with a chunk in a file, to which the set can refer."""
         return find_positions(new, self.dim, urls_of(new))
 
@@ -285,19 +285,19 @@ class Update:
     # ------------------------------------------------------------------ adding
 
     def _add(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
-        self._check_traces(group, new)
+        self._check_for_copies(group, new)
         if self.overlap == "last":
-            self._check_shadowed(group, new)
+            self._check_replaced_files(group, new)
         position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
         for on_duplicate, part in self._split(new):
             how = Appending(self.dim, position, on_duplicate, root=self.known.root, **REMEDIES)
-            with self._name_misfit(group, urls, on_duplicate):
+            with self._name_mismatch(group, urls, on_duplicate):
                 grown = append_along(group, part, how)
             group = group if grown is group else as_read(grown)
         return group
 
     @contextmanager
-    def _name_misfit(
+    def _name_mismatch(
         self, group: ManifestGroup, urls: Urls, on_duplicate: str = "skip"
     ) -> Iterator[None]:
         """Name the first file that does not fit the set in errors, trying one of each schema."""
@@ -305,12 +305,12 @@ class Update:
             yield
         except CombineError as error:
             for url in self.opener.list_examples(urls):
-                if len(urls) == 1 or self._is_misfit(group, url, on_duplicate):
+                if len(urls) == 1 or self._is_mismatch(group, url, on_duplicate):
                     error.locate_file(without_secrets(url))
                     break
             raise
 
-    def _is_misfit(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
+    def _is_mismatch(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
         try:
             if (found := self.opener.open((url,))) is not None:
                 how = Appending(self.dim, on_duplicate=on_duplicate, root=self.known.root)
@@ -319,7 +319,7 @@ class Update:
             return True
         return False
 
-    def _check_traces(self, group: ManifestGroup, new: xr.Dataset) -> None:
+    def _check_for_copies(self, group: ManifestGroup, new: xr.Dataset) -> None:
         """Raise an error for files without a coordinate if the set may have copies of them."""
         if self.dim in new.indexes:
             return
@@ -333,7 +333,7 @@ class Update:
                 f"(coordinates=)"
             )
 
-    def _check_shadowed(self, group: ManifestGroup, new: xr.Dataset) -> None:
+    def _check_replaced_files(self, group: ManifestGroup, new: xr.Dataset) -> None:
         """Raise an error for new files that would replace all positions of earlier files.
 
         If later files have all positions of a file, the set does not refer to it. It is opened in
@@ -364,7 +364,7 @@ class Update:
         For data without a chunk in a file, the set does not refer to the file. It is opened in
         every run, and its coordinate shows whether the set has it.
         """
-        traced = self._find_traced(new)
+        traced = self._find_with_references(new)
         how = {True: "skip" if self.overlap in CROPPING_OVERLAPS else "raise", False: "skip"}
         if traced.all():
             return [(how[True], new)]
@@ -419,7 +419,7 @@ class Update:
 
     # ------------------------------------------------------------------ without the dimension
 
-    def _lend_options(self, group: ManifestGroup) -> ManifestGroup:
+    def _add_options(self, group: ManifestGroup) -> ManifestGroup:
         """Add access options to the files of a group, so that new files can be compared with it."""
         if self.options is None:
             return group
@@ -435,7 +435,7 @@ class Update:
         }
         return replace(group, variables={**group.variables, **lent})
 
-    def _mend_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
+    def _refresh_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
         """Take variables without the dimension from a file that has not changed.
 
         New files are compared with them, and the file from which they came may no longer exist.
@@ -446,7 +446,7 @@ class Update:
         lost = {
             name: v
             for name, v in static.items()
-            if unsound and isinstance(v.data, ManifestArray) and lies_in(v.data, unsound)
+            if unsound and isinstance(v.data, ManifestArray) and has_chunks_in(v.data, unsound)
         }
         if not lost:
             return group
@@ -495,9 +495,9 @@ def check_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> N
         )
     files = known.tabulate(group).urls
     along = [v for v in group.variables.values() if concat_dim in v.dims]
-    if len(files) < 2 or any(_has_two_ends(v, concat_dim) for v in along):
+    if len(files) < 2 or any(_spans_several_files(v, concat_dim) for v in along):
         return
-    found = list_dims_between(to_virtual_dataset(group), {str(files[0])})
+    found = list_partly_covered_dims(to_virtual_dataset(group), {str(files[0])})
     if found and concat_dim not in found:
         raise CombineError(
             f"concat_dim {concat_dim!r}: the {len(files):,} files of the set {known.root} follow "
@@ -506,7 +506,7 @@ def check_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> N
         )
 
 
-def _has_two_ends(variable: ManifestVariable, dim: str) -> bool:
+def _spans_several_files(variable: ManifestVariable, dim: str) -> bool:
     """Return whether the first and last chunk along a dimension are in different files."""
     data = variable.data
     if not isinstance(data, ManifestArray) or 0 in data.shape:

@@ -23,7 +23,7 @@ from virtualds.bounds import check_joinable
 from virtualds.chunks.columns import INLINE, find_runs
 from virtualds.chunks.manifest import iterate_references
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.datasets.decoding import is_dated
+from virtualds.datasets.decoding import are_date_units
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
@@ -38,18 +38,18 @@ from virtualds.datasets.source_positions import (
     cut_along,
     duplicates_error,
     find_copies,
-    find_known_positions,
     find_only_dimension,
     find_places,
     find_positions,
+    find_present_positions,
     find_replaced_static,
     find_stretches,
-    is_held,
-    lies_in,
+    has_chunks_in,
+    insert_pieces,
+    is_stored_in_set,
     list_arrays_along,
-    list_dims_between,
+    list_partly_covered_dims,
     pair_stretches,
-    put_between,
     urls_of,
 )
 from virtualds.datasets.structure import check_systems_of_set, list_systems
@@ -152,7 +152,7 @@ TEXT_KINDS = "OUST"
 JOINABLE_KINDS = (set(TEXT_KINDS), set("biufc"), {"m"}, {"M"})
 """Groups of dtype kinds that xarray promotes to a common dtype when it concatenates."""
 
-MOST_TRIED = 64
+MAX_TRIED = 64
 """At how many positions to look for an element in an unchanged file."""
 
 CODING_ATTRIBUTES = (
@@ -179,7 +179,7 @@ def append_along(old: ManifestGroup, new: xr.Dataset, how: Appending) -> Manifes
     new = _select_comparable(present, _load_index_alike(present, new, dim), how)
     if not grows:
         return old if len(present.variables) == len(old.variables) else to_stored(old, present)
-    known = find_known_positions(present, new, dim)
+    known = find_present_positions(present, new, dim)
     if known.any() and how.on_duplicate == "raise":
         raise duplicates_error(present, new, dim, known, how.if_known)
     if known.all():
@@ -232,7 +232,7 @@ def remove_sources(
     if dim is None:
         dim = find_only_dimension(present, wanted)
     met = _find_removed(present, dim, wanted)
-    others = {url for url in listed - wanted if not is_held(url, root)}
+    others = {url for url in listed - wanted if not is_stored_in_set(url, root)}
     left = met & find_positions(present, dim, others)
     gone = find_runs(np.flatnonzero(met & ~left))
     if gone == [(0, met.size)]:
@@ -279,7 +279,7 @@ def _find_grid(
         for array, _ in list_arrays_along(part, dim):
             # all files of one array are arranged in the same way
             if used := others.intersection(file.url for file in array.sources):
-                grid |= set(list_dims_between(part, {min(used)}))
+                grid |= set(list_partly_covered_dims(part, {min(used)}))
     return grid
 
 
@@ -310,7 +310,7 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
             f"{name!r}, and no value of {name!r} ({array.dtype}) means that it is missing; write "
             f"the set anew without this source"
         )
-    held = any(is_held(file.url, root) for file in array.sources)
+    held = any(is_stored_in_set(file.url, root) for file in array.sources)
     if held or any(
         (part.file == INLINE).any()
         for fragment in array.fragments
@@ -337,7 +337,7 @@ def _open_set(
     present = decode_group(
         old,
         "raise",
-        lambda group: to_virtual_dataset(group, dates=_find_sound_dates(group, dim, unsound)),
+        lambda group: to_virtual_dataset(group, dates=_find_readable_dates(group, dim, unsound)),
     )
     for what, dataset in (("the set", present), ("the new dataset", new)):
         if dim is not None and dataset is not None and dim not in dataset.dims:
@@ -350,7 +350,7 @@ def _open_set(
     return present
 
 
-def _find_sound_dates(
+def _find_readable_dates(
     group: ManifestGroup, dim: str | None, unsound: set[str]
 ) -> dict[str, ManifestArray]:
     """Return a readable element of each variable of dates whose first or last cannot be read.
@@ -358,7 +358,7 @@ def _find_sound_dates(
     The element is repeated to the lengths of the group.
     """
     found = dict[str, ManifestArray]()
-    dated = {n: v for n, v in group.variables.items() if is_dated(v.attributes.get("units"))}
+    dated = {n: v for n, v in group.variables.items() if are_date_units(v.attributes.get("units"))}
     for name in {*dated, *(v.attributes.get("bounds") for v in dated.values())}:
         variable = group.variables.get(str(name))
         if variable is None or dim not in variable.dims:
@@ -367,11 +367,11 @@ def _find_sound_dates(
         if not isinstance(array, ManifestArray) or not array.size:
             continue
         last = array.shape[axis] - 1
-        tried = np.linspace(0, last, MOST_TRIED).round().astype(int).tolist()
+        tried = np.linspace(0, last, MAX_TRIED).round().astype(int).tolist()
         elements = [_take_element(array, axis, place) for place in (0, last)]
-        if any(lies_in(one, unsound) for one in elements):
+        if any(has_chunks_in(one, unsound) for one in elements):
             others = (_take_element(array, axis, place) for place in tried)
-            sound = (one for one in others if not lies_in(one, unsound))
+            sound = (one for one in others if not has_chunks_in(one, unsound))
             found |= {str(name): one.broadcast_to(array.shape) for one in islice(sound, 1)}
     return found
 
@@ -413,7 +413,9 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: Appending) -> 
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
 
-def list_misfits(old: xr.Variable, new: xr.Variable, free: Collection[Hashable]) -> Iterator[str]:
+def list_mismatches(
+    old: xr.Variable, new: xr.Variable, free: Collection[Hashable]
+) -> Iterator[str]:
     """Yield why a variable is not part of one in a set, except for lengths along ``free``."""
     if coded := sorted(name for name in PACKING_ATTRIBUTES if name in new.attrs.keys() - old.attrs):
         yield f"it is not decoded, since it has {', '.join(coded)}; open it with decode_cf=True"
@@ -430,7 +432,7 @@ def list_misfits(old: xr.Variable, new: xr.Variable, free: Collection[Hashable])
 
 def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterator[str]:
     """Yield why a new variable does not continue the variable of the set."""
-    if misfits := list(list_misfits(old, new, (dim,))):
+    if misfits := list(list_mismatches(old, new, (dim,))):
         yield from misfits
         return
     if old.dtype != new.dtype and not any(
@@ -490,7 +492,7 @@ def load_alike(
         array = None if known is None else get_virtual_array(known)
         if known is None or array is None or get_virtual_array(variable) is not None:
             continue
-        is_own = all(is_held(file.url, root) for file in array.sources)
+        is_own = all(is_stored_in_set(file.url, root) for file in array.sources)
         is_small = array.nbytes <= get_options().load_limit
         if only_own and not (is_own and is_small and count_references(array)):
             continue
@@ -517,7 +519,7 @@ def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: s
             loaded[name] = variable.compute()
     new = replace_variables(new, loaded)
     present = load_alike(present, new, root)
-    pieces = put_between(present.sizes[dim], places)
+    pieces = insert_pieces(present.sizes[dim], places)
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
     both = {False: present, True: new}
     used = [kind for kind in both if any(piece.is_new == kind for piece in pieces)]

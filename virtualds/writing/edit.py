@@ -22,9 +22,9 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.datasets.decoding import settle_left_out
+from virtualds.datasets.decoding import make_independent_of_left_out
 from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
-from virtualds.datasets.location import Location, format_there
+from virtualds.datasets.location import Location, find_existing_format
 from virtualds.errors import CombineError, ReadError, UnsupportedError, without_secrets
 from virtualds.formats import GRACE, Expiry, Format, Removal
 from virtualds.formats.zarr.write_plan import suggest_instead
@@ -38,10 +38,10 @@ from virtualds.writing.append import remove_sources
 from virtualds.writing.write import (
     Destination,
     WriteOptions,
+    explain_missing_set,
     find_group,
     list_inherited,
-    name_missing_set,
-    naming_group,
+    name_group_in_errors,
     normalise_path,
     put_group,
     retry_on_conflict,
@@ -89,8 +89,10 @@ def without_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGro
     gone = set(names)
     for name in sorted(gone - group.variables.keys()):
         raise _unknown_error("drop_variables", name, group.variables)
-    found = settle_left_out(group.leave_out(gone))
-    return _change_words(found, lambda name: None if name in gone else name, ("coordinates",))
+    found = make_independent_of_left_out(group.leave_out(gone))
+    return _rename_in_attributes(
+        found, lambda name: None if name in gone else name, ("coordinates",)
+    )
 
 
 def without_groups(root: ManifestGroup, paths: Iterable[str]) -> ManifestGroup:
@@ -178,31 +180,31 @@ def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGrou
     unlimited = {names.get(dim, dim) for dim in group.encoding.get("unlimited_dims", ())}
     encoding = {**group.encoding, "unlimited_dims": unlimited}
     found = replace(group, variables=variables, encoding=encoding)
-    return _change_words(found, lambda name: names.get(name, name), NAMING_ATTRIBUTES)
+    return _rename_in_attributes(found, lambda name: names.get(name, name), NAMING_ATTRIBUTES)
 
 
 def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGroup:
     """Return a group in which dimensions of the groups below are renamed."""
     below = {}
     for name, child in group.groups.items():
-        with naming_group(name):
+        with name_group_in_errors(name):
             below[name] = _rename_below(_rename_here(child, dims), dims)
     return replace(group, groups=below)
 
 
-def _change_words(
+def _rename_in_attributes(
     group: ManifestGroup, change: Words, attributes: Collection[str]
 ) -> ManifestGroup:
     """Return a group in whose attributes variables are renamed."""
     variables = {
-        name: replace(v, attributes=_change_naming(v.attributes, change, attributes))
+        name: replace(v, attributes=_rename_in_values(v.attributes, change, attributes))
         for name, v in group.variables.items()
     }
-    found = _change_naming(group.attributes, change, ("coordinates",))
+    found = _rename_in_values(group.attributes, change, ("coordinates",))
     return replace(group, variables=variables, attributes=found)
 
 
-def _change_naming(given: Attributes, change: Words, names: Collection[str]) -> dict[str, Any]:
+def _rename_in_values(given: Attributes, change: Words, names: Collection[str]) -> dict[str, Any]:
     found = dict(given)
     for name in (name for name in names if isinstance(found.get(name), str)):
         words: list[str | None] = []
@@ -220,7 +222,7 @@ def _change_naming(given: Attributes, change: Words, names: Collection[str]) -> 
 
 # ---------------------------------------------------------------------- the calls
 
-MOST_OWN_CHUNKS = 64
+MAX_OWN_CHUNKS = 64
 """The most chunks of values that a set stores itself: these are one chunk, or few large ones."""
 
 
@@ -310,13 +312,13 @@ def edit(
                 f"rename {min(inherited)!r}: group /{path} has this coordinate from a group "
                 f"above it; rename it there, and it is renamed here as well"
             )
-        with naming_group(path):
+        with name_group_in_errors(path):
             found = without_variables(found, variables)
             renamed = {
                 name: v
                 for name, v in found.variables.items()
                 # otherwise the files of other arrays would have to be listed
-                if name in names and getattr(v.data, "nchunks", 0) <= MOST_OWN_CHUNKS
+                if name in names and getattr(v.data, "nchunks", 0) <= MAX_OWN_CHUNKS
             }
             # values that the set stores itself are written under the new name, for plain Zarr
             alone = replace(found, variables=renamed, groups={})
@@ -484,7 +486,7 @@ def compact(
             form.write(base.group, location.url, location.options, base=base, **choices)
         return choices is not None
 
-    return _settle(location, conflict, join)
+    return _retry_conflicts(location, conflict, join)
 
 
 @make_strict()
@@ -636,7 +638,7 @@ def clean_up(
     if form.expire is not None and form.library is None:
         expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
         expire = partial(form.expire, location.url, location.options, expiry)
-        found = _settle(location, conflict, expire)
+        found = _retry_conflicts(location, conflict, expire)
     if scheme_of(location.url) == "file":
         path = os.path.realpath(local_path(location.url))
         left = list_left_over(path, older_than.total_seconds())
@@ -649,8 +651,8 @@ def clean_up(
 
 
 def _find_format(location: Location) -> Format:
-    with name_missing_set(location):
-        if (found := format_there(location)) is None:
+    with explain_missing_set(location):
+        if (found := find_existing_format(location)) is None:
             raise FileNotFoundError
         return found
 
@@ -707,7 +709,7 @@ def snapshots(
     ['snapshot', 'time']
     """
     location = Location.of_url(url, storage_options)
-    return _find_keeper(location).list_snapshots(location.target, location.options)
+    return _find_format_with_snapshots(location).list_snapshots(location.target, location.options)
 
 
 @make_strict()
@@ -768,11 +770,13 @@ def expire_snapshots(
         raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
     location = Location.of(url, storage_options)
     expiry = Expiry(keep, older_than, dry_run=dry_run)
-    expire = partial(_find_keeper(location).expire_snapshots, location.target, location.options)
-    return _settle(location, conflict, partial(expire, expiry))
+    expire = partial(
+        _find_format_with_snapshots(location).expire_snapshots, location.target, location.options
+    )
+    return _retry_conflicts(location, conflict, partial(expire, expiry))
 
 
-def _find_keeper(location: Location) -> Format:
+def _find_format_with_snapshots(location: Location) -> Format:
     """Return the format of a set if it has snapshots, or raise an error."""
     found = _find_format(location)
     if found.history is None:
@@ -782,11 +786,11 @@ def _find_keeper(location: Location) -> Format:
     return found
 
 
-def _settle(location: Location, conflict: str, change: Callable[[], Result]) -> Result:
+def _retry_conflicts(location: Location, conflict: str, change: Callable[[], Result]) -> Result:
     """Make a change to a set, and resolve conflicts with other writers."""
 
     def attempt() -> Result:
-        with explain_write_errors(location.target), name_missing_set(location):
+        with explain_write_errors(location.target), explain_missing_set(location):
             return change()
 
     return retry_on_conflict(attempt, conflict)

@@ -25,9 +25,9 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
-from virtualds.datasets.decoding import settle_left_out
+from virtualds.datasets.decoding import make_independent_of_left_out
 from virtualds.datasets.keywords import check_choice, check_types, select_fields
-from virtualds.datasets.location import Location, name_both_options, reader_of
+from virtualds.datasets.location import Location, explain_both_options, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import cannot_hold
@@ -347,9 +347,9 @@ def convert(
     replaces_by(mode)
     options = WriteOptions(format, mode, choices=choices)
     opening = select_fields(OpenOptions, given)
-    with name_both_options(target):
+    with explain_both_options(target):
         destination = Destination.of(Location.of(target, target_options), options, convert)
-        destination.refuse_existing()
+        destination.check_not_existing()
         group = _read_group(Location.of(source, storage_options), opening)
         destination.create(lambda: group)
 
@@ -381,7 +381,7 @@ def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
     with explain_open_errors(origin.url), origin.hold_scan():
         found = reader, _ = reader_of(origin, opening.parser)
         group = open_group(origin, opening, found)
-    group = settle_left_out(group)
+    group = make_independent_of_left_out(group)
     if isinstance(reader, Format):
         group = load_own_values(group, f"{origin.url.rstrip('/')}/")
     return group

@@ -126,8 +126,8 @@ class RewriteTarget:
     def root(self) -> str:
         """The url of the folder of rewritten chunks."""
         if self.format.takes_in:
-            return choose_waiting_room(self.location.target)
-        return name_folder(self.location.url)
+            return choose_staging_folder(self.location.target)
+        return make_chunk_folder_url(self.location.url)
 
     @property
     def options(self) -> StorageOptions | None:
@@ -177,7 +177,7 @@ class RewriteTarget:
         found = plan.finish(writer.write_all())
         if writer.has_files and not self.format.takes_in:
             # the chunks remain there, and `verify` needs the references from which they were made
-            keep_original(plan, folder, self.options)
+            write_original(plan, folder, self.options)
         return found
 
     def clear(self, group: ManifestGroup) -> None:
@@ -236,19 +236,19 @@ def read_rows(file: SourceFile) -> Rows | None:
     return list(map(tuple, rows.tolist())) if whole else None
 
 
-def name_folder(target: Any) -> str:
+def make_chunk_folder_url(target: Any) -> str:
     """Return the url of the folder of all rewritten chunks next to a set."""
     return f"{str(target).rstrip('/')}{SUFFIX}"
 
 
-def choose_waiting_room(target: Any) -> str:
+def choose_staging_folder(target: Any) -> str:
     """Return a temporary folder for chunks that the format will move into the set.
 
     It is next to a local set, and otherwise in a folder of temporary files that belongs to this
     user.
     """
     if isinstance(target, str) and scheme_of(target) == "file":
-        return name_folder(target)
+        return make_chunk_folder_url(target)
     user = os.getuid() if hasattr(os, "getuid") else 0
     path = os.path.join(tempfile.gettempdir(), f"virtualds-{user}")
     os.makedirs(path, mode=0o700, exist_ok=True)
@@ -315,7 +315,7 @@ class Original:
         return tuple(slice(int(i) * c, min((int(i) + 1) * c, n)) for i, c, n in sizes)
 
 
-def keep_original(plan: VariablePlan, folder: str, options: StorageOptions | None) -> None:
+def write_original(plan: VariablePlan, folder: str, options: StorageOptions | None) -> None:
     """Write the original references of a variable next to its rewritten chunks."""
     main = plan.main
     noted = {

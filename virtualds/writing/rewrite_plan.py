@@ -48,9 +48,9 @@ from virtualds.source_file import SourceFile
 
 Obstacles = Callable[[ManifestVariable], list[str]]
 """A function that lists why a format cannot store a virtual variable; empty if it can."""
-MOST_CANDIDATES = 48
+MAX_CANDIDATES = 48
 """How many encodings of a variable are compared: those of most of its elements."""
-MOST_ELEMENTS = 2**20
+MAX_ELEMENTS = 2**20
 """The most elements in the chunks of a variable that has none, unless a single row is longer."""
 LEVEL = 4
 """The compression level of encodings whose own codecs have no encoder."""
@@ -62,7 +62,7 @@ Choices = Mapping[str, Any]
 """A user's choices for the main encoding; whatever is not given is chosen automatically."""
 
 
-def _apply_wanted(
+def _apply_choices(
     wanted: Choices, main: MainEncoding, dims: tuple[str, ...]
 ) -> Iterator[MainEncoding]:
     """Yield an encoding with the wanted codecs and chunks, if it has the wanted dtype."""
@@ -99,16 +99,16 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Ch
 
 def _list_candidates(variable: ManifestVariable, wanted: Choices) -> Iterator[MainEncoding]:
     """Yield the encodings that chunks have, then those that can represent any of their values."""
-    found = list(islice(_list_present(variable), MOST_CANDIDATES))
+    found = list(islice(_list_present(variable), MAX_CANDIDATES))
     dims = variable.dims
     array: ManifestArray = variable.data  # type: ignore[assignment]
     if not found:
         # the variable has no chunks at all: choose chunks of whole rows
         shape = array.shape
-        rows = max(1, min(shape[0], MOST_ELEMENTS // prod(shape[1:]))) if shape else 1
+        rows = max(1, min(shape[0], MAX_ELEMENTS // prod(shape[1:]))) if shape else 1
         found = [MainEncoding(build_fill_pipeline(array), (rows, *shape[1:])[: array.ndim])]
     for main in (*found, *(_make_plain(variable, main) for main in found)):
-        yield from _apply_wanted(wanted, main, dims)
+        yield from _apply_choices(wanted, main, dims)
 
 
 def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
@@ -145,7 +145,7 @@ def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
     else:
         codecs = (*shuffle, Zlib(LEVEL))
     fill = array.fill_value
-    return MainEncoding(plain_pipeline(dtype, fill, array.ndim, codecs, bare), main.chunks)
+    return MainEncoding(make_plain_pipeline(dtype, fill, array.ndim, codecs, bare), main.chunks)
 
 
 def _find_objection(
@@ -157,7 +157,7 @@ def _find_objection(
         return f"its values are {array.dtype}, {main.describe()} has others"
     if nbytes and not main.is_encodable:
         return f"there is no encoder for {main.describe()}"
-    if nbytes and not all(can_hold(main.pipeline, p) for p in array.pipelines):
+    if nbytes and not all(can_represent(main.pipeline, p) for p in array.pipelines):
         return f"{main.describe()} would change values that are packed in another way"
     if array.has_gaps and not fills_with(main.pipeline, array.fill_value):
         try:
@@ -166,13 +166,13 @@ def _find_objection(
             return f"{main.describe()} has no number for gaps of {array.fill_value}"
     one = ChunkManifest.build((1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",))
     try:
-        found = obstacles(as_stored(variable, main, one))
+        found = obstacles(apply_main_encoding(variable, main, one))
     except VirtualdsError as error:
         return f"{error}"
     return "; ".join(found) or None
 
 
-def as_stored(
+def apply_main_encoding(
     variable: ManifestVariable,
     main: MainEncoding,
     manifest: ChunkManifest,
@@ -306,7 +306,7 @@ class VariablePlan:
 
     def finish(self, manifest: ChunkManifest) -> ManifestVariable:
         """Return the variable with its chunks in the main encoding."""
-        return as_stored(self.variable, self.main, manifest, self.array.shape)
+        return apply_main_encoding(self.variable, self.main, manifest, self.array.shape)
 
 
 def plan_rewriting(
@@ -451,7 +451,7 @@ def name_of(codec: Codec) -> str:
 # ---------------------------------------------------------------------- packing
 
 
-def can_hold(main: CodecPipeline, other: CodecPipeline) -> bool:
+def can_represent(main: CodecPipeline, other: CodecPipeline) -> bool:
     """Return whether a packing can represent the values of another one, as far as is known."""
     ours, theirs = main.packing, other.packing
     if ours is None or (ours.is_identity and main.dtype == ours.dtype):
@@ -554,7 +554,7 @@ def describe_epoch(dtype: np.dtype[Any]) -> dict[str, Any]:
     }
 
 
-def plain_pipeline(
+def make_plain_pipeline(
     dtype: np.dtype[Any], fill_value: Any, ndim: int, codecs: tuple[Codec, ...], bare: bool
 ) -> CodecPipeline:
     """Return a pipeline that can represent any value of a dtype.

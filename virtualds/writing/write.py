@@ -31,7 +31,7 @@ from virtualds.datasets.keywords import (
     list_arguments,
     select_fields,
 )
-from virtualds.datasets.location import Location, format_for, format_there
+from virtualds.datasets.location import Location, find_existing_format, format_for
 from virtualds.datasets.registry import CHANGES, FORMATS, SUBCHUNK
 from virtualds.errors import (
     CombineError,
@@ -46,10 +46,10 @@ from virtualds.formats.referenced_files import (
     KEEP_QUERY,
     IsKnown,
     check_admissible,
-    know_nothing,
     list_first_files,
     list_new_files,
     make_known_check,
+    no_table_known,
     warn_of_unreadable,
 )
 from virtualds.formats.undecodable import ON_ERROR
@@ -72,7 +72,7 @@ PAUSE = 0.05
 
 
 @contextmanager
-def name_missing_set(location: Location) -> Iterator[None]:
+def explain_missing_set(location: Location) -> Iterator[None]:
     """Explain in the error for a set that does not exist what to do."""
     try:
         yield
@@ -123,7 +123,7 @@ def normalise_path(path: str | None) -> str:
 
 
 @contextmanager
-def naming_group(path: str) -> Iterator[None]:
+def name_group_in_errors(path: str) -> Iterator[None]:
     """Name a group, unless it is the root, in errors of the block."""
     try:
         yield
@@ -194,8 +194,8 @@ def list_inherited(
 
 def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
     """Raise an error if a dimension that groups share changes its length in only some of them."""
-    known = {misfit[:2] for misfit in _find_misfits(before)}
-    for path, dim, size, above in _find_misfits(after):
+    known = {misfit[:2] for misfit in _find_mismatches(before)}
+    for path, dim, size, above in _find_mismatches(after):
         if find_group(before, path) is not None and (path, dim) not in known:
             raise CombineError(
                 f"group /{path} would have {size} elements along {dim!r}, and the coordinate "
@@ -205,7 +205,7 @@ def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
     return after
 
 
-def _find_misfits(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]:
+def _find_mismatches(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]:
     """Yield group, dimension and both lengths where a group does not fit an inherited dimension."""
     for path, group in root.walk():
         sizes = list_sizes(group)
@@ -221,7 +221,7 @@ CREATING = ("w-", "w")
 NEW_VARIABLES = ("error", "fill", "drop")
 MISSING_VARIABLES = ("error", "fill")
 REWRITING = tuple(one.name for one in fields(Rewriting))
-OF_ALL = (KEEP_QUERY, *REWRITING)
+COMMON_CHOICES = (KEEP_QUERY, *REWRITING)
 """Choices that every format has."""
 
 
@@ -326,14 +326,14 @@ class WriteOptions:
         return select_fields(ReferenceChanges, self.choices)
 
     @property
-    def of_format(self) -> dict[str, Any]:
+    def format_choices(self) -> dict[str, Any]:
         """The choices that are specific to the format."""
-        shared = (*OF_ALL, *CHANGES)
+        shared = (*COMMON_CHOICES, *CHANGES)
         return {name: value for name, value in self.choices.items() if name not in shared}
 
     def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
         """Raise an error for choices that a format does not have; ``call`` is used by the error."""
-        known = [*target.choices, *OF_ALL]
+        known = [*target.choices, *COMMON_CHOICES]
         others = list_arguments(WriteOptions if call is None else call)
         listed = ", ".join(known)
         for name in sorted(self.choices.keys() - set(known)):
@@ -381,16 +381,16 @@ class Destination:
         options.check_choices(target, call)
         return cls(location, target, options)
 
-    def refuse_existing(self) -> Destination:
+    def check_not_existing(self) -> Destination:
         """Raise an error before long work if the set would be created but exists already."""
         if self.options.mode != "w-" or not self.options.creates_set:
             return self
         where, access = self.location.target, self.location.options
         if self.format.holds is None:
-            there = format_there(self.location) is not None
+            there = find_existing_format(self.location) is not None
         else:
             names = ("branch", "create_branch")
-            branch = {k: v for k, v in self.options.of_format.items() if k in names}
+            branch = {k: v for k, v in self.options.format_choices.items() if k in names}
             there = self.format.holds(where, access, **branch)
         if there:
             raise exists_already(where)
@@ -400,7 +400,7 @@ class Destination:
     def rewrite(self) -> RewriteTarget:
         """Where chunks are rewritten that the format cannot store as they are."""
         options = self.options
-        return RewriteTarget(self.location, self.format, options.rewriting, options.of_format)
+        return RewriteTarget(self.location, self.format, options.rewriting, options.format_choices)
 
     @property
     def parts(self) -> Parts:
@@ -441,10 +441,10 @@ class Destination:
     def _create(self, whole: Whole) -> Written:
         if self.rewrite.is_needed or self.options.changes.inline_threshold:
             # chunks are read only for a set that one process can write
-            self.refuse_existing()
+            self.check_not_existing()
         # workers check the parts that they write
         is_known: IsKnown = (
-            know_nothing
+            no_table_known
             if self.place is None
             else lambda table: self.parts.holds(table, self.place)
         )
@@ -457,7 +457,7 @@ class Destination:
                 self.parts.commit(group, self.place, replace=replaces)
             else:
                 write: Callable[..., None] = self.format.write
-                chosen = self.options.of_format | self.rewrite.for_writer
+                chosen = self.options.format_choices | self.rewrite.for_writer
                 with self._count_writing(group):
                     write(group, where, self.location.options, replace=replaces, **chosen)
                 self.rewrite.clear(group)
@@ -476,8 +476,8 @@ class Destination:
 
         where, policy = self.location.target, AccessPolicy.of(self.options.allow)
         try:
-            with explain_write_errors(where), name_missing_set(self.location), counting:
-                chosen = self.options.of_format | self.rewrite.for_writer
+            with explain_write_errors(where), explain_missing_set(self.location), counting:
+                chosen = self.options.format_choices | self.rewrite.for_writer
                 access = self.location.options
                 change_set(self.format, where, prepared, access, policy, **chosen)
         except FileNotFoundError:
@@ -489,7 +489,7 @@ class Destination:
         try:
             return self._create(whole)
         except FileExistsError as error:
-            if format_there(self.location) is not self.format:
+            if find_existing_format(self.location) is not self.format:
                 raise
             raise ConflictError(
                 f"{self.location.target}: another writer has just created it; append again, as "
@@ -538,7 +538,7 @@ def prepare_write(
     names = {one.name for one in fields(WriteOptions)}
     choices = {name: value for name, value in given.items() if name not in names}
     options = select_fields(WriteOptions, given | {"choices": choices})
-    return Destination.of(Location.of(url, storage_options), options).refuse_existing()
+    return Destination.of(Location.of(url, storage_options), options).check_not_existing()
 
 
 # ---------------------------------------------------------------------- sets that stay in memory
@@ -565,9 +565,9 @@ def make_dict(
     options.check_choices(form, call)
     _check_new(options, storage_options)
     whole_set = add_group(EMPTY, options.path, whole())
-    group = options.changes.apply(whole_set, know_nothing)
+    group = options.changes.apply(whole_set, no_table_known)
     check_admissible(group, WHERE, keep_query=options.keep_query)
-    return form.to_dict(group, **options.of_format)
+    return form.to_dict(group, **options.format_choices)
 
 
 def _check_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
@@ -629,7 +629,7 @@ class ReferenceChanges:
         cannot be read.
         """
         if self.subchunk:
-            cutter = _Cutter(self.subchunk, is_known)
+            cutter = _ChunkSplitter(self.subchunk, is_known)
             group = _change_arrays(group, cutter.cut)
             cutter.check_done(group)
         if self.inline_threshold:
@@ -672,7 +672,7 @@ def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
 
 
 @dataclass
-class _Cutter:
+class _ChunkSplitter:
     """Splits the chunks of arrays that a user names by dimension or variable."""
 
     subchunk: Subchunk
@@ -768,7 +768,7 @@ def estimate_cost(
         known = ", ".join(["main_encoding", *form.choices])
         raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
     # rewriting follows the splitting of chunks; which are stored inline does not change the cost
-    group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, know_nothing)
+    group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, no_table_known)
     obstacles = bind_obstacles(form, choices)
     plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
     return build_cost_table(group, plans)

@@ -39,7 +39,7 @@ from virtualds.writing.append import (
     Appending,
     append_along,
     join_coordinates,
-    list_misfits,
+    list_mismatches,
     load_alike,
     replace_sources,
     to_stored,
@@ -55,7 +55,7 @@ from virtualds.writing.write import (
     check_aligned,
     find_group,
     list_inherited,
-    naming_group,
+    name_group_in_errors,
     normalise_path,
     put_group,
     put_variables,
@@ -180,7 +180,7 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
     """
     path, dim = destination.options.path, str(destination.options.append_dim)
     make = partial(group_from_dataset, dataset)
-    written = _Writing(destination, {path: dataset}, make).write()
+    written = _ModeWriter(destination, {path: dataset}, make).write()
     before, after = (
         replace(find_group(root, path) or EMPTY, groups={})
         for root in (written.before or EMPTY, written.after)
@@ -215,11 +215,11 @@ def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> 
         )
         for path, node in tree.subtree_with_keys
     }
-    _Writing(destination, nodes, partial(group_from_tree, tree, inherited), is_tree=True).write()
+    _ModeWriter(destination, nodes, partial(group_from_tree, tree, inherited), is_tree=True).write()
 
 
 @dataclass(frozen=True)
-class _Writing:
+class _ModeWriter:
     """Writes datasets to groups of a set, according to the mode.
 
     In a tree, groups share the coordinates of the groups above them. So a group is compared and
@@ -291,7 +291,7 @@ class _Writing:
                 )
         found = old
         for path, dataset in datasets.items():
-            with naming_group(path):
+            with name_group_in_errors(path):
                 # inherited coordinates have already grown in ``found``
                 known = old if self.options.is_append else found
                 found = self._change_group(known, found, path, dataset)
@@ -684,7 +684,7 @@ def _find_problems(
         yield f"{name}: the set has no such variable"
         return
     old, variable = present.variables[name], new.variables[name]
-    yield from (f"{name}: {reason}" for reason in list_misfits(old, variable, slices))
+    yield from (f"{name}: {reason}" for reason in list_mismatches(old, variable, slices))
     if np.result_type(old.dtype, variable.dtype) != old.dtype:
         yield f"{name}: its dtype is {old.dtype} in the set and {variable.dtype} in the new dataset"
     if get_virtual_array(old) is not None and get_virtual_array(variable) is None:

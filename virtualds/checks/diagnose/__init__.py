@@ -18,7 +18,7 @@ from virtualds.combine.batch_job import BatchJob, BuildOptions, list_steps
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
-from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination, check_name
+from virtualds.combine.xarray_combine import CHOICES, PASSED_TO_XARRAY, Combination, check_name
 from virtualds.datasets.keywords import list_arguments, make_strict, select_fields
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
@@ -31,7 +31,7 @@ MANY_FILE_OPTIONS = {"parallel", "progress"}
 """Arguments for opening many files, which a trial of two files does not need."""
 
 
-@make_strict(more=OPTIONS.union(OF_XARRAY))
+@make_strict(more=OPTIONS.union(PASSED_TO_XARRAY))
 def diagnose(
     urls: Paths,
     *,

@@ -71,9 +71,9 @@ from virtualds.datasets.structure import (
     Fact,
     find_code,
     find_renamed,
+    format_rename,
     list_differing,
     text_of,
-    write_rename,
 )
 from virtualds.errors import name_some, without_secrets
 
@@ -250,7 +250,7 @@ def _show(value: Any) -> str:
 
 def _rename(row: Difference, usual: Usual) -> Mend:
     pairs = zip(row.after.split(", "), row.before.split(", "), strict=True)
-    return Mend(steps=(write_rename(dict(pairs)).removeprefix("lambda ds: "),))
+    return Mend(steps=(format_rename(dict(pairs)).removeprefix("lambda ds: "),))
 
 
 def _rename_variable(row: Difference, usual: Usual) -> Mend:

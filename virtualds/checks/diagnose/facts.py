@@ -31,7 +31,7 @@ from virtualds.checks.diagnose.report import (
 )
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import FILLS, SCALING
-from virtualds.combine.alike_files import HEEDED_ATTRIBUTES
+from virtualds.combine.alike_files import DECODING_ATTRIBUTES
 from virtualds.combine.batch_job import OPEN_ERRORS, BatchJob, PrepareStep, make_outcome
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.report import LeftOut, OutcomeCounter
@@ -133,7 +133,7 @@ def _is_uniform(batch: FileBatch) -> bool:
         and 0 not in batch.lengths
         and all(len(array.pipelines) == 1 and not array.has_gaps for array in virtual)
         and not any(
-            owner and key in HEEDED_ATTRIBUTES and not _is_date(batch, owner, key)
+            owner and key in DECODING_ATTRIBUTES and not _is_date(batch, owner, key)
             for owner, key in batch.attributes
         )
         and DECIDING_ENCODING.isdisjoint(key for _, key in batch.encodings)
@@ -164,7 +164,7 @@ def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
         # as if the files lay along a dimension
         (dims, dtype), (shown, decoded) = part.stored, part.decoded
         whole = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
-        if not part.is_index and whole.goes_by_elements(stacked):
+        if not part.is_index and whole.is_elementwise(stacked):
             return list(whole.decode_values(stacked))
     each = zip(parts, batch.list_values(name), strict=True)
     return [show(own.decode_values(values)) for own, values in each]

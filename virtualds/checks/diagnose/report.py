@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.datasets.axis_cells import count_values
-from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.axis_cells import to_numbers
+from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.structure import compute_steps, find_gaps_among, text_of
 from virtualds.errors import format_count, name_some, public, without_secrets
 from virtualds.pictures.blocks import (
@@ -302,7 +302,7 @@ def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
         str(name): span
         for name, variable in dataset.variables.items()
         if variable.dims == (name,)
-        and not (get_virtual_array(variable) is not None or is_unread(variable))
+        and not (get_virtual_array(variable) is not None or is_lazy(variable))
         and (span := find_span(variable.values)) is not None
     }
 
@@ -429,7 +429,7 @@ def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_Place] | None
     known = [span for span in spans if span is not None]
     if not known or len(known) < len(spans):
         return None
-    counted = count_values(np.array([end for s in known for end in (s.start, s.stop)]))
+    counted = to_numbers(np.array([end for s in known for end in (s.start, s.stop)]))
     if counted is None or not np.isfinite(counted.numbers).all():
         return None
     low, high = _find_ends(counted.numbers[::2], counted.numbers[1::2], known, is_time)

@@ -20,7 +20,7 @@ from virtualds.checks.diagnose.report import Difference, Verdict, describe_error
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS
 from virtualds.combine.xarray_combine import KEEPING as OF_BUILDS
-from virtualds.combine.xarray_combine import write_options
+from virtualds.combine.xarray_combine import format_options
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.structure import (
@@ -99,7 +99,7 @@ class ChangeMeaning(NamedTuple):
 SPLIT = "open the eras separately"
 LEAVE_OUT = "leave out the variable with drop_variables"
 KEEPING: dict[str, Mapping[str, str]] = {
-    f"{write_options(options)} keeps the values of every file; or {LEAVE_OUT}": options
+    f"{format_options(options)} keeps the values of every file; or {LEAVE_OUT}": options
     for options in OF_BUILDS
 }
 """What to do about values that differ, and the options that do it, the simplest first."""

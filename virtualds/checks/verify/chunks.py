@@ -38,8 +38,8 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.parser import (
     Array,
-    CannotError,
     NativeReader,
+    NativeReadError,
     NativeRegion,
     Parser,
     ReadNative,
@@ -77,7 +77,7 @@ def open_native(
 
     Raises
     ------
-    CannotError
+    NativeReadError
         The file would crash the library.
     """
     is_local, options = scheme_of(source.url) == "file", dict(native.options)
@@ -130,10 +130,10 @@ class _ThroughXarray:
     def read(self, wanted: NativeRegion) -> Array:
         dataset = self._open_dataset(wanted.group, wanted.decoded)
         if wanted.variable not in dataset.variables:
-            raise CannotError(f"it has no variable {wanted.variable!r}")
+            raise NativeReadError(f"it has no variable {wanted.variable!r}")
         variable = dataset.variables[wanted.variable]
         if variable.shape != wanted.shape:
-            raise CannotError(f"it reads the variable with shape {variable.shape}")
+            raise NativeReadError(f"it reads the variable with shape {variable.shape}")
         key = wanted.group, wanted.variable, wanted.decoded
         if key in self.asked and variable.nbytes <= SMALL and key not in self.whole:
             self.whole[key] = _read_whole(variable)
@@ -450,7 +450,7 @@ SORTED_CHUNKS = 2**17
 KEPT_SOURCES = 4
 """Files that are kept open."""
 COMPARE_ERRORS = (
-    *(CannotError, VirtualdsError, *PARSER_ERRORS),
+    *(NativeReadError, VirtualdsError, *PARSER_ERRORS),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, struct.error),
     *(EOFError, ElementTree.ParseError),
 )
@@ -687,7 +687,7 @@ class _Source:
                 what = "decoded" if decoded else "stored"
                 return f"{what} {place.variable}{_format_region(region)}: {text}"
         if not answers:
-            raise CannotError("it does not give values in this form")
+            raise NativeReadError("it does not give values in this form")
         return ""
 
     def _read_of(self, native: NativeReader) -> ReadNative:
@@ -695,7 +695,7 @@ class _Source:
         if found is None:
             found = self._opened[native.package] = self._open(native)
         if isinstance(found, str):
-            raise CannotError(found)
+            raise NativeReadError(found)
         return found
 
     def _open(self, native: NativeReader) -> ReadNative | str:
@@ -713,7 +713,7 @@ class _Source:
 
 
 def _describe_error(error: BaseException) -> str:
-    if isinstance(error, CannotError):
+    if isinstance(error, NativeReadError):
         return str(error)
     first = (format(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}"[:300]

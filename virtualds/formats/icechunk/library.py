@@ -337,7 +337,7 @@ class Needs(NamedTuple):
     splits: Mapping[str, Split]
 
 
-NOTHING_NEEDED = Needs({}, {})
+NO_REQUIREMENTS = Needs({}, {})
 
 
 def _make_storage(place: ObjectLocation) -> Any:
@@ -450,7 +450,7 @@ class References(NamedTuple):
     inline: dict[int, bytes]
 
 
-def _waited(
+def _blocking(
     method: Callable[Concatenate[OpenStore, Given], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[OpenStore, Given], Result]:
     """Turn a coroutine method into a method that waits for it, in a separate thread."""
@@ -483,7 +483,7 @@ class OpenStore:
 
     # ------------------------------------------------------------------ reading
 
-    @_waited
+    @_blocking
     async def read_documents(self) -> dict[str, dict[str, Any]]:
         """Return the metadata of all nodes by path, groups before their members."""
         found: dict[str, dict[str, Any]] = {}
@@ -497,7 +497,7 @@ class OpenStore:
             level = sorted(path for paths in listed for path in paths)
         return found
 
-    @_waited
+    @_blocking
     async def read_document(self, path: str) -> dict[str, Any]:
         """Return the metadata of a node, or an empty dict if there is none."""
         return await self._fetch_document(path) or {}
@@ -516,7 +516,7 @@ class OpenStore:
         names = [name async for name in self.store.list_dir(path)]
         return [join_node_path(path, name) for name in names if name != MARKER]
 
-    @_waited
+    @_blocking
     async def read_references(self, path: str) -> References:
         """Return the references of an array."""
         numbers: dict[str, int] = {}
@@ -536,7 +536,7 @@ class OpenStore:
         places, kinds, rows, offsets, lengths = columns
         return References(places, kinds, rows, offsets, lengths, list(numbers), inline)
 
-    @_waited
+    @_blocking
     async def read_chunks(self, path: str, places: Iterable[Sequence[int]]) -> list[bytes]:
         """Return chunks of an array by their positions in its grid."""
         keys = ("/".join([path, "c", *map(str, place)]) for place in places)
@@ -548,18 +548,18 @@ class OpenStore:
 
     # ------------------------------------------------------------------ writing
 
-    @_waited
+    @_blocking
     async def clear(self) -> None:
         """Remove all nodes."""
         await self.store.clear()
 
-    @_waited
+    @_blocking
     async def remove(self, paths: Iterable[str]) -> None:
         """Remove nodes and their members."""
         for path in paths:
             await self.store.delete_dir(path)
 
-    @_waited
+    @_blocking
     async def put(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Write metadata and chunks under their keys, in the given order."""
         buffer, files = default_buffer_prototype().buffer, iter(files)
@@ -745,7 +745,7 @@ class Target:
 
     def open_store(
         self,
-        needed: Needs = NOTHING_NEEDED,
+        needed: Needs = NO_REQUIREMENTS,
         before: OpenStore | None = None,
         *,
         begins: bool = True,

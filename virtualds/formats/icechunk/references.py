@@ -35,13 +35,13 @@ from virtualds.formats.icechunk.library import (
 )
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.zarr.document import NOTES, find_places, number_in_grid
-from virtualds.formats.zarr.groups import GroupReader, find_whole
+from virtualds.formats.zarr.groups import GroupReader, make_single_manifest_finder
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import REMEDY, AccessPolicy
 from virtualds.urls import scheme_of
 
-KEPT_TABLES = 8
+CACHED_TABLES = 8
 """The number of arrays whose references are cached."""
 OWN = "icechunk:"
 """The prefix of names of native chunks in a store whose location is unknown."""
@@ -130,7 +130,7 @@ def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()
             kind = "groups" if node.get("node_type") == "group" else "arrays"
             notes[kind][path] = noted
 
-    return GroupReader(store.url, nodes, notes, find_whole(manifest), skip)
+    return GroupReader(store.url, nodes, notes, make_single_manifest_finder(manifest), skip)
 
 
 def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[str, Any]:
@@ -170,7 +170,7 @@ class StoreReferences:
         allow: AccessPolicy,
         snapshot: str,
         opened: tuple[Any, OpenStore] | None = None,
-        kept: int = KEPT_TABLES,
+        kept: int = CACHED_TABLES,
     ) -> None:
         self.root, self.options, self.allow, self.snapshot = root, options, allow, snapshot
         self._opened, self._opening = opened, name_opening()
@@ -357,7 +357,7 @@ class ArrayTable(Table):
 # ---------------------------------------------------------------------- a store that is changed
 
 
-class KnownChunks(StoreReferences):
+class ExistingReferences(StoreReferences):
     """The chunks of a store before it is changed.
 
     Unchanged references need not be read: a set of ten million references grows at the cost of the

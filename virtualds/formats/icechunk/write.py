@@ -21,7 +21,7 @@ from virtualds.formats.icechunk.library import (
     find_containers,
     quote_url,
 )
-from virtualds.formats.icechunk.references import KnownChunks, make_reader
+from virtualds.formats.icechunk.references import ExistingReferences, make_reader
 from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.referenced_files import fetch_chunk, list_fingerprints
 from virtualds.formats.zarr.document import (
@@ -44,7 +44,7 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 SPLIT_REFERENCES = 2**15
 """The approximate number of references per manifest of an array: an append rewrites no more."""
-MOST_SPLITS = 32
+MAX_SPLITS = 32
 """The most manifests of an array that one commit writes: Icechunk scans all references for each."""
 
 # ---------------------------------------------------------------------- writing
@@ -78,7 +78,7 @@ class RepositoryVersion:
     """The base of a change: a branch as it was read, or a session that the user opened."""
 
     target: Target
-    known: KnownChunks
+    known: ExistingReferences
     group: ManifestGroup
 
     def is_current(self) -> bool:
@@ -96,7 +96,7 @@ def read_version(
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
     store = target.open_store(begins=False)
-    known = KnownChunks(store, target.committed, target.root, target.options, allow)
+    known = ExistingReferences(store, target.committed, target.root, target.options, allow)
     return RepositoryVersion(
         target, known, make_reader(store, known.find_manifest).read_group(None)
     )
@@ -201,7 +201,7 @@ def _list_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple
         axis = _find_growing(grid, node.metadata, nodes.get(path), group)
         around = max(prod(grid) // max(grid[axis], 1), 1)
         # rounded up, so that there are at most so many
-        few = -(-grid[axis] // MOST_SPLITS)
+        few = -(-grid[axis] // MAX_SPLITS)
         yield path, Split(axis, max(1, SPLIT_REFERENCES // around, few))
 
 
@@ -230,7 +230,7 @@ class NodeWriter:
 
     store: Any
     target: Target
-    known: KnownChunks | None = None
+    known: ExistingReferences | None = None
     nodes: Mapping[str, Any] = field(default_factory=dict)
 
     def write_all(self, planned: WritePlan) -> None:
@@ -326,7 +326,7 @@ class NodeWriter:
 
     @staticmethod
     def _find_changed(
-        known: KnownChunks, path: str, grid: tuple[int, ...], new: _PlacedChunks
+        known: ExistingReferences, path: str, grid: tuple[int, ...], new: _PlacedChunks
     ) -> Ints | None:
         """Return the rows to write, or None to rewrite the array."""
         there = known.find_manifest(path, grid)

@@ -152,7 +152,7 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
     notes |= {RELATIVE: True} if relative else {}
     references = {
         path: ArrayReferences(
-            [(part.origin, part.manifest) for part in node.parts] or _hold_values(node),
+            [(part.origin, part.manifest) for part in node.parts] or _values_to_parts(node),
             parse_chunk_keys(node.metadata),
         )
         for path, node in arrays.items()
@@ -160,7 +160,7 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
     return Description(metadata, references, notes, name)
 
 
-def _hold_values(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkManifest]]:
+def _values_to_parts(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkManifest]]:
     """Return the chunks of values in memory, each as a part of one chunk."""
     chunks = node.values.chunks if node.values is not None else ()
     return [
@@ -299,7 +299,7 @@ class _Difference:
     def apply(self, document: Document, after: Description, templates: bool) -> bytes:
         """Return the document with the differences applied."""
         content, texts = dict(document.content), dict(document.templates)
-        refs = self._take_away(content.get("refs") or {})
+        refs = self._remove_references(content.get("refs") or {})
         if self.moves:
             texts = self._move_files(document, refs, texts, after.name)
         for key, value in self.metadata.items():
@@ -331,7 +331,7 @@ class _Difference:
         kept = [*_encode_members(refs, replaced), *replaced.values()]
         return _encode_document(content, [",\n".join(kept).encode(), *added])
 
-    def _take_away(self, refs: Metadata) -> dict[str, Any]:
+    def _remove_references(self, refs: Metadata) -> dict[str, Any]:
         """Return the references without those that are removed."""
         found = dict(refs)
         for key in self.removed:
@@ -425,11 +425,11 @@ def _compare(
         before = before.with_files(lambda file: file._replace(url=moves.get(file.url, file.url)))
     gone, replaced, written = list[str](), list[str](), list[_Written]()
     for ids, _ in iterate_references(before):
-        inside, twins = _find_twins(ids, before.shape, after.shape)
+        inside, twins = _find_common_chunks(ids, before.shape, after.shape)
         there = inside & (after.at(twins).file != MISSING) if after.size else inside
         gone += key.list_keys(ids[~there], before.shape, origin)
     for ids, rows in iterate_references(after):
-        inside, twins = _find_twins(ids, after.shape, before.shape)
+        inside, twins = _find_common_chunks(ids, after.shape, before.shape)
         others = before.at(twins) if before.size else rows
         differs = np.flatnonzero(~(find_same_rows(others, rows) & inside))
         if differs.size:
@@ -440,7 +440,7 @@ def _compare(
     return [prefix + name for name in gone], [prefix + name for name in replaced], written
 
 
-def _find_twins(
+def _find_common_chunks(
     ids: Ints, grid: tuple[int, ...], other: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.bool_], Ints]:
     """Return which chunks of a grid are also in another one, and their numbers there, or 0."""

@@ -32,7 +32,13 @@ from virtualds.formats.kerchunk.encode_json import Document, DocumentForm, descr
 from virtualds.formats.kerchunk.templates import Templates, generate_references
 from virtualds.formats.referenced_files import ReferencedFiles, explain_malformed
 from virtualds.formats.zarr.document import MARKER, NOTES, number_in_grid
-from virtualds.formats.zarr.groups import V2, V3, GroupReader, find_whole, merge_zarr_v2
+from virtualds.formats.zarr.groups import (
+    V2,
+    V3,
+    GroupReader,
+    make_single_manifest_finder,
+    merge_zarr_v2,
+)
 from virtualds.importing import pause_garbage_collection
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
@@ -87,7 +93,7 @@ def parse_document(raw: bytes, url: str) -> Any:
 def _parse(content: Any, source: SourceFile, allow: AccessPolicy) -> tuple[Document, Entries]:
     """Return a document with its references resolved, and the references sorted by array."""
     with pause_garbage_collection(), explain_malformed(source.url):
-        content, refs, generated = _unfold(content, source.url)
+        content, refs, generated = _expand_document(content, source.url)
         notes = content.get(NOTES) or {}
         entries = Entries(source, refs, notes.get("files", {}), allow)
 
@@ -103,12 +109,14 @@ def _build_tree(document: Document, entries: Entries, how: ReadOptions) -> Manif
     with pause_garbage_collection():
         version = V3 if entries.nodes else V2
         nodes = entries.nodes or merge_zarr_v2(entries.metadata)
-        parts_of = find_whole(entries.build_manifest)
+        parts_of = make_single_manifest_finder(entries.build_manifest)
         reader = GroupReader(source.url, nodes, notes, parts_of, how.skip, version)
         return reader.read_group(how.group)
 
 
-def _unfold(content: Any, url: str) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:
+def _expand_document(
+    content: Any, url: str
+) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:
     """Return a document converted to version 1, its rendered references, and the generated keys."""
     if not isinstance(content, dict):
         raise FormatError(

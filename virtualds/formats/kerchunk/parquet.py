@@ -33,18 +33,23 @@ from virtualds.formats.kerchunk.records import (
     RecordChanges,
     Records,
     RecordTable,
-    cut_alike,
     encode_record,
     find_changed_records,
     find_same_rows,
     hash_document,
     join_record_path,
     list_other_sources,
-    list_stretches_of_records,
+    list_record_ranges,
+    split_like,
 )
 from virtualds.formats.referenced_files import explain_malformed
 from virtualds.formats.zarr.document import NOTES, ZMETADATA
-from virtualds.formats.zarr.groups import V2, GroupReader, find_whole, merge_zarr_v2
+from virtualds.formats.zarr.groups import (
+    V2,
+    GroupReader,
+    make_single_manifest_finder,
+    merge_zarr_v2,
+)
 from virtualds.formats.zarr.v2_arrays import read_chunk_grid
 from virtualds.formats.zarr.write_plan import RELATIVE, Hierarchy, suggest_zarr_v3
 from virtualds.json_values import parse_json
@@ -67,11 +72,11 @@ RECORD_SIZE = 100_000
 """The number of references in a record, unless every array has fewer chunks."""
 DISPLACED = "displaced"
 """The key in the notes of a fence: the number of fences that it displaced in succession."""
-MOST_EARLIER = 64
+MAX_EARLIER = 64
 """The most earlier names of a set in its records; beyond that, all records are rewritten."""
 ROOM = 10_000
 """The fewest references in a record after records were joined: more will follow."""
-MOST_EMPTY = 16
+MAX_EMPTY = 16
 """The most records without chunks that are written nevertheless, for readers that list all keys."""
 
 
@@ -175,7 +180,10 @@ class ParquetSet:
         self, group: str | None = None, skip: frozenset[str] = frozenset()
     ) -> ManifestGroup:
         """Return a group, including all groups below it."""
-        nodes, parts_of = merge_zarr_v2(self.metadata), find_whole(self.read_manifest)
+        nodes, parts_of = (
+            merge_zarr_v2(self.metadata),
+            make_single_manifest_finder(self.read_manifest),
+        )
         reader = GroupReader(self.source.url, nodes, self.notes, parts_of, skip, V2)
         return reader.read_group(group)
 
@@ -239,7 +247,7 @@ def read_version(
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     if found.records.token is None:
         # other tools do not record which records they have left out
-        found.records.written = found.find_written(list_stretches_of_records(url, options))
+        found.records.written = found.find_written(list_record_ranges(url, options))
     return replace(found, version=version, displaced=displaced)
 
 
@@ -297,7 +305,7 @@ def write(
     with explain_vanished_files(base.is_current, url):
         grown = _NextVersion.grown(base, group) if is_alike else None
         if grown is None:
-            check_exchange(url)
+            check_can_replace(url)
             hierarchy = hierarchy_of(group, url, relative=relative)
             _NextVersion.replaced(base, hierarchy, size, is_alike).exchange(
                 base, is_checked=group is base.group
@@ -328,7 +336,7 @@ def _create(
     if replaces and not replace:
         raise exists_already(url)
     if replaces:
-        check_exchange(url)
+        check_can_replace(url)
     largest = max((manifest.size for manifest in hierarchy.manifests.values()), default=1)
     new = _NextVersion.new(hierarchy, size or max(1, min(RECORD_SIZE, largest)))
     files = ((path, data) for path, data in new.yield_files() if data is not None)
@@ -369,7 +377,7 @@ def _is_set(url: str, options: StorageOptions | None) -> bool:
         return False
 
 
-def check_exchange(url: str) -> None:
+def check_can_replace(url: str) -> None:
     """Raise an error if references would be replaced where no store can do that atomically."""
     if scheme_of(url) != "file":
         raise UnsupportedError(
@@ -435,7 +443,7 @@ class _NextVersion:
         token = base.records.token
         new, earlier = cls.new(hierarchy, size), [token, *base.records.earlier]
         # records of other tools have no name, and could not be told from others in the same place
-        if token is None or not is_alike or len(earlier) > MOST_EARLIER:
+        if token is None or not is_alike or len(earlier) > MAX_EARLIER:
             return new
         changed = {
             path: _compare(then, hierarchy, path, size).records
@@ -509,7 +517,7 @@ class _NextVersion:
 def _compare(before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int) -> RecordChanges:
     """Compare an array of a set with a new one; in-memory values get the chunks of the set."""
     key = f"{path}/.zarray"
-    after = cut_alike(before, ArrayChunks(hierarchy.metadata[key], hierarchy.manifests[path]))
+    after = split_like(before, ArrayChunks(hierarchy.metadata[key], hierarchy.manifests[path]))
     hierarchy.metadata[key], hierarchy.manifests[path] = after.metadata, after.manifest
     found = find_changed_records(before, after, size)
     old, new = ({*list_records(a.manifest, size)} for a in (before, after))
@@ -528,7 +536,7 @@ def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
     # the numbers are ascending
     records = numbers // size
     found: list[int] = records[np.diff(records, prepend=-1) > 0].tolist()
-    return found if len(whole) - len(found) > MOST_EMPTY else whole
+    return found if len(whole) - len(found) > MAX_EMPTY else whole
 
 
 def encode_members(mapping: Mapping[str, Any]) -> bytes:

@@ -76,7 +76,7 @@ def join_record_path(path: str, number: int) -> str:
     return f"{path}/refs.{number}.parq"
 
 
-def list_stretches_of_records(
+def list_record_ranges(
     url: str, options: StorageOptions | None
 ) -> dict[str, list[tuple[int, int]]]:
     """Return the ranges of records that exist in a folder, by array."""
@@ -520,7 +520,7 @@ def find_changed_records(before: ArrayChunks, after: ArrayChunks, size: int) -> 
     return RecordChanges(changed, keeps)
 
 
-def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
+def split_like(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
     """Return values in memory, split into chunks of the same shape as in the set.
 
     New values at the end of an array then become new rows at the end of its table. Other arrays,

@@ -7,7 +7,7 @@ nothing else: no attributes, items, powers, filters or statements, and no calls 
 templates.
 
 A variable of a generator is an array along its own axis, so that an expression is evaluated once
-for all references. The cost of a document is limited (`MOST_EFFORT`, `MOST_REFERENCES`).
+for all references. The cost of a document is limited (`MAX_EFFORT`, `MAX_REFERENCES`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import numpy.typing as npt
 
 from virtualds.errors import FormatError
 
-MOST_REFERENCES = 2**22
+MAX_REFERENCES = 2**22
 """The most references that the generators of one document may create."""
-MOST_EFFORT = 2**30
+MAX_EFFORT = 2**30
 """The most characters rendered and numbers computed for one document."""
-MOST_CHARACTERS = 2**13
+MAX_CHARACTERS = 2**13
 """The most characters of a template, and of the rendered text."""
-MOST_PLACES = 64
-MOST_TOKENS = 256
-MOST_DIMENSIONS = 16
+MAX_PLACES = 64
+MAX_TOKENS = 256
+MAX_DIMENSIONS = 16
 LIMIT = 2**63
 """All integers are less than this, and greater than its negative."""
 Value = npt.NDArray[Any]
@@ -73,7 +73,7 @@ class Templates:
         if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
             raise FormatError(f"template {odd[0]!r}: it is {texts[odd[0]]!r}, and no text")
         self.texts = texts
-        self._effort = [MOST_EFFORT] if effort is None else effort
+        self._effort = [MAX_EFFORT] if effort is None else effort
 
     def render_text(self, source: str) -> str:
         """Render a text without variables; raise an error if it is invalid, or too large."""
@@ -89,7 +89,7 @@ class Templates:
         ]
         shape = np.broadcast_shapes(*(part.shape for part in parts))
         longest = sum(max(map(len, part.ravel().tolist()), default=0) for part in parts)
-        if longest > MOST_CHARACTERS:
+        if longest > MAX_CHARACTERS:
             raise FormatError(f"template {source[:60]!r}: it renders to {longest} characters")
         self.spend(longest * prod(shape))
         if not shape:
@@ -103,7 +103,7 @@ class Templates:
         """Compute an offset or length for all values of its variables."""
         parts = _parse_template(source)
         if len(parts) == 1 and not isinstance(parts[0], str):
-            found = self._evaluate(parts[0], variables, _EXACT)
+            found = self._evaluate(parts[0], variables, _INTEGER_OPERATIONS)
             if found.dtype == np.int64:
                 return found
         rendered = self.render_texts(source, variables)
@@ -154,7 +154,7 @@ class Templates:
             raise
 
     def spend(self, effort: int) -> None:
-        """Add up the effort; raise an error if it exceeds `MOST_EFFORT`."""
+        """Add up the effort; raise an error if it exceeds `MAX_EFFORT`."""
         self._effort[0] -= effort
         if self._effort[0] < 0:
             raise FormatError("the templates and generators render to more than a set can be")
@@ -179,7 +179,7 @@ def _parse_integer(text: str) -> int:
 
 def _parse_template(source: str) -> list[str | ast.expr]:
     """Split a template into text and placeholders."""
-    if not isinstance(source, str) or len(source) > MOST_CHARACTERS:
+    if not isinstance(source, str) or len(source) > MAX_CHARACTERS:
         raise FormatError(f"template {str(source)[:60]!r}: a text of moderate length is expected")
     if found := _REFUSED.search(source):
         raise FormatError(
@@ -188,8 +188,8 @@ def _parse_template(source: str) -> list[str | ast.expr]:
     parts: list[str | ast.expr] = []
     end = 0
     while (begin := source.find("{{", end)) >= 0:
-        if len(parts) > 2 * MOST_PLACES:
-            raise FormatError(f"template {source[:60]!r}: more than {MOST_PLACES} places")
+        if len(parts) > 2 * MAX_PLACES:
+            raise FormatError(f"template {source[:60]!r}: more than {MAX_PLACES} places")
         stop = begin + 2
         while (token := _TOKEN.match(source, stop)) is not None:
             stop = token.end()
@@ -213,7 +213,7 @@ def _parse_place(source: str) -> ast.expr | None:
     """Parse the expression in a placeholder; return None if it is invalid or too long."""
     tokens = list(_TOKEN.finditer(source))
     kinds = [token.lastgroup for token in tokens]
-    if len(tokens) > MOST_TOKENS or ("text", "text") in pairwise(kinds):
+    if len(tokens) > MAX_TOKENS or ("text", "text") in pairwise(kinds):
         return None
     words = []
     for token in tokens:
@@ -269,7 +269,7 @@ _OPERATIONS: Operations = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_EXACT: Operations = {**_OPERATIONS, ast.Div: _divide}
+_INTEGER_OPERATIONS: Operations = {**_OPERATIONS, ast.Div: _divide}
 """Operations for offsets and lengths."""
 
 
@@ -280,15 +280,15 @@ _EXACT: Operations = {**_OPERATIONS, ast.Div: _divide}
 def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]]:
     """Return the references from the generators of a document; too many are an error."""
     found: dict[str, list[Any]] = {}
-    left = MOST_REFERENCES
+    left = MAX_REFERENCES
     for item in items:
         dimensions = [_parse_dimension(name, v) for name, v in item["dimensions"].items()]
         sizes = tuple(len(values) for _, values in dimensions)
         left -= prod(sizes)
-        if left < 0 or len(sizes) > MOST_DIMENSIONS:
+        if left < 0 or len(sizes) > MAX_DIMENSIONS:
             raise FormatError(
-                f"gen {item['key']!r}: dimensions of {sizes} values; at most {MOST_DIMENSIONS} "
-                f"dimensions and {MOST_REFERENCES} references are generated, write the others out"
+                f"gen {item['key']!r}: dimensions of {sizes} values; at most {MAX_DIMENSIONS} "
+                f"dimensions and {MAX_REFERENCES} references are generated, write the others out"
             )
         variables = dict[str, Value]()
         for axis, (name, values) in enumerate(dimensions if prod(sizes) else ()):

@@ -339,7 +339,7 @@ def to_packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"names": list(dtype.names), "formats": members})
 
 
-def has_zarr_v2_spelling(dtype: np.dtype[Any]) -> bool:
+def is_representable_in_zarr_v2(dtype: np.dtype[Any]) -> bool:
     """Return whether Zarr v2 can represent a dtype: it has no padding between its fields."""
     return not dtype.hasobject and dtype_from_zarr_v2(dtype_to_zarr_v2(dtype)) == dtype
 

@@ -28,7 +28,7 @@ from virtualds.json_values import parse_json
 
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """The attribute of a Zarr v2 array with the names of its dimensions, as xarray reads it."""
-NOT_NAMES = frozenset({"", ".", ".."})
+INVALID_NAMES = frozenset({"", ".", ".."})
 """Names that no member of a group may have."""
 MARKER = "zarr.json"
 """The file that marks a folder as a Zarr v3 store, and as a set of the format zarr-v3."""
@@ -50,7 +50,7 @@ COPIES = "copies"
 """The note with the content of small chunks of native arrays, by their hash."""
 HISTORY = "history"
 """The note with the earlier snapshots."""
-NOTED_KEYS = ("arrays", "groups", "sources", "values", COPIES)
+NOTE_MAPPINGS = ("arrays", "groups", "sources", "values", COPIES)
 """Kinds of notes that are mappings, all but the last by path of a node or of a table of files."""
 
 
@@ -88,7 +88,7 @@ class Document:
                 f"{url}: its layout is version {notes['version']}; version {VERSION} is known, "
                 f"update virtualds"
             )
-        for kind in NOTED_KEYS:
+        for kind in NOTE_MAPPINGS:
             _check_mapping(notes, kind, url)
         nodes = _check_mapping(_check_mapping(root, CONSOLIDATED, url), "metadata", url)
         for path, node in nodes.items():
@@ -110,7 +110,7 @@ class Document:
         """Whether paths of sources are written relative to the set."""
         return bool(self.notes.get("relative_paths", False))
 
-    def to_kept(self) -> bytes:
+    def to_snapshot_bytes(self) -> bytes:
         """Return the content of the file in which it is archived as a snapshot.
 
         Copies of chunks are left out, since the set also has them as files, and so is the history.
@@ -248,9 +248,9 @@ def join_snapshot_path(name: str) -> str:
 ChunkIndex = tuple[int, ...]
 SEPARATORS = {"default": "/", "v2": "."}
 """Default separators of indices."""
-NOT_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
+FORBIDDEN_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
 """Strings that a prefix or suffix of keys must not contain."""
-MOST_CHILDREN = 1001
+MAX_CHILDREN = 1001
 """The default number of entries in a folder of ``fanout``."""
 MANIFEST_KEYS = "virtualds.manifest"
 """The encoding for arrays whose chunks have no keys, since their references are in a manifest.
@@ -459,7 +459,11 @@ def _parse_separated(name: str, how: Mapping[str, Any]) -> SeparatedKeys:
 
 def _parse_affixed(name: str, how: Mapping[str, Any]) -> AffixedKeys:
     text = how.get(name)
-    if not isinstance(text, str) or text.startswith("/") or any(n in text for n in NOT_IN_KEYS):
+    if (
+        not isinstance(text, str)
+        or text.startswith("/")
+        or any(n in text for n in FORBIDDEN_IN_KEYS)
+    ):
         raise _format_error(name, f"{name} {text!r} leads elsewhere, or is not a text")
     # the registry's own example has a hyphen in the name
     base = how.get("base_encoding", how.get("base-encoding"))
@@ -469,7 +473,7 @@ def _parse_affixed(name: str, how: Mapping[str, Any]) -> AffixedKeys:
 
 
 def _parse_fanout(name: str, how: Mapping[str, Any]) -> FanoutKeys:
-    most = how.get("max_children", MOST_CHILDREN)
+    most = how.get("max_children", MAX_CHILDREN)
     if type(most) is not int or most <= 3:
         raise _format_error(name, f"max_children {most!r}, not a number above 3")
     return FanoutKeys(most)

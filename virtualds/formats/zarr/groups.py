@@ -30,7 +30,7 @@ from virtualds.formats.zarr.data_types import (
     fill_from_attribute,
     fill_from_zarr_v2,
 )
-from virtualds.formats.zarr.document import CONSOLIDATED, DIMENSIONS, NOT_NAMES
+from virtualds.formats.zarr.document import CONSOLIDATED, DIMENSIONS, INVALID_NAMES
 from virtualds.formats.zarr.shards import expand_shards
 from virtualds.formats.zarr.strings import (
     VaryingArray,
@@ -148,7 +148,7 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
 
     for key in metadata:
         path = key.rpartition("/")[0]
-        if not NOT_NAMES.isdisjoint(key.split("/")):
+        if not INVALID_NAMES.isdisjoint(key.split("/")):
             # not a key, and so not a path
             found[key] = {}
         if path in found or lies_in_array(path.rpartition("/")[0]):
@@ -163,7 +163,9 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
     return found
 
 
-def find_whole(chunks: Callable[[str, tuple[int, ...]], ChunkManifest]) -> FindParts:
+def make_single_manifest_finder(
+    chunks: Callable[[str, tuple[int, ...]], ChunkManifest],
+) -> FindParts:
     """Return how to find chunks in a format with one manifest per array.
 
     ``chunks`` returns that manifest, given the path of an array and its chunk grid.
@@ -203,7 +205,7 @@ class GroupReader:
     def read_group(self, path: str | None = None) -> ManifestGroup:
         """Return the group at a path, including all groups below it."""
         with explain_malformed(self.root):
-            if odd := [path for path in self.nodes if path and NOT_NAMES & {*path.split("/")}]:
+            if odd := [path for path in self.nodes if path and INVALID_NAMES & {*path.split("/")}]:
                 raise FormatError(
                     f"{self.root}: the path {odd[0]!r} has a part that is not a name; the metadata "
                     f"is damaged"

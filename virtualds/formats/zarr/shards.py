@@ -35,9 +35,9 @@ from virtualds.stores import find_store
 SHARDING = "sharding_indexed"
 EMPTY_CHUNK = 2**64 - 1
 """The offset and length, in an index, of a chunk that does not exist."""
-MOST_SHARDS = {True: 100_000, False: 10_000}
+MAX_SHARDS = {True: 100_000, False: 10_000}
 """The most shards whose indexes are read when an array is opened, for local and remote stores."""
-MOST_INNER_CHUNKS = 2**20
+MAX_INNER_CHUNKS = 2**20
 """The most chunks of an array whose indexes are read when it is opened."""
 KEPT_INDEXES = 128
 """The number of indexes that are cached in the process, among those that are read later."""
@@ -198,12 +198,12 @@ class ShardTable(Table):
 
     def to_manifest(self) -> ChunkManifest:
         """Return the manifest, lazy if there are many shards or their own manifest is lazy."""
-        if self.shards.is_loaded and prod(self.grid) <= MOST_INNER_CHUNKS:
+        if self.shards.is_loaded and prod(self.grid) <= MAX_INNER_CHUNKS:
             there = self.shards.file != MISSING
             if not there.any():
                 return ChunkManifest.missing(self.grid)
             near = not any(find_store(f.url).reach.at_once for f in self.shards.files[:1])
-            if np.count_nonzero(there) <= MOST_SHARDS[near]:
+            if np.count_nonzero(there) <= MAX_SHARDS[near]:
                 return self.load(np.arange(prod(self.grid)).reshape(self.grid))
         return ChunkManifest.of_table(self, self.grid)
 

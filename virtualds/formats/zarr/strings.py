@@ -100,7 +100,7 @@ class VaryingArray:
 
     def _read_fragment(self, fragment: Fragment, places: Sequence[Ints], out: Objects) -> None:
         columns = zip(fragment.axes, fragment.start, places, strict=True)
-        taken = [_find_taken(axis, place - start) for axis, start, place in columns]
+        taken = [_find_selected_chunks(axis, place - start) for axis, start, place in columns]
         if not all(taken):
             return
         manifest, first = fragment.manifest, [min(chunks) for chunks in taken]
@@ -186,7 +186,7 @@ def varying_from_zarr_v2(
 # ---------------------------------------------------------------------- one selection
 
 
-class _AxisStretch(NamedTuple):
+class _AxisSelection(NamedTuple):
     """A selection along one axis of a chunk: positions in it and in the result, and its length."""
 
     inner: Ints
@@ -194,7 +194,7 @@ class _AxisStretch(NamedTuple):
     encoded: int
 
 
-def _find_taken(axis: ChunkAxis, places: Ints) -> dict[int, _AxisStretch]:
+def _find_selected_chunks(axis: ChunkAxis, places: Ints) -> dict[int, _AxisSelection]:
     """Return the selection within every chunk of an axis that it touches, by number."""
     outer = np.flatnonzero((places >= 0) & (places < axis.size))
     inside = places[outer]
@@ -204,7 +204,7 @@ def _find_taken(axis: ChunkAxis, places: Ints) -> dict[int, _AxisStretch]:
         edges, encoded, inset = axis.slabs(number, number + 1)
         member = chunk == number
         inner = inside[member] - edges[0] + inset[0]
-        found[number] = _AxisStretch(inner, outer[member], int(encoded[0]))
+        found[number] = _AxisSelection(inner, outer[member], int(encoded[0]))
     return found
 
 

@@ -26,7 +26,7 @@ from virtualds.formats.zarr.data_types import (
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
     fill_from_zarr_v2,
-    has_zarr_v2_spelling,
+    is_representable_in_zarr_v2,
 )
 from virtualds.json_values import is_shape
 
@@ -167,7 +167,7 @@ def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> 
             found.append(_describe_packing(array))
         elif pipeline.dtype.char in "gG":
             found.append(f"its type {pipeline.dtype} has another form on every machine")
-        elif not has_zarr_v2_spelling(pipeline.dtype):
+        elif not is_representable_in_zarr_v2(pipeline.dtype):
             found.append(f"its compound type {pipeline.dtype} has bytes between its members")
         elif memory_order(pipeline, array.ndim) is None:
             found.append(

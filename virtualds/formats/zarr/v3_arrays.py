@@ -51,7 +51,7 @@ EVEN_AXIS = ("size", "chunk", "hidden", "last")
 LISTED_AXIS = ("lengths", "stored", "hidden")
 PIPELINE = ("dtype", "codecs", "fill", "layout", "packing")
 """Keys of an axis of a fragment, in its two forms, and of a pipeline; readers must support all."""
-MOST_EMPTY = 2**20
+MAX_EMPTY = 2**20
 """The most slabs without elements along an axis."""
 NEEDED = (
     "zarr_format",
@@ -73,7 +73,7 @@ COMPRESSED_FROM = 4096
 """The size in bytes from which on the chunks of an array are compressed."""
 CHUNK_GROWTH = 8
 """A chunk is rewritten with the values after it if it is at most so many times as long as these."""
-MOST_GROWING = 3
+MAX_GROWING = 3
 """The most chunks of values that still grow; in a remote set each costs a request at opening."""
 CHUNK_BYTES = 2**26
 """The most bytes of a chunk, unless one row is longer."""
@@ -297,7 +297,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
     # check before memory is allocated
     whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
     counts = {sum(run[:, 1].tolist()) for run in runs}
-    if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:
+    if not whole or len(counts) != 1 or counts.pop() > size + MAX_EMPTY:
         raise FormatError(
             f"lengths {said['lengths']!r:.80}, stored {said['stored']!r:.80}, hidden "
             f"{said['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
@@ -544,7 +544,7 @@ def _grow_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
     if not known or not 0 < sum(known) < size or max(known) > most:
         return ()
     found = [*known, size - sum(known)]
-    while len(found) > 1 and (found[-2] <= CHUNK_GROWTH * found[-1] or len(found) > MOST_GROWING):
+    while len(found) > 1 and (found[-2] <= CHUNK_GROWTH * found[-1] or len(found) > MAX_GROWING):
         if found[-2] + found[-1] > most:
             return ()
         found[-2:] = [found[-2] + found[-1]]

@@ -35,7 +35,7 @@ from virtualds.formats.zarr.data_types import (
 )
 from virtualds.formats.zarr.document import (
     DIMENSIONS,
-    NOT_NAMES,
+    INVALID_NAMES,
     Document,
     describe_group,
     is_node_path,
@@ -71,11 +71,11 @@ REMEDY = f"pass on_unsupported='rewrite' to encode these chunks anew, {LOAD_OR_L
 """The remedy for variables that a hierarchy cannot store."""
 RELATIVE = "relative_paths"
 """The note of a set whose urls are relative to its folder, for later writers."""
-MOST_INLINE = 2**20
+MAX_INLINE = 2**20
 """The most bytes of missing chunks of one array that are written out inline."""
 PIECES = ("contiguous", "chunksizes")
 """Encoding entries about the chunks of a variable."""
-OF_SETS = ("zstd", "complevel", *PIECES)
+SET_ENTRIES = ("zstd", "complevel", *PIECES)
 """Encoding entries that a set determines for values that it stores as Zarr v3."""
 ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 
@@ -272,7 +272,7 @@ def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) 
     encoding = variable.encoding
     if stored is None:
         derived, names = dict(NO_FILTERS), [*NO_FILTERS]
-        for name in OF_SETS:
+        for name in SET_ENTRIES:
             derived.pop(name, None)
     else:
         # HDF5 skips a filter that does not shrink a chunk, so perhaps no chunk has it
@@ -475,7 +475,7 @@ class Hierarchy:
         prefix = f"{path}/" if path else ""
         self.metadata[f"{prefix}.zgroup"] = {"zarr_format": 2}
         self.metadata[f"{prefix}.zattrs"] = _encode_group(path, group, self.notes["groups"])
-        for name in NOT_NAMES & {*group.variables, *group.groups}:
+        for name in INVALID_NAMES & {*group.variables, *group.groups}:
             raise UnsupportedError(
                 f"{prefix}{name}: no variable or group of a set may be called {name!r}; rename it "
                 f"with ds.rename"
@@ -536,7 +536,7 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
         return manifest
     chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
     data = _encode_chunk(chunk, array.pipeline)
-    if count * len(data) > MOST_INLINE:
+    if count * len(data) > MAX_INLINE:
         raise UnsupportedError(
             f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
             f"is not its _FillValue; this format has no place for such a fill value"

@@ -179,7 +179,7 @@ def _commit(
         waste = check_parts(parts, document) if parts else []
         history = extend_history(root, options, before, writer.put) if before else []
         document.notes.update(snapshot=name, time=time, history=history)
-        writer.put(join_snapshot_path(name), document.to_kept())
+        writer.put(join_snapshot_path(name), document.to_snapshot_bytes())
     except BaseException:
         writer.undo()
         raise

@@ -18,17 +18,17 @@ from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 
-MOST_INLINE = 16
+MAX_INLINE = 16
 """The most chunks that are stored in the metadata: of an array, or of its newest part."""
-MOST_JSON = 4096
+MAX_JSON = 4096
 """The most chunks of an array whose manifest is JSON, and of a small part."""
 TIER = 4
 """This many tables of similar size are merged into one, so that every set has only a few."""
-MOST_JOINED = 2**23
+MAX_JOINED = 2**23
 """The most references of a table that is merged from others, which are in memory meanwhile."""
-MOST_GROWTH = 4
+MAX_GROWTH = 4
 """A table that is more than so many times as large as its neighbours is not merged with them."""
-MOST_SMALL = 16
+MAX_SMALL = 16
 """The most adjacent tables that could be merged, but are not."""
 
 COMPARED = 100_000
@@ -75,7 +75,7 @@ def join_small_parts(
             for place, (left, right) in enumerate(pairwise(runs))
             if left.fits(right)
         ]
-        if len(joints) < MOST_SMALL:
+        if len(joints) < MAX_SMALL:
             return [run.merge() for run in runs]
         _, place = min(joints)
         runs[place : place + 2] = [_join_runs(runs[place : place + 2])]
@@ -108,7 +108,7 @@ class _Run:
     @property
     def tier(self) -> int:
         """The tier of its size; -1 if it is so small that it may be stored in the metadata."""
-        return ((self.size // (MOST_INLINE + 1)).bit_length() - 1) // (TIER.bit_length() - 1)
+        return ((self.size // (MAX_INLINE + 1)).bit_length() - 1) // (TIER.bit_length() - 1)
 
     def find_axis(self, right: _Run) -> int | None:
         """Return the axis along which another run follows this one, or None if it does not."""
@@ -124,7 +124,7 @@ class _Run:
     def fits(self, right: _Run) -> bool:
         """Return whether two adjacent runs, one of them small, fit in one record."""
         small, large = sorted((self.size, right.size))
-        if small > MOST_JSON or small + large > RECORD_SIZE or self.is_new or right.is_new:
+        if small > MAX_JSON or small + large > RECORD_SIZE or self.is_new or right.is_new:
             return False
         return self.find_axis(right) is not None
 
@@ -250,7 +250,7 @@ def _list_windows(runs: Sequence[_Run], tier: int) -> Iterator[tuple[int, int]]:
     for n in range(1, len(runs) + 1):
         axis = runs[n - 1].find_axis(runs[n]) if n < len(runs) else None
         high = n < len(runs) and (runs[n].tier > tier or runs[n].is_new)
-        high = high or sum(run.size for run in runs[begin : n + 1]) > MOST_JOINED
+        high = high or sum(run.size for run in runs[begin : n + 1]) > MAX_JOINED
         if axis is None or high or runs[n - 1].tier > tier or along not in (None, axis):
             yield begin, n
             begin, along = n, None
@@ -303,7 +303,7 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
         return list(run)
     sizes = [part.manifest.size for part in run]
     place, total = int(np.argmax(sizes)), sum(sizes)
-    if sizes[place] > max(MOST_GROWTH * (total - sizes[place]), RECORD_SIZE - 1):
+    if sizes[place] > max(MAX_GROWTH * (total - sizes[place]), RECORD_SIZE - 1):
         before, behind = run[:place], run[place + 1 :]
         return [*_join_run(before, axis), run[place], *_join_run(behind, axis)]
     first, manifests = run[0], [part.manifest for part in run]

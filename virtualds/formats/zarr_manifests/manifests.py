@@ -356,7 +356,7 @@ def read_parts(
     if name == PARQUET_MANIFEST:
         check_extras(said, {"parts"})
         found = [_read_part(files, folder, part, grids, numbered, key) for part in said["parts"]]
-        return _lay_parts(found, grids, max(numbered, 1))
+        return _merge_overlapping_parts(found, grids, max(numbered, 1))
     if name != JSON_MANIFEST:
         raise UnsupportedError(
             f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
@@ -428,7 +428,7 @@ def _read_part(
     )
 
 
-def _lay_parts(
+def _merge_overlapping_parts(
     parts: list[ManifestPart], grids: list[tuple[int, ...]], pipelines: int
 ) -> list[ManifestPart]:
     """Return parts that do not overlap: overlapping parts of a fragment become one.
@@ -448,11 +448,11 @@ def _lay_parts(
     found = [part for part in parts if part.fragment not in layered]
     for fragment in sorted(layered):
         own = [part for part in parts if part.fragment == fragment]
-        found.append(_lay_fragment(own, grids[fragment], pipelines))
+        found.append(_merge_fragment(own, grids[fragment], pipelines))
     return found
 
 
-def _lay_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) -> ManifestPart:
+def _merge_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) -> ManifestPart:
     used = {n for part in parts for n in part.manifest.used_pipelines(count).tolist()}
     if len(used) != 1:
         raise FormatError(

@@ -52,7 +52,7 @@ PathRanges = tuple[tuple[str, str], ...]
 """The first and last path, in text order, of every record of a table."""
 COUNTS = "counts.parquet"
 """The file of the counts in the folder of a table, if they are not in the metadata."""
-MOST_RUNS = 8
+MAX_RUNS = 8
 """The most runs that are stored in the metadata."""
 
 
@@ -390,7 +390,7 @@ class SourceTable(NamedTuple):
         everything = list(range(-(-self.rows // RECORD_SIZE)))
         if len(self.ranges) != len(everything):
             return everything
-        paths = sorted({path for url in urls for path in store.spell_paths(url)})
+        paths = sorted({path for url in urls for path in store.list_written_paths(url)})
         firsts = (bisect_left(paths, first) for first, _ in self.ranges)
         return [
             record
@@ -472,7 +472,7 @@ def list_path_ranges(paths: Sequence[str]) -> list[list[str]]:
 
 # ---------------------------------------------------------------------- manifest files
 
-MOST_ENTRIES = 2**16
+MAX_ENTRIES = 2**16
 """The size of a grid up to which missing chunks have an entry as well."""
 
 
@@ -501,7 +501,7 @@ def _list_entries(manifest: ChunkManifest, numbered: bool) -> tuple[Ints, ChunkM
 
     In a large grid most chunks are missing, and their entries would only say so.
     """
-    if manifest.size > MOST_ENTRIES or (manifest.rest is not None and not numbered):
+    if manifest.size > MAX_ENTRIES or (manifest.rest is not None and not numbered):
         return gather_references(manifest)
     return np.arange(manifest.size), manifest.loaded().reshape((manifest.size,))
 
@@ -556,7 +556,7 @@ class TableWriter:
             advance(rows.size)
         length = max((low + counts.size for low, counts in counted), default=0)
         runs = find_equal_runs(add_counts(counted, length))
-        if len(runs) <= MOST_RUNS:
+        if len(runs) <= MAX_RUNS:
             return Counts(tuple((files, chunks) for files, chunks in runs.tolist()))
         arrays = {name: pa.array(column) for name, column in zip(names, runs.T, strict=True)}
         self._put(f"{folder}/{COUNTS}", _encode_parquet(arrays, names))

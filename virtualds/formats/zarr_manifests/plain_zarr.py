@@ -31,7 +31,12 @@ from virtualds.formats.zarr.document import (
     SeparatedKeys,
     parse_chunk_keys,
 )
-from virtualds.formats.zarr.groups import V2, GroupReader, find_whole, merge_zarr_v2
+from virtualds.formats.zarr.groups import (
+    V2,
+    GroupReader,
+    make_single_manifest_finder,
+    merge_zarr_v2,
+)
 from virtualds.formats.zarr.v3_arrays import Manifests
 from virtualds.formats.zarr_manifests.manifests import build_json_manifest, read_parts
 from virtualds.formats.zarr_manifests.set_files import SetFiles
@@ -200,7 +205,9 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
                 "open the store with parser='zarr-v3'"
             )
         keys, folder = parse_chunk_keys(node), folder_of.get(path, path)
-        return find_whole(lambda _, grid: store.build_manifest(folder, keys, grid))(path, node)
+        return make_single_manifest_finder(
+            lambda _, grid: store.build_manifest(folder, keys, grid)
+        )(path, node)
 
     return GroupReader(store.root, nodes, {}, parts_of, skip).read_group(group)
 
@@ -225,4 +232,6 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
         return store.build_manifest(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
 
     nodes = merge_zarr_v2(metadata)
-    return GroupReader(store.root, nodes, {}, find_whole(chunks), skip, V2).read_group(group)
+    return GroupReader(
+        store.root, nodes, {}, make_single_manifest_finder(chunks), skip, V2
+    ).read_group(group)

@@ -54,7 +54,7 @@ from virtualds.stores.fence import outrun_error
 from virtualds.stores.scan_cache import hold_files
 from virtualds.stores.store import ChangedError, ListedFile
 
-MOST_LISTED = 64
+MAX_LISTED = 64
 """The most earlier snapshots that the root lists itself."""
 Snapshots = list[tuple[str, str]]
 """Ids and times of snapshots, oldest first."""
@@ -80,10 +80,10 @@ def read_snapshot(root: str, options: StorageOptions | None, snapshot: str | Non
     names = [name for name, _ in list_snapshots(root, options, document)]
     if snapshot not in names:
         raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
-    return _open_kept(root, options, snapshot)
+    return _read_archived_snapshot(root, options, snapshot)
 
 
-def _open_kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
+def _read_archived_snapshot(root: str, options: StorageOptions | None, snapshot: str) -> Document:
     """Return the document of an earlier snapshot."""
     url = f"{root}/{join_snapshot_path(snapshot)}"
     store = find_store(url)
@@ -176,7 +176,7 @@ def extend_history(root: str, options: StorageOptions | None, before: Document, 
     if before.snapshot:
         listed.append((before.snapshot, before.notes["time"]))
     pairs = [item for item in listed if len(item) == 2]
-    if len(pairs) < MOST_LISTED:
+    if len(pairs) < MAX_LISTED:
         return listed
     files = listed[: -len(pairs)]
     while files and files[-1][1] <= len(pairs):
@@ -218,17 +218,17 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
         find_store(root).check_conditions(root, options)
     document, version = open_newest(root, options)
     now = datetime.now(UTC)
-    with _noticing_others(root, options, version):
+    with _detect_concurrent_expiry(root, options, version):
         known = list_snapshots(root, options, document)
         going = _list_expired(known, expiry, now)
         staying = [(name, time) for name, time in known[:-1] if name not in going]
-        lost = [_open_kept(root, options, name) for name in going]
-        kept = (_open_kept(root, options, name) for name, _ in staying)
+        lost = [_read_archived_snapshot(root, options, name) for name in going]
+        kept = (_read_archived_snapshot(root, options, name) for name, _ in staying)
         needed = collect_needed_files(root, options, chain([document], kept))
     if not expiry.dry_run:
         if going:
             document.notes[HISTORY] = staying
-            if len(staying) > MOST_LISTED:
+            if len(staying) > MAX_LISTED:
 
                 def put(path: str, data: bytes) -> None:
                     find_store(root).write_file(f"{root}/{path}", data, options)
@@ -243,7 +243,9 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
 
 
 @contextmanager
-def _noticing_others(root: str, options: StorageOptions | None, version: str) -> Iterator[None]:
+def _detect_concurrent_expiry(
+    root: str, options: StorageOptions | None, version: str
+) -> Iterator[None]:
     """Raise a conflict if a file is missing because another writer has expired its snapshot."""
     try:
         yield
@@ -333,7 +335,7 @@ def _add_needed(
             tables.add(table)
             found.add(f"{table.folder}/")
             known = table.read_fingerprints(manifests, np.arange(table.rows))
-            found.update(_select_own(path for path, _ in known))
+            found.update(_select_inside(path for path, _ in known))
         return
     entries = part["manifest"]
     files = (one for one in (entries, part.get("sources")) if isinstance(one, str))
@@ -343,10 +345,10 @@ def _add_needed(
             return
         entries = manifests.read_document(paths[0])
     found.update(paths)
-    found.update(_select_own(entry.get("path") for entry in entries.values()))
+    found.update(_select_inside(entry.get("path") for entry in entries.values()))
 
 
-def _select_own(paths: Iterable[str | None]) -> Iterator[str]:
+def _select_inside(paths: Iterable[str | None]) -> Iterator[str]:
     """Yield those of the paths that are in the set."""
     for path in paths:
         if path is not None and path.startswith("./"):

@@ -28,8 +28,8 @@ from virtualds.formats.zarr.document import (
 from virtualds.formats.zarr.v3_arrays import ManifestPart, NativeArray, count_chunks, is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import (
-    MOST_INLINE,
-    MOST_JSON,
+    MAX_INLINE,
+    MAX_JSON,
     flatten_layers,
     join_all_parts,
     join_small_parts,
@@ -59,12 +59,12 @@ from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
-MOST_OF_COORDINATE = 2**16
+MAX_COPIED_COORDINATE = 2**16
 """The most bytes of a chunk of a coordinate or scalar that is copied to the root with every commit.
 """
-MOST_OF_OTHER = 2**14
+MAX_COPIED_OTHER = 2**14
 """The most bytes of a chunk of any other array that is copied to the root."""
-MOST_IN_ALL = 2**20
+MAX_COPIED_TOTAL = 2**20
 """The most bytes of all chunks that are copied to a root; the shortest have priority."""
 
 
@@ -229,7 +229,7 @@ class SnapshotWriter:
         known = {
             self._relocate_path(table, name): print for name, print in table.fingerprints.items()
         }
-        if self.manifest == "json" or len(found) > MOST_INLINE:
+        if self.manifest == "json" or len(found) > MAX_INLINE:
             return self._write_files(path, found, known)
         return _to_metadata(found, known)
 
@@ -246,7 +246,7 @@ class SnapshotWriter:
             # it grows: existing tables stay, and new references are added next to them
             return "parquet"
         count = sum(part.manifest.size for part in parts)
-        return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
+        return "inline" if count <= MAX_INLINE else "json" if count <= MAX_JSON else "parquet"
 
     def _write_files(
         self, path: str, manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]
@@ -287,9 +287,9 @@ class SnapshotWriter:
         """Return whether the references of a part may be stored in the metadata."""
         table = part.manifest.table_of(PlacedReferences)
         if table is None:
-            return part.manifest.size <= MOST_INLINE
+            return part.manifest.size <= MAX_INLINE
         # entries do not record the pipeline of missing chunks
-        return table.numbers.size <= MOST_INLINE and not numbered
+        return table.numbers.size <= MAX_INLINE and not numbered
 
     def _write_table(
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool, advance: Advance
@@ -303,7 +303,7 @@ class SnapshotWriter:
             self._writer.write_placed(f"{path}/{folder}", *placed, advance)
             said = {"chunks": placed[0].size, "begins": placed[0][::RECORD_SIZE].tolist()}
         # the number of files is known only when everything is written
-        sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
+        sources = [f"{find_path_to_set(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
         named = {"path": f"./{folder}", **said, "sources": sources}
         found = {"table": named, "first": 0, "strides": list(compute_strides(manifest.shape))}
@@ -350,7 +350,7 @@ class SnapshotWriter:
         for key, name in said.items():
             if isinstance(name, str):
                 inside = name.startswith(f"{path}/")
-                said[key] = f".{name[len(path) :]}" if inside else find_way_up(path) + name
+                said[key] = f".{name[len(path) :]}" if inside else find_path_to_set(path) + name
         return {"name": JSON_MANIFEST, "configuration": said}
 
     def _is_new(self, part: ManifestPart) -> bool:
@@ -365,9 +365,9 @@ class SnapshotWriter:
             return None
         found = manifest.rows
         said: dict[str, Any] = {
-            "path": find_way_up(path) + table.folder,
+            "path": find_path_to_set(path) + table.folder,
             **table.describe_rows(),
-            "sources": [find_way_up(path) + self._place_sources(table), table.sources.rows],
+            "sources": [find_path_to_set(path) + self._place_sources(table), table.sources.rows],
         }
         if table.has_pipelines:
             said["pipelines"] = True
@@ -412,7 +412,7 @@ def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) 
     return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest, **sources}}
 
 
-def find_way_up(path: str) -> str:
+def find_path_to_set(path: str) -> str:
     """Return the relative path from the folder of an array to that of the set."""
     return "../" * (path.count("/") + 1)
 
@@ -434,7 +434,7 @@ class ChunkCopies:
 
     def add(self, path: str, digest: str, data: bytes) -> None:
         """Add a chunk of an array."""
-        if len(data) <= MOST_OF_COORDINATE:
+        if len(data) <= MAX_COPIED_COORDINATE:
             self._found.setdefault(path, {})[digest] = base64.b64encode(data).decode()
 
     def keep(self, path: str, noted: Mapping[str, Any]) -> None:
@@ -448,9 +448,9 @@ class ChunkCopies:
             digest: text
             for path, copies in self._found.items()
             for digest, text in copies.items()
-            if is_loaded_first(path, nodes[path]) or _count_bytes(text) <= MOST_OF_OTHER
+            if is_loaded_first(path, nodes[path]) or _count_bytes(text) <= MAX_COPIED_OTHER
         }
-        chosen, left = dict[str, str](), MOST_IN_ALL
+        chosen, left = dict[str, str](), MAX_COPIED_TOTAL
         for digest, text in sorted(wanted.items(), key=lambda item: len(item[1])):
             left -= _count_bytes(text)
             if left < 0:

@@ -22,8 +22,8 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import (
-    CannotError,
     NativeReader,
+    NativeReadError,
     NativeRegion,
     Parser,
     ReadNative,
@@ -444,7 +444,7 @@ def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
                 if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
                     return _read_column(unit, wanted)
                 return np.asarray(unit.section[wanted.region] if wanted.region else unit.data)
-        raise CannotError("it knows no image or table there")
+        raise NativeReadError("it knows no image or table there")
 
     return read_part
 
@@ -454,7 +454,7 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     columns = {column.name: column for column in unit.columns}
     column = columns.get(wanted.variable)
     if column is None:
-        raise CannotError("it knows no column of that name")
+        raise NativeReadError("it knows no column of that name")
     values = np.asarray(unit.data[column.name])
     is_varying = values.dtype.kind == "O"
     if is_varying:
@@ -464,7 +464,7 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     is_scaled = has_scale and values.dtype.kind == "f" and not wanted.decoded
     # and arrays of varying length keep their type, which cannot hold scaled values
     if column.null is not None or is_scaled or (has_scale and is_varying):
-        raise CannotError("it shows other numbers for undefined values, or scales them")
+        raise NativeReadError("it shows other numbers for undefined values, or scales them")
     # texts of astropy keep the blanks that follow them, until one of them is asked for
     values = np.char.rstrip(_end_texts(values)) if values.dtype.kind == "U" else values
     return region_of(values, wanted)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
+from virtualds.arrays.parser import NativeReader, NativeReadError, NativeRegion, Parser, ReadNative
 from virtualds.bounds import check_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, Fragment
@@ -635,7 +635,7 @@ def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
         shape = tuple(length for length in wanted.shape if length != 1)
         found = [v for v in named if v is not None and v.shape == shape]
         if len(found) != 1:
-            raise CannotError(
+            raise NativeReadError(
                 f"it makes {len(found)} variables {wanted.variable!r} of shape {wanted.shape} of "
                 f"the file"
             )

@@ -17,8 +17,8 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import (
-    CannotError,
     NativeReader,
+    NativeReadError,
     NativeRegion,
     Parser,
     ReadNative,
@@ -225,11 +225,11 @@ def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
         if wanted.decoded:
             return None
         if names.count(wanted.variable) != 1:
-            raise CannotError("it knows no data set of that name alone")
+            raise NativeReadError("it knows no data set of that name alone")
         try:
             values = file.select(names.index(wanted.variable)).get()
         except HDF4Error as error:
-            raise CannotError(f"{error}") from error
+            raise NativeReadError(f"{error}") from error
         return region_of(np.asarray(values), wanted)
 
     return read_part

@@ -16,8 +16,8 @@ import numpy as np
 
 from virtualds.arrays.group import ALONE, LIBRARY, ManifestGroup, ReadWay
 from virtualds.arrays.parser import (
-    CannotError,
     NativeReader,
+    NativeReadError,
     NativeRegion,
     Parser,
     ReadNative,
@@ -121,7 +121,7 @@ def _refuse_half_precision(path: str) -> None:
     with h5py.File(path) as file:
         file.visititems(look)
     if halves:
-        raise CannotError(f"it does not survive numbers of half precision ({halves[0]})")
+        raise NativeReadError(f"it does not survive numbers of half precision ({halves[0]})")
 
 
 def _open_h5py(target: Callable[[], Any], closing: ExitStack) -> ReadNative:

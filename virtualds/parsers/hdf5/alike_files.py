@@ -20,7 +20,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import TOGETHER, ManifestGroup
-from virtualds.arrays.parser import Heeds, select_own
+from virtualds.arrays.parser import Heeds, select_for_file
 from virtualds.bounds import CHUNKS_PER_REFERENCE
 from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
 from virtualds.chunks.fragment import ChunkAxis, Fragment
@@ -555,12 +555,12 @@ class AlikeHDF5Files:
             name: replace(
                 variable,
                 data=first.stack(name)[0],
-                attributes=select_own(name, self.attributes, 0, variable.attributes),
+                attributes=select_for_file(name, self.attributes, 0, variable.attributes),
                 encoding={**variable.encoding, **{k: v[0] for k, v in first._list_encodings(name)}},
             )
             for name, variable in self.known.variables.items()
         }
-        attributes = select_own("", self.attributes, 0, self.known.attributes)
+        attributes = select_for_file("", self.attributes, 0, self.known.attributes)
         return replace(self.known, variables=variables, attributes=attributes, way=TOGETHER)
 
     @cached_property

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import hold_gaps_as_chunks
+from virtualds.arrays.concatenate import convert_gaps_to_chunks
 from virtualds.arrays.group import (
-    LENT_ATTRIBUTES,
+    SHARED_ATTRIBUTES,
     Data,
     ManifestGroup,
     ManifestVariable,
@@ -629,7 +629,7 @@ class _GroupReader:
             dtype, lent = np.dtype("V1"), dict[str, Any]()
             with suppress(VirtualdsError), describe_damage(dataset.source):
                 dtype = dataset.stored.dtype
-                for attribute in {*LENT_ATTRIBUTES}.intersection(list_attribute_names(dataset)):
+                for attribute in {*SHARED_ATTRIBUTES}.intersection(list_attribute_names(dataset)):
                     lent[attribute] = read_attribute(dataset, attribute)
             found[shown] = describe_left_out(names, dtype, lent)
         return found
@@ -716,7 +716,7 @@ class _GroupReader:
             return array
         fill = find_fill_beyond(fill_of(dataset, stored.dtype), stored.dtype)
         # its own gaps have another fill value than the part past its end
-        array = hold_gaps_as_chunks(array) if array.has_gaps else array
+        array = convert_gaps_to_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
 
 
