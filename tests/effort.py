@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -55,6 +55,11 @@ def leave_for_a_soak(items: list[Any], config: pytest.Config) -> None:
         items[:] = kept
 
 
-def soaked(cases: Iterable[Any]) -> list[Any]:
-    """Return cases of a parameter that only a soak tries."""
-    return [pytest.param(case, marks=pytest.mark.soak) for case in cases]
+def others_soaked(cases: Iterable[Any], tried: Collection[Any]) -> list[Any]:
+    """Return all cases of a test; those that are not `tried` run in a soak only."""
+    return [
+        case
+        if case in tried
+        else pytest.param(*(case if isinstance(case, tuple) else [case]), marks=pytest.mark.soak)
+        for case in cases
+    ]

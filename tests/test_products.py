@@ -115,8 +115,8 @@ def test_a_soak_runs_what_is_left_out_else(pytester: pytest.Pytester) -> None:
         "def pytest_collection_modifyitems(items, config): leave_for_a_soak(items, config)\n"
     )
     pytester.makepyfile(
-        "import pytest\nfrom effort import soaked, times\n\n"
-        "@pytest.mark.parametrize('n', [1, *soaked([2, 3])])\n"
+        "import pytest\nfrom effort import others_soaked, times\n\n"
+        "@pytest.mark.parametrize('n', others_soaked([1, 2, 3], [1]))\n"
         "def test_long(n): pass\n\n"
         "@pytest.mark.sampled(3)\n"
         "@pytest.mark.parametrize('n', range(9))\n"

@@ -146,6 +146,7 @@ TURNS = {
 """How the file of a case is opened for a transform."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SQUARE)
 @looped("transform", TRANSFORMS, quick=2)
 def test_transforming_and_opening_commute(name: str, transform: str, archive: Archive) -> None:
@@ -174,6 +175,7 @@ def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> N
             assert bits(found) == bits(expected.values)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", SQUARE)
 @looped("opener", ["source", "virtual"])
@@ -188,6 +190,7 @@ def test_variables_come_in_the_order_of_the_native_engine(
         assert list(opened[variable].attrs) == list(expected[variable].attrs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", SQUARE)
 @looped("opener", OPENERS)
@@ -202,6 +205,7 @@ def test_attributes_have_the_types_of_the_native_engine(
         assert {n: _kind(v) for n, v in found.items()} == {n: _kind(v) for n, v in wanted.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.engine == "netcdf4"])
 @looped("opener", ["source", "virtual"])

@@ -133,6 +133,7 @@ IN_PLACE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("kind", ["f4", "f8", "i2", "u1", "b1", "m8[ns]", "M8[ns]"])
 @pytest.mark.parametrize("which", IN_PLACE)
@@ -324,6 +325,7 @@ def test_borders_are_numpys(vds: xr.Dataset, native: xr.Dataset, kind: str, whic
     assert_alike(lambda ds: ds[kind].pad(time=(1, 2), **PADS[which]), vds, native)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +64,7 @@ def arrays(draw: st.DrawFn, folder: Path) -> ManifestArray:
 
 
 @given(st.data())
-@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(66), suppress_health_check=list(HealthCheck))
 def test_values_are_those_of_the_whole_chunks(folder: Path, data: Any) -> None:
     array = data.draw(arrays(folder))
     for permuted in (False, True):
@@ -73,7 +74,7 @@ def test_values_are_those_of_the_whole_chunks(folder: Path, data: Any) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(33), suppress_health_check=list(HealthCheck))
 def test_one_file_after_the_other_is_always_a_regular_grid(folder: Path, data: Any) -> None:
     lengths = data.draw(st.lists(st.integers(1, 31), min_size=1, max_size=4))
     parts = [write(folder, n, (days, 2, 3), (days, 2, 3)) for n, days in enumerate(lengths)]

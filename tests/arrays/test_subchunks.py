@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from products import looped
@@ -96,7 +97,7 @@ def test_hidden_elements_along_the_cut_axis_are_left_out(tmp_path: Path) -> None
     np.testing.assert_array_equal(cut_chunks(inner, {0: 2}).read(), VALUES[:, 1:3])
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(20))
 @given(
     order=st.permutations(range(3)),
     box=st.tuples(*(st.tuples(st.integers(0, n - 1), st.integers(1, n)) for n in VALUES.shape)),

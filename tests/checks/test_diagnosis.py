@@ -69,6 +69,7 @@ def native(files: list[Path], found: virtualds.Diagnosis, engine: str = "netcdf4
     return xr.combine_nested(parts, concat_dim=list(found.joined), **OPTIONS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_archive_combines_as_diagnosed(name: str, archives: Archives) -> None:
     files = archives.files(name)

@@ -48,6 +48,7 @@ def of_case(name: str, archive: Archive) -> Verification:
 COMPARED = [name for name in CASES if name not in OF_NO_FORMAT]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 @pytest.mark.parametrize("name", few_quick(COMPARED, COMPARED[::4]))
 def test_every_chunk_of_a_case_equals_the_native_readers(name: str, archive: Archive) -> None:

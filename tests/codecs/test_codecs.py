@@ -12,6 +12,7 @@ import imagecodecs
 import numcodecs
 import numpy as np
 import pytest
+from effort import times
 from encoded_bytes import CHECKED, CONFIGS, SZIP, encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -463,7 +464,7 @@ def payloads(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("name", LEVELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 @given(st.data(), payloads(), st.binary(max_size=3))
 def test_all_that_numcodecs_encodes_is_decoded(
     name: str, data: st.DataObject, values: Any, tail: bytes
@@ -484,7 +485,7 @@ def test_all_that_numcodecs_encodes_is_decoded(
         assert bytes(codec.decode(memoryview(b"?" + there)[1:], nbytes)) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 @given(st.lists(st.tuples(payloads(), st.integers(0, 9)), min_size=1, max_size=5))
 def test_any_gzip_members_are_joined(parts: list[tuple[Any, int]]) -> None:
     there = b"".join(gzip.compress(values.tobytes(), level) for values, level in parts)
@@ -503,7 +504,7 @@ FILTERED: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=times(33), deadline=None)
 @given(payloads(), st.sampled_from(FILTERED), st.integers(1, 3))
 def test_all_that_hdf5_encodes_is_decoded(values: Any, how: dict[str, Any], chunks: int) -> None:
     if not values.size:

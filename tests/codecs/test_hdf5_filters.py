@@ -11,6 +11,7 @@ import h5py
 import imagecodecs.numcodecs as theirs
 import numpy as np
 import pytest
+from effort import times
 from filtered_chunks import FILTERS, SHAPES, WHOLE, Filter, codecs_of, raw_chunks, store
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,6 +74,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize(("chosen", "dtype"), CASES)
 def test_chunks_decode_to_what_hdf5_reads(chosen: Filter, dtype: str, tmp_path: Path) -> None:
@@ -320,7 +322,7 @@ def test_a_truncated_chunk_does_not_decode(
 
 
 @NAMES
-@settings(max_examples=40)
+@settings(max_examples=times(13))
 @given(st.data())
 def test_damage_keeps_the_length_or_is_noticed(
     name: str, encoded_chunks: dict[str, Any], data: st.DataObject
@@ -339,7 +341,7 @@ def test_damage_keeps_the_length_or_is_noticed(
 
 
 @NAMES
-@settings(max_examples=40)
+@settings(max_examples=times(13))
 @given(st.binary(max_size=80), st.sampled_from([0, 1, 8, 64, 3072, None]))
 def test_noise_raises_nothing_but_codec_errors(
     name: str, encoded_chunks: dict[str, Any], noise: bytes, nbytes: int | None

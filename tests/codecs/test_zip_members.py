@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from products import looped
@@ -86,7 +87,7 @@ SOUND = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=times(133))
 @given(st.data())
 def test_damaged_members_are_errors_or_decode_to_the_same(data: st.DataObject) -> None:
     raw = bytearray(data.draw(st.sampled_from(SOUND)))

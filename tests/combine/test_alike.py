@@ -105,6 +105,7 @@ def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:
 # ---------------------------------------------------------------------- one difference at a time
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ALIKE)
@@ -177,6 +178,7 @@ SEVERAL = {"dates that are missing", "dates with a fill value"}
 """Cases that decode in several ways."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ALIKE)

@@ -38,6 +38,7 @@ def combined(archives: Archives, name: str) -> xr.Dataset:
     return KINDS[name].combine(parts(archives, name))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
 @looped("transform", TRANSFORMS, quick=3)
 def test_combining_and_opening_commute(name: str, transform: str, archives: Archives) -> None:
@@ -58,6 +59,7 @@ def test_combining_reads_no_byte_and_stays_virtual(name: str, archives: Archives
             assert _is_virtual(found[variable].variable), variable
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KINDS)
 @looped("form", ["inline", "json", "parquet"])
 def test_zarr_v3_holds_every_archive(

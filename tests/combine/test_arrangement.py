@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from archives import numbers
+from effort import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_arrays import no_reads, virtual
@@ -280,7 +281,7 @@ def overlapping(draw: st.DrawFn) -> list[list[int]]:
     ]
 
 
-@settings(max_examples=50)
+@settings(max_examples=times(16))
 @given(
     files=overlapping(),
     policy=st.sampled_from(["first", "last"]),

@@ -70,6 +70,7 @@ def check_same(paths: Any, **options: Any) -> None:
     assert reports[0] == reports[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 @looped("way", WAYS, quick=1)
 def test_every_case_is_as_if_opened_one_by_one(
@@ -109,6 +110,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", ["days", "descriptions of the day", "a scalar that differs"])
 @pytest.mark.parametrize("options", OPTIONS)
 @looped("way", WAYS, quick=1)

@@ -115,6 +115,7 @@ def natively(paths: Any, dim: Any) -> xr.Dataset:
 TAKES_AN_INDEX = {("other lengths", "nothing loaded"), ("some have it", "nothing loaded")}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product(times=2)
 @pytest.mark.filterwarnings("ignore:No index created for dimension")
 @pytest.mark.parametrize(

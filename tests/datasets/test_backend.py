@@ -296,6 +296,7 @@ INDEXERS: dict[str, Callable[[xr.Dataset], xr.Dataset]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunks", [None, {}, {"time": 5}])
 @pytest.mark.parametrize("which", INDEXERS)
 def test_selections_are_those_of_the_native_engine(

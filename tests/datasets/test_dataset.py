@@ -106,6 +106,7 @@ def test_dropped_variables_are_not_parsed(path: Path) -> None:
     assert set(open_virtual_dataset(path, drop_variables=["v", "p", "nothing"])) == set()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 @looped("name", CASES)

@@ -47,6 +47,7 @@ def described(ds: xr.Dataset) -> Any:
 LOADED: dict[str, Any] = {"default": None, "nothing": [], "everything": "*"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 @looped("loadable", LOADED)

@@ -24,6 +24,7 @@ CONTENTS = {
 contents = pytest.mark.parametrize("content", CONTENTS)
 
 
+@pytest.mark.sampled(3)
 @contents
 @pytest.mark.parametrize("name", ["a.nc", "a.grib2", "a.json", "a.zarr", "a.parquet", "a.zip", "a"])
 def test_a_page_in_place_of_data_is_named_in_the_error(
@@ -35,6 +36,7 @@ def test_a_page_in_place_of_data_is_named_in_the_error(
         virtualds.open_virtual_dataset(tmp_path / name)
 
 
+@pytest.mark.sampled(3)
 @contents
 @pytest.mark.parametrize("parser", [reader.name for reader in READERS if reader.name != "icechunk"])
 def test_every_named_parser_names_a_page_in_place_of_data(

@@ -71,6 +71,7 @@ def test_a_name_without_a_variable_is_refused_with_those_that_there_are(
     assert not (files[0].parent / "refs.zarr").exists()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("which", OPENERS)
 @pytest.mark.parametrize(
     "loadable", [["time", "t"], "n*", ["time", "[n]ope"], lambda name, _: name == "nope"]

@@ -66,6 +66,7 @@ VIRTUAL: dict[str, Change] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @pytest.mark.parametrize("name", VIRTUAL)

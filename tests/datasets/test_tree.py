@@ -243,6 +243,7 @@ def test_a_damaged_group_is_one_of_the_problems(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- out
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("form", SUFFIXES)
 @pytest.mark.parametrize("name", TREES)
@@ -260,6 +261,7 @@ def test_a_tree_comes_back_from_every_format(
         same(opener(target), forest.native(name))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("form", SUFFIXES)
 @pytest.mark.parametrize("name", TREES)
@@ -300,6 +302,7 @@ def on_its_own(tree: xr.DataTree) -> xr.DataTree:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("form", SUFFIXES)

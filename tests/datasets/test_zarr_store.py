@@ -91,6 +91,7 @@ def compare(found: xr.Dataset, expected: xr.Dataset, name: str = "") -> None:
                 assert found[variable].dtype == values.dtype, variable
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 @looped("suffix", SUFFIXES)
@@ -101,6 +102,7 @@ def test_xarray_makes_of_the_store_what_it_makes_of_the_file(
     compare(xr.open_zarr(store, chunks=None), archive.native(name), name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_zarr_reads_every_array_as_it_is_stored(name: str, archive: Archive) -> None:
     path, group = archive.path(name), CASES[name].group
@@ -125,6 +127,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
     return Archives(tmp_path_factory.mktemp("archives"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in SETS_DIFFER])
 @looped("transform", ["identity", "isel_slice", "isel_positions", "concat"])
 def test_archives_that_zarr_cannot_describe_are_decoded(

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import xarray as xr
 from counting_server import counting_server
+from effort import others_soaked, times
 
 import virtualds
 from virtualds import ManifestArray
-from virtualds.formats.zarr_manifests.snapshots import MAX_LISTED
+from virtualds.formats.zarr_manifests import snapshots
 from virtualds.stores.local import LocalStore
 
+NIGHTS = times(20)
+"""Nights whose costs are compared with those of as many later ones."""
 SIDE = 12
 """Elements per axis of a field."""
 
@@ -71,6 +74,13 @@ def nightly(tmp_path: Path) -> Nightly:
     return Nightly(tmp_path)
 
 
+@pytest.fixture
+def most_listed(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Earlier snapshots that the root lists itself: fewer, so that fewer nights have a file."""
+    monkeypatch.setattr(snapshots, "MAX_LISTED", 16)
+    return 16
+
+
 def opened(target: Any, **how: Any) -> xr.Dataset:
     return xr.open_dataset(target, engine="virtual", **how)
 
@@ -90,7 +100,7 @@ def test_the_last_appends_cost_what_the_first_did(
     costs = []
     for _ in range(4):
         written.clear()
-        nightly.append(40)
+        nightly.append(NIGHTS)
         costs.append((len(written), sum(size for _, size in written)))
     nightly.check(opened(nightly.target))
     _, (second, second_bytes), _, (last, last_bytes) = costs
@@ -103,21 +113,21 @@ def test_the_last_appends_cost_what_the_first_did(
     assert (nightly.target / "zarr.json").stat().st_size < 40_000
 
 
-def test_every_night_stays_a_snapshot(nightly: Nightly) -> None:
-    nightly.append(MAX_LISTED + 10)
+def test_every_night_stays_a_snapshot(nightly: Nightly, most_listed: int) -> None:
+    nightly.append(most_listed + 10)
     listed = virtualds.snapshots(nightly.target)["snapshot"].to_list()
     assert len(listed) == nightly.days
     root = json.loads((nightly.target / "zarr.json").read_bytes())
     history = root["attributes"]["virtualds"]["history"]
-    assert len(history) < MAX_LISTED < len(listed)
-    for night in (0, 1, 20, MAX_LISTED - 1, MAX_LISTED, nightly.days - 1):
+    assert len(history) < most_listed < len(listed)
+    for night in (0, 1, 9, most_listed - 1, most_listed, nightly.days - 1):
         nightly.check(opened(nightly.target, snapshot=listed[night]), night + 1)
 
 
-def test_old_nights_go_and_what_others_need_stays(nightly: Nightly) -> None:
-    nightly.append(MAX_LISTED + 30)
+def test_old_nights_go_and_what_others_need_stays(nightly: Nightly, most_listed: int) -> None:
+    nightly.append(most_listed + 30)
     before = virtualds.snapshots(nightly.target)["snapshot"].to_list()
-    kept = MAX_LISTED + 10
+    kept = most_listed + 10
     removed = virtualds.expire_snapshots(nightly.target, keep=kept)
     assert removed.snapshots == before[:-kept]
     assert virtualds.snapshots(nightly.target)["snapshot"].to_list() == before[-kept:]
@@ -163,7 +173,7 @@ def test_a_change_of_attributes_names_the_manifests_that_are_there(
     assert found["a"][:, 0, 0].values.tolist() == list(range(12))
 
 
-@pytest.mark.parametrize("nights", [90, pytest.param(520, marks=pytest.mark.full)])
+@pytest.mark.parametrize("nights", others_soaked([90, 520], [90]))
 def test_a_long_history_opens_in_one_request(nights: int, nightly: Nightly) -> None:
     nightly.append(nights)
     with counting_server(nightly.folder) as (url, counts):
@@ -177,7 +187,7 @@ def test_a_long_history_opens_in_one_request(nights: int, nightly: Nightly) -> N
 
 
 def test_compact_joins_what_is_small(nightly: Nightly) -> None:
-    nightly.append(100)
+    nightly.append(40)
     assert virtualds.compact(nightly.target)
     nightly.check(opened(nightly.target))
     assert not virtualds.compact(nightly.target)

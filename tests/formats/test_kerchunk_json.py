@@ -146,6 +146,7 @@ def test_a_set_that_is_read_and_written_again_stays_the_same(
     assert second["virtualds"] == first["virtualds"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 @looped("loadable", [None, []])

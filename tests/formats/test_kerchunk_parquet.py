@@ -89,6 +89,7 @@ def grid_of_chunks(folder: Path, rows: int = 20, columns: int = 5) -> tuple[xr.D
 # ---------------------------------------------------------------------- one set, two formats
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", few_quick(CASES, list(CASES)[::3]))
 def test_both_formats_of_kerchunk_hold_the_same(
     name: str, archive: Archive, tmp_path: Path

@@ -201,6 +201,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("form", "what"), CASES)
 def test_on_error_decides_about_one_bad_variable_of_a_set(
     form: str, what: str, tmp_path: Path

@@ -81,6 +81,7 @@ def strip_counts(target: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("counts", ["noted", "not noted"])
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("which", MAKERS)

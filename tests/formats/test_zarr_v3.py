@@ -161,6 +161,7 @@ def assert_same_values(found: xr.Dataset, expected: xr.Dataset) -> None:
         np.testing.assert_array_equal(ours.values, variable.values, err_msg=str(name))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", few_quick(KINDS, list(KINDS)[::2]))
 @looped("form", FORMS)
 def test_the_page_says_enough_to_read_an_archive(
@@ -183,6 +184,7 @@ REFUSED_BY_HAND = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", few_quick(CASES, list(CASES)[::5]))
 @looped("form", ["inline", "parquet"])
 def test_the_page_says_enough_to_read_a_file(

@@ -506,6 +506,7 @@ def their_values(metadata: JSON, chunks: Mapping[str, bytes]) -> Any:
 WRITTEN_LAYOUTS = [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", [*DTYPES, *COMPOUND], ids=str)
 @looped("order", "<>")

@@ -59,6 +59,7 @@ def compare(found: xr.Dataset, native: xr.Dataset) -> None:
             assert np.asarray(found[name].attrs[key]).dtype == np.asarray(value).dtype, (name, key)
 
 
+@pytest.mark.sampled(3)
 @REFUSALS
 @pytest.mark.parametrize("name", DESCRIBED)
 @pytest.mark.parametrize("decodes", [True, False], ids=["decoded", "stored"])

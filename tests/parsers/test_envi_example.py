@@ -29,6 +29,7 @@ def read(path: Path) -> xr.Dataset:
     return virtualds.open_virtual_dataset(path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("interleave", SHAPES)

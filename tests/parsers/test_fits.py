@@ -101,6 +101,7 @@ def test_values_are_those_of_astropy(name: str, folder: Path) -> None:
     np.testing.assert_array_equal(found[..., 2:5].values, expected[..., 2:5])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", IMAGES)
 @looped("suffix", [None, ".json", ".parquet", ".zarr"], quick=1)
 def test_transforming_and_opening_commute(name: str, suffix: str | None, folder: Path) -> None:

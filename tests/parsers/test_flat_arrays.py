@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 import xarray as xr
 from counting_server import counting_server
+from effort import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -179,7 +180,7 @@ def test_an_npz_file_with_other_members_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Stored array in format")
-@settings(max_examples=300)
+@settings(max_examples=times(100))
 @given(st.data())
 def test_headers_of_any_dtype_are_understood(data: st.DataObject) -> None:
     dtype = data.draw(
@@ -198,7 +199,7 @@ SOUND = io.BytesIO()
 np.save(SOUND, np.zeros((3, 4), PAIR))
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(100))
 @given(st.data())
 def test_a_damaged_header_is_an_error(data: st.DataObject) -> None:
     raw = bytearray(SOUND.getvalue())

@@ -77,6 +77,7 @@ def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> 
     assert_same_attributes(found.attrs, {n: v for n, v in expected.attrs.items() if n != "history"})
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 @looped("suffix", [None, ".json", ".parquet", ".zarr"], quick=1)
 def test_transforming_and_opening_commute(name: str, suffix: str | None, folder: Path) -> None:

@@ -15,6 +15,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 import pytest
+from effort import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs.jenkins import jenkins_lookup3
@@ -505,7 +506,7 @@ def datasets(draw: Callable[..., Any]) -> tuple[Case, str | None, list[int], int
 
 
 @given(datasets())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=times(50), deadline=None)
 def test_any_dataset_has_the_chunks_that_hdf5_reads(
     tmp_path_factory: pytest.TempPathFactory, drawn: tuple[Case, str | None, list[int], int]
 ) -> None:

@@ -100,6 +100,7 @@ def write_deep(file: h5py.File, tracked: bool) -> None:
         group.attrs[f"a{number}"] = np.full(230, number, "i4")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tracked", [False, True], ids=["untracked", "tracked"])
 @pytest.mark.parametrize("libver", ["earliest", "latest", "v108", "v110"])
 @pytest.mark.parametrize("write", [write_many, write_huge, write_holes], ids=lambda w: w.__name__)
@@ -268,6 +269,7 @@ WAYS: dict[str, Callable[[h5py.File], Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("small", [0, 2**20], ids=["when asked for", "when scanned"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", DAMAGE)

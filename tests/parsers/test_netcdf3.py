@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from counting_server import counting_server
+from effort import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from products import looped
@@ -259,7 +260,7 @@ NAMES = st.text(
 ).filter(lambda name: name == name.strip())
 
 
-@settings(max_examples=40)
+@settings(max_examples=times(13))
 @given(data=st.data())
 def test_headers_of_the_netcdf_library_are_understood(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -306,7 +307,7 @@ def test_a_cut_header_says_how_many_bytes_it_needs(number: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=200)
+@settings(max_examples=times(66))
 @given(data=st.data())
 def test_a_damaged_file_is_opened_or_refused(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -215,6 +215,7 @@ RAGGED = {"strips", "lzw strips", "lzma strips", "planes"}
 """Images whose last strips are shorter, which kerchunk's formats cannot say."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", IMAGES)
 @looped("opener", OPENERS, quick=1)
 def test_transforming_and_opening_commute(name: str, opener: str, folder: Path) -> None:

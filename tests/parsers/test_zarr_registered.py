@@ -47,6 +47,7 @@ def same_bytes(found: Any, expected: Any) -> None:
     assert np.ascontiguousarray(found).tobytes() == expected.tobytes()
 
 
+@pytest.mark.sampled(3)
 @EVERY
 def test_stored_values_are_decoded_bit_for_bit(tmp_path: Path, name: str) -> None:
     one = CASES[name]
@@ -55,6 +56,7 @@ def test_stored_values_are_decoded_bit_for_bit(tmp_path: Path, name: str) -> Non
     same_bytes(found.a.isel(x=slice(1, None)).values, one.expected[..., 1:])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @EVERY
 @looped("suffix", [".virtual.zarr", ".json", ".parquet"])
@@ -132,6 +134,7 @@ def test_chunks_in_shards_are_filtered(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- other readers
 
 
+@pytest.mark.sampled(3)
 @EVERY
 def test_names_of_numcodecs_are_only_said_where_it_decodes_the_same(
     tmp_path: Path, name: str

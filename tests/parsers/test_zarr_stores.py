@@ -37,6 +37,7 @@ def opened(path: Path, **how: Any) -> xr.Dataset:
         return virtualds.open_virtual_dataset(path, **how)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", STORES)
 @looped("consolidated", [False, True])
 def test_an_array_reads_as_xarray_reads_it(tmp_path: Path, name: str, consolidated: bool) -> None:
@@ -52,6 +53,7 @@ def test_an_array_reads_as_xarray_reads_it(tmp_path: Path, name: str, consolidat
         np.testing.assert_equal(found.a.encoding.get("_FillValue"), wanted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", STORES)
 @looped("suffix", [".virtual.zarr", ".json"])

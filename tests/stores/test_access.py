@@ -308,12 +308,14 @@ def refused(stage: Stage, writer: str, url: str, match: str, **options: Any) -> 
     return stage.root / "served" / "sets" / name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("url", LOCAL)
 @looped("writer", WRITERS, quick=2)
 def test_a_remote_set_does_not_reach_local_files(url: str, writer: str, stage: Stage) -> None:
     refused(stage, writer, url, "local file")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("url", [*LOCAL, *ODD, *OPAQUE, *UNKNOWN, *OUTSIDE])
 @looped("writer", WRITERS, quick=2)
 def test_references_outside_of_the_allowed_folders_are_refused(
@@ -323,6 +325,7 @@ def test_references_outside_of_the_allowed_folders_are_refused(
     refused(stage, writer, url, "it refers to", allow=prefixes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("url", [*ODD, *OPAQUE])
 @looped("writer", WRITERS, quick=2)
 def test_urls_that_cannot_be_judged_are_refused(url: str, writer: str, stage: Stage) -> None:
@@ -395,6 +398,7 @@ PERMITTED = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", PERMITTED)
 @looped("writer", WRITERS, quick=2)
 def test_permitted_references_are_read(case: str, writer: str, stage: Stage) -> None:
@@ -595,6 +599,7 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
             read()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("kind", SPECIAL)

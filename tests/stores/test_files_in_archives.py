@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from counting_server import counting_server
+from effort import times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from products import looped
@@ -449,7 +450,7 @@ def test_headers_of_members_of_one_size_are_fetched_together() -> None:
 SIZES = st.sampled_from([0, 3, AHEAD, AHEAD + 1, 2 * AHEAD])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20), deadline=None)
 @given(st.lists(st.tuples(SIZES, st.integers(1, 12)), max_size=6), st.sampled_from([0, 1, 2]))
 def test_members_of_tar_are_those_of_tarfile_whatever_their_sizes(
     runs: list[tuple[int, int]], form: int
@@ -484,7 +485,7 @@ SOUND = {kind: _archive_bytes(kind) for kind in INDICES}
 
 
 @pytest.mark.parametrize("kind", INDICES)
-@settings(max_examples=300)
+@settings(max_examples=times(100))
 @given(data=st.data())
 def test_a_damaged_archive_is_an_error_or_lists_what_lies_in_it(
     kind: str, data: st.DataObject

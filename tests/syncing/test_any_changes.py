@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from daily_files import days, opened, written
+from effort import times
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -102,7 +103,7 @@ class Archive(RuleBasedStateMachine):
 
 def machine(name: str, target: str, lengths: tuple[int, ...]) -> Any:
     made = type(name, (Archive,), {"target": target, "lengths": lengths})
-    made.TestCase.settings = settings(max_examples=8, stateful_step_count=12, deadline=None)
+    made.TestCase.settings = settings(max_examples=times(4), stateful_step_count=12, deadline=None)
     return pytest.mark.full(made.TestCase)
 
 

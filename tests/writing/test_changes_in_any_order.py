@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from daily_files import EPOCH, SUFFIXES, rival
+from effort import times
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -393,7 +394,7 @@ class Changes(RuleBasedStateMachine):
             assert found[path].attrs.get("rival") == dataset.attrs.get("rival")
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(15, marks=pytest.mark.full)])
+@pytest.mark.parametrize("examples", [1, pytest.param(times(5), marks=pytest.mark.full)])
 @pytest.mark.parametrize("form", SUFFIXES)
 def test_any_order_of_changes_is_what_the_model_is(form: str, examples: int) -> None:
     machine = type("ChangesOf", (Changes,), {"suffix": SUFFIXES[form]})

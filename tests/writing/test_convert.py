@@ -83,6 +83,7 @@ def remove(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", few_quick(CASES, list(CASES)[::5]))
 def test_every_case_survives_all_formats_in_turn(name: str, tmp_path: Path) -> None:
     case, path = CASES[name], tmp_path / "case.nc"

@@ -204,6 +204,7 @@ REPACKED = {"compound_types": "bytes between its members"}
 NAMES = [name for name, case in CASES.items() if case.source != "grib"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 @pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::12]))
 def test_every_variable_can_be_encoded_anew_bit_for_bit(

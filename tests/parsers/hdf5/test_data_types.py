@@ -11,6 +11,7 @@ import h5py
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from effort import times
 from h5py import h5t
 from hdf5_messages import (
     array,
@@ -459,7 +460,7 @@ TYPES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=times(100), deadline=None)
 @given(TYPES)
 def test_types_of_types_are_those_that_h5py_reads(message: bytes) -> None:
     kind = decode(message)
@@ -477,7 +478,7 @@ def test_types_of_types_are_those_that_h5py_reads(message: bytes) -> None:
     assert everything(find_dtype(parse_type_message(message))) == everything(stored.dtype)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=times(66), deadline=None)
 @given(TYPES, st.randoms(use_true_random=False))
 def test_stored_bytes_are_the_values_that_h5py_reads(message: bytes, random: Any) -> None:
     try:

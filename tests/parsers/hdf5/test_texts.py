@@ -100,6 +100,7 @@ def scan(path: Path, small: int) -> ManifestGroup:
         return open_group(Location.of(path))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 @pytest.mark.parametrize("name", CASES)
 def test_strings_are_those_of_h5py_and_hdf5_is_not_opened(
