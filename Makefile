@@ -9,12 +9,12 @@ DIST ?= dist
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo mutants test test-all fuzz lint types docs docs-versions notebooks packages dist clean
+.PHONY: help demo mutants test test-all soak fuzz lint types docs docs-versions notebooks packages dist clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
-	@echo "make test   run the quick tests: about 15 minutes on two cores"
-	@echo "make test-all   run every test: about 30 minutes"
+	@echo "make test   run the quick tests: about 5 minutes on two cores"
+	@echo "make test-all   run all tests: about 15 minutes    make soak  try ten times as much (a night)"
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make mutants   break the code in small ways, and count which breaks the tests find (a night)"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
@@ -33,6 +33,11 @@ test: $(TEST_ENV)/installed
 
 test-all: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/pytest -n 2 $(ARGS)
+
+# So many times as many examples, seeds and rounds; and the cases and tests that take too long else.
+EFFORT ?= 10
+soak: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/pytest -n 2 --effort $(EFFORT) --timeout 7200 $(ARGS)
 
 # This folder keeps the findings and the progress, so the next run resumes.
 FUZZ_STATE ?= fuzz-state

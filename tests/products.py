@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
@@ -124,19 +125,36 @@ def named_case(case: Any) -> Iterator[None]:
         raise
 
 
+QUICK = 2
+"""So many cases of a test the quick suite tries, if no marker says otherwise."""
+
+
 def leave_for_the_full_suite(items: Iterable[pytest.Item]) -> None:
-    """Mark those cases of products `full` whose values stand in other cases too."""
-    products: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    """Mark cases `full`, but for a few that represent what their test promises.
+
+    Of products that are as many as have each value; of what is marked ``every`` all; else two, and
+    the others are marked ``alike``, too. Which two depends on the name of the test, so tests of the
+    same cases take turns.
+    """
+    tests: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("product"):
-            products[item.nodeid.partition("[")[0]].append(item)
-    for cases in products.values():
+        quick = not item.get_closest_marker("full") and not item.get_closest_marker("every")
+        if isinstance(item, pytest.Function) and quick:
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for name, cases in tests.items():
         marker = cases[0].get_closest_marker("product")
-        times = marker.kwargs.get("times", 1) if marker else 1
-        chosen = representatives([set(values(case)) for case in cases], times)
+        if marker:
+            rows = [set(values(case)) for case in cases]
+            chosen = representatives(rows, marker.kwargs.get("times", 1))
+        else:
+            first = zlib.crc32(name.encode())
+            step = max(len(cases) // QUICK, 1)
+            chosen = {(first + turn * step) % len(cases) for turn in range(QUICK)}
         for number, case in enumerate(cases):
             if number not in chosen:
                 case.add_marker("full")
+                if not marker:
+                    case.add_marker("alike")
 
 
 def values(case: pytest.Function) -> Iterator[Hashable]:

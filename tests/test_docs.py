@@ -31,6 +31,9 @@ from virtualds.codecs.zlib import Zlib
 from virtualds.combine.report import LeftOut
 from virtualds_cli.program import main as program
 
+# each page and each docstring is an example that a reader may copy
+pytestmark = pytest.mark.every
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
 LIBRARIES = {

@@ -36,7 +36,7 @@ def test_breaks_of_each_package_are_code_and_no_other_file_changes(
     assert differ == [breaks[0].module]
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_a_break_is_found_by_the_tests_that_name_it(tmp_path: Path) -> None:
     breaks = list_breaks(PACKAGE, PACKAGE / "errors.py")
     [made] = [found for found in breaks if found.after == "count != 1"]

@@ -39,7 +39,10 @@ def test_every_pair_of_three_tables_is_tried() -> None:
 
 
 def test_a_plain_run_tries_all_and_the_quick_one_each_value(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmarkers =\n    full: long\n    product(times=1): sampled\n")
+    pytester.makeini(
+        "[pytest]\nmarkers =\n    full: long\n    product(times=1): sampled\n"
+        "    every: all\n    alike: as others\n"
+    )
     tests = Path(__file__).parent
     pytester.makeconftest(
         f"import sys; sys.path.insert(0, {str(tests)!r})\n"
@@ -53,14 +56,19 @@ def test_a_plain_run_tries_all_and_the_quick_one_each_value(pytester: pytest.Pyt
         "@pytest.mark.parametrize('a', range(3))\n"
         "@pytest.mark.parametrize('b', range(5))\n"
         "def test_sampled(a, b): pass\n\n"
+        "@pytest.mark.every\n"
         "@pytest.mark.parametrize('a', range(3))\n"
         "def test_whole(a): pass\n\n"
+        "@pytest.mark.parametrize('a', range(7))\n"
+        "def test_some(a): pass\n\n"
         "@pytest.mark.full\n"
         "def test_long(): pass\n"
     )
-    pytester.runpytest("-p", "no:asyncio").assert_outcomes(passed=15 + 3 + 1)
+    pytester.runpytest("-p", "no:asyncio").assert_outcomes(passed=15 + 3 + 7 + 1)
     quick = pytester.runpytest("-p", "no:asyncio", "-m", "not full")
-    quick.assert_outcomes(passed=5 + 3, deselected=10 + 1)
+    quick.assert_outcomes(passed=5 + 3 + 2, deselected=10 + 5 + 1)
+    more = pytester.runpytest("-p", "no:asyncio", "-m", "not full or alike")
+    more.assert_outcomes(passed=5 + 3 + 7, deselected=10 + 1)
 
 
 LOOPED = """

@@ -195,7 +195,8 @@ def test_references_of_a_formula_are_written_without_all_columns(name: str, tmp_
     assert taken[1] - taken[0] < 3_000_000
 
 
-@pytest.mark.full
+# 20 s each: what grows is seen of fewer above, too
+@pytest.mark.soak
 @pytest.mark.parametrize("name", SUFFIXES)
 def test_ten_million_references_take_their_columns_in_every_step(name: str, tmp_path: Path) -> None:
     parts = [part(10, seed) for seed in range(5)]

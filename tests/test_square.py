@@ -165,6 +165,7 @@ def test_transforming_and_opening_commute(name: str, transform: str, archive: Ar
         assert_identical(change(opened), expected)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", SQUARE)
 @looped("opener", OPENERS, quick=2)
 def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> None:

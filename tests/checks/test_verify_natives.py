@@ -16,6 +16,7 @@ import tifffile
 import xarray as xr
 from cases import CASES, Archive, numbers
 from counting_server import counting_server
+from effort import others_soaked
 from other_sources import OTHERS
 from products import few_quick, looped
 
@@ -144,7 +145,7 @@ def test_a_file_that_would_crash_the_netcdf_library_is_not_given_to_it(
 REMOTE = ["chunked_and_filtered", "classic_of_many_records", "zarr_v2"]
 
 
-@pytest.mark.parametrize("name", few_quick(REMOTE, REMOTE[:1]))
+@pytest.mark.parametrize("name", others_soaked(REMOTE, REMOTE[::2]))
 def test_remote_files_are_compared_where_readers_can(name: str, archive: Archive) -> None:
     path = archive.path(name)
     with counting_server(path.parent) as (url, _):

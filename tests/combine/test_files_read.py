@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import distributed
 import numpy as np
 import pytest
 import xarray as xr
+from effort import others_soaked
 from range_server import range_server
 from unknown_form import UNKNOWN, write_known, write_unknown
 
@@ -59,8 +61,11 @@ def test_every_way_is_counted_and_the_unknown_form_is_named(files: list[Path]) -
     np.testing.assert_array_equal(found["v3"], np.arange(2.0 * FILES))
 
 
-@pytest.mark.parametrize("to", [False, True], ids=["in memory", "to a set"])
-@pytest.mark.parametrize("which", ["thread", "threads", "server", "processes", "dask"])
+WHO = ["thread", "threads", "server", "processes", "dask"]
+PAIRS = [("threads", True), ("server", False), ("processes", True), ("dask", False)]
+
+
+@pytest.mark.parametrize(("which", "to"), others_soaked(product(WHO, [False, True]), PAIRS))
 def test_all_workers_tell(
     which: str, to: bool, files: list[Path], cluster: distributed.Client, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from products import few_quick
+from effort import others_soaked, times
 from small_archive import write
 
 BUILD = "virtualds.open_virtual_mfdataset('*.nc', combine='nested', concat_dim='time', parallel=2)"
@@ -33,6 +33,15 @@ WITH = {
 }
 
 
+NO_SCRIPTS = {
+    "an argument": (("-c", TOP), ""),
+    "a stream": (("-",), TOP),
+    "a package": (("-m", "package"), ""),
+    "a session": (("-i", "empty.py"), TOP),
+}
+"""Programs that processes do not import: how they are started, and what is typed in."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a few small files."""
@@ -53,7 +62,10 @@ def run(folder: Path, *command: str, stdin: str = "") -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("form", few_quick(WITHOUT, ("at the top", "beside a guard")))
+REFUSED = ("at the top", "beside a guard", "in what a guard leaves")
+
+
+@pytest.mark.parametrize("form", others_soaked(WITHOUT, REFUSED))
 def test_a_script_without_a_guard_is_refused_at_once(form: str, folder: Path) -> None:
     (folder / "script.py").write_text(WITHOUT[form])
     said = run(folder, "script.py")
@@ -69,12 +81,12 @@ def test_a_script_without_a_guard_is_refused_at_once(form: str, folder: Path) ->
 def test_a_script_without_a_guard_fails_with_the_same_error_each_time(folder: Path) -> None:
     (folder / "script.py").write_text(TOP)
     (folder / "module.py").write_text(TOP)
-    told = {run(folder, "script.py").stderr for _ in range(3)}
+    told = {run(folder, "script.py").stderr for _ in range(times(2))}
     assert len(told) == 1
     assert "line 2: 1 more processes" in run(folder, "-m", "module").stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("form", few_quick(WITH, ("with a guard",)))
+@pytest.mark.parametrize("form", others_soaked(WITH, ("with a guard", "that leaves early")))
 def test_a_script_with_a_guard_builds(form: str, folder: Path) -> None:
     (folder / "script.py").write_text(WITH[form])
     said = run(folder, "script.py")
@@ -82,16 +94,12 @@ def test_a_script_with_a_guard_builds(form: str, folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_programs_that_no_process_imports_need_no_guard(folder: Path) -> None:
+@pytest.mark.parametrize("way", others_soaked(NO_SCRIPTS, ("an argument", "a package")))
+def test_programs_that_no_process_imports_need_no_guard(way: str, folder: Path) -> None:
     package = folder / "package"
     package.mkdir(exist_ok=True)
     (package / "__main__.py").write_text(TOP)
     (folder / "empty.py").write_text("")
-    for command, stdin in (
-        (("-c", TOP), ""),
-        (("-",), TOP),
-        (("-m", "package"), ""),
-        (("-i", "empty.py"), TOP),
-    ):
-        said = run(folder, *command, stdin=stdin)
-        assert (said.returncode, said.stdout) == (0, "8\n"), said.stderr
+    command, stdin = NO_SCRIPTS[way]
+    said = run(folder, *command, stdin=stdin)
+    assert (said.returncode, said.stdout) == (0, "8\n"), said.stderr

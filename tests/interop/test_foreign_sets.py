@@ -312,6 +312,7 @@ def test_a_set_is_a_source(name: str, files: list[Path], tmp_path: Path) -> None
     like_native(xr.open_dataset(path, engine="virtual").load(), year(0))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("name", SETS)
@@ -336,6 +337,7 @@ def test_sets_are_joined_with_files_and_written(
     like_native(xr.open_dataset(target, engine="virtual").load(), expected)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("name", SETS)

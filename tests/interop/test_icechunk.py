@@ -107,6 +107,7 @@ def test_icechunk_and_virtualds_read_a_written_repository_alike(tmp_path: Path) 
     xr.testing.assert_identical(xr.open_dataset(target, engine="virtual").load(), native(files))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_case_is_held_or_refused_by_name(name: str, archive: Archive, tmp_path: Path) -> None:
     target = tmp_path / "a.icechunk"

@@ -177,6 +177,7 @@ def read_with(readers: Iterable[str], in_turn: Sequence[str]) -> list[tuple[str,
 
 @pytest.mark.product
 # what kerchunk does with references is to hand them to zarr-python
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "reader"), read_with(["virtualizarr"], ["zarr-python", "kerchunk"])
 )
@@ -370,6 +371,7 @@ NO_FILL_OF_HDF5 = {
 WRITTEN = [name for name in HDF5 if CASES[name].group is None and name not in LISTED_WRONG]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize(("name", "writer", "inline"), list(every_pair(WRITTEN, WRITERS, [0, 300])))
 def test_virtualds_reads_references_of_other_tools(
@@ -462,6 +464,7 @@ def has_missing_chunks(path: Path) -> bool:
     return any((manifest.file == MISSING).any() for manifest in manifests)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize(("name", "engine"), read_with([], ENGINES))
 def test_fsspec_reads_our_parquet(name: str, engine: str, archive: Archive) -> None:

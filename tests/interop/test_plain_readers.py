@@ -143,6 +143,7 @@ def ours(path: Path, **options: Any) -> Any:
 # ---------------------------------------------------------------------- what they refuse
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("which", SETS)

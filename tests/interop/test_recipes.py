@@ -135,6 +135,7 @@ def label(value: str | Section) -> str:
     return value if isinstance(value, str) else ": ".join(value)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("section", "tool"), ROWS, ids=label)
 def test_a_recipe_gives_the_same_here(
     section: Section, tool: str, made: dict[tuple[Section, str], Made]

@@ -70,6 +70,7 @@ def assert_same_bits(found: Any, wanted: Any) -> None:
     assert found[~absent].tobytes() == native[~absent].tobytes()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", READERS)
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_peers_read_every_archive_bit_for_bit(name: str, form: str, tmp_path: Path) -> None:

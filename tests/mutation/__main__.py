@@ -116,7 +116,7 @@ def run_tests(folder: Path, stage: Stage, workers: int) -> tuple[bool, str]:
         "-n",
         str(workers),
         "-m",
-        "not full",
+        "not full or alike",
     ]
     command += ["-p", "no:cacheprovider", "--tb=no", *stage]
     env = {**os.environ, "PYTHONPATH": str(folder)}

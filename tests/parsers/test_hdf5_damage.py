@@ -88,6 +88,7 @@ def sound(path: Path, libver: str) -> bytes:
 PLACES = {b"CLASS\0": 64, b"DIMENSION_LIST\0": 96, b"units\0": 64, b"words\0": 80, b"GCOL": 240}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.product
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def ignorant(
         yield options
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.product
 @pytest.mark.parametrize("name", SETS)
 def test_a_server_that_ignores_conditions_is_refused_by_name(
@@ -51,6 +52,7 @@ def test_a_server_that_ignores_conditions_is_refused_by_name(
     assert names_at(bucket, ignorant) == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.product
 @pytest.mark.parametrize("name", SETS)
 def test_the_only_writer_may_use_such_a_server(ignorant: dict[str, Any], name: str) -> None:
