@@ -685,7 +685,7 @@ def test_gaps_of_two_fill_values_are_kept_apart(folder: Path) -> None:
 def test_many_ways_to_decode_are_refused_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.arrays.concatenate.MOST_PIPELINES", 2)
+    monkeypatch.setattr("virtualds.arrays.concatenate.MAX_PIPELINES", 2)
     arrays = [virtual(np.zeros(3, kind), folder, name="t") for kind in ("f4", ">f4", "i2")]
     assert len(np.concatenate(arrays[:2]).pipelines) == 2
     with pytest.raises(CombineError, match=r"t \(3,\).*2 ways\njoin fewer"):
