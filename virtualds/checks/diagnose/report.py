@@ -626,10 +626,10 @@ def _make_card(entry: Entry, shorten: Shorten) -> Card:
         one = line.first
         change = (Code(cut_text(one.before)), " -> ", Code(cut_text(one.after)))
         if len(lines) > 1:
-            body.append((*_name_subject(line), ": ", *change, ", ", _describe_files(one, shorten)))
+            files = _describe_files(one, shorten)
+            body += [(*_name_subject(line), ": ", *change, ", ", files), f"  {one.how}"]
         else:
-            body.append(change)
-        body.append(one.how)
+            body += [change, one.how]
     body.append(say_more(len(lines) - MOST_ROWS, WHERE_ALL))
     return Card(title, body, note, shade, sign, row.remedy, row.code)
 
