@@ -126,7 +126,7 @@ if __name__ == "__main__":
 
     from virtualds.codecs import codec_from_zarr_v2
     from virtualds.codecs.codec import CodecError
-    from virtualds.codecs.hdf5 import Shuffle
+    from virtualds.codecs.hdf import Shuffle
 
     memory, target = Guarded(), Guarded()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

@@ -23,7 +23,7 @@ import pytest
 from other_s3_servers import wait_for
 
 from virtualds.source_file import StorageOptions
-from virtualds.stores.filesystems import find_filesystem
+from virtualds.stores.fsspec import find_filesystem
 
 _LINE = re.compile(r'"(?:\\")?([A-Z]+ \S+) HTTP/1\.1')
 

@@ -13,7 +13,7 @@ import pytest
 from memory import peak
 
 import virtualds
-from virtualds import ReadError, bounds
+from virtualds import ReadError, streams
 from virtualds.codecs import codec_from_zarr_v2, known_names
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.numcodecs import ARRAY_IDS, CHECKSUMS
@@ -141,8 +141,8 @@ def test_decoding_stops_at_the_length_that_belongs(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(BOMBS.keys() - {"blosc2", "lzf"}))
 def test_an_unknown_length_is_bounded_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of the stream between two codecs, or of strings."""
-    monkeypatch.setattr(bounds, "SMALL_TEXT", 2**16)
-    monkeypatch.setattr(bounds, "GROWS_BY", 2)
+    monkeypatch.setattr(streams, "SMALL_TEXT", 2**16)
+    monkeypatch.setattr(streams, "GROWS_BY", 2)
     config, made = BOMBS[name]
     codec, bomb = codec_from_zarr_v2(config), made()
 

@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A package imports only from packages on lower layers; packages of one layer do not import each
 # other. `docs/explanation/architecture.md` says what each is for.
 LAYERS = (
-    {"errors", "log", "options", "urls", "source_file", "json_values", "bounds"}
+    {"errors", "log", "options", "urls", "source_file", "json_values", "bounds", "streams"}
     | {"progress", "importing"},
     {"codecs", "stores", "chunks", "pictures"},
     {"reading"},
@@ -38,7 +38,7 @@ behind it where it is used, so that nobody waits for what a call does not need."
 XARRAY_FROM = "datasets"
 """The lowest package that imports xarray."""
 
-XARRAY_BELOW = {"codecs.cf_time": "xarray encodes and decodes the times of CF"}
+XARRAY_BELOW = {"codecs.cf": "xarray encodes and decodes the times of CF"}
 """Modules below it that import xarray all the same, and why."""
 
 MOST_MODULES_IN_ROOT = 11
@@ -100,7 +100,7 @@ PUBLIC = {
 
 # fsspec's filesystems answer in coroutines; these modules ask them, within the time of a request.
 # `accessors.loading` stands in for a coroutine of xarray.
-COROUTINES = {"accessors.loading", "stores.requests", "stores.filesystems", "stores.fsspec"}
+COROUTINES = {"accessors.loading", "stores.requests", "stores.fsspec"}
 COROUTINES |= {"stores.object_access", "stores.google_files"}
 
 # Modules for zarr-python and for Icechunk, whose stores are those of zarr-python. They are imported

@@ -11,8 +11,8 @@ from memory import peak
 from virtual_arrays import PLAIN, ZLIB, exactly, virtual
 
 from virtualds import ChunkAxis, ManifestArray, reading
-from virtualds.chunks.columns import Slices
-from virtualds.codecs.cf_packing import Packing
+from virtualds.chunks.axes import Slices
+from virtualds.codecs.cf import Packing
 from virtualds.reading import decode, fetch, tasks
 from virtualds.reading.plan import normalise_key, plan
 from virtualds.reading.tasks import group_equal_slabs

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from virtualds.checks.diagnose.report import Difference as Difference
     from virtualds.checks.diagnose.report import Era as Era
     from virtualds.checks.verify.report import Verification as Verification
-    from virtualds.chunks.fragment import ChunkAxis as ChunkAxis
+    from virtualds.chunks.axes import ChunkAxis as ChunkAxis
     from virtualds.chunks.fragment import Fragment as Fragment
     from virtualds.chunks.manifest import ChunkManifest as ChunkManifest
     from virtualds.codecs.pipeline import CodecPipeline as CodecPipeline
@@ -89,7 +89,7 @@ _HOMES = {
     "AccessError": "errors",
     "AccessWarning": "errors",
     "BuildReport": "combine.report",
-    "ChunkAxis": "chunks.fragment",
+    "ChunkAxis": "chunks.axes",
     "ChunkManifest": "chunks.manifest",
     "CodecPipeline": "codecs.pipeline",
     "CombineError": "errors",

@@ -12,8 +12,8 @@ from markup import Tags, pictures_of, rectangles_of, text_of
 
 import virtualds
 from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
-from virtualds.chunks.fragment import make_regular_axes
-from virtualds.codecs.cf_packing import Packing
+from virtualds.chunks.axes import make_regular_axes
+from virtualds.codecs.cf import Packing
 from virtualds.codecs.zlib import Zlib
 
 HOSTILE = "<script>alert(1)"

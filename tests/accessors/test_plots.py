@@ -25,9 +25,8 @@ from matplotlib.collections import PolyCollection
 
 import virtualds
 from virtualds import ManifestArray
-from virtualds.codecs.cf_packing import Packing
-from virtualds.codecs.cf_time import TimePacking
-from virtualds.codecs.hdf5 import Shuffle
+from virtualds.codecs.cf import Packing, TimePacking
+from virtualds.codecs.hdf import Shuffle
 from virtualds.codecs.zlib import Zlib
 
 DAY = np.timedelta64(1, "D")

@@ -33,7 +33,7 @@ import virtualds
 from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
 from virtualds.arrays.array import default_fill, is_same_scalar
 from virtualds.arrays.numpy_functions import ALLOWED_SLABS
-from virtualds.codecs.cf_packing import Packing
+from virtualds.codecs.cf import Packing
 from virtualds.reading.plan import plan
 
 Values = np.ndarray[Any, Any]

@@ -13,7 +13,7 @@ from virtualds.arrays.concatenate import (
     convert_gaps_to_chunks,
     put_region,
 )
-from virtualds.chunks.alignment import find_regular_chunks
+from virtualds.chunks.fragment import find_regular_chunks
 from virtualds.source_file import SourceFile
 
 PLAIN = CodecPipeline(np.dtype("f4"), layout=(0,))

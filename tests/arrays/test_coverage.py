@@ -7,8 +7,9 @@ import pytest
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import IN_THE_SET, find_coverage, mask_covered
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.source_file import SourceFile

@@ -29,9 +29,8 @@ from virtualds.arrays.display import (
     find_used_files,
     survey,
 )
-from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import ChunkAxis, make_regular_axes
-from virtualds.chunks.table import Table
+from virtualds.chunks.axes import ChunkAxis, make_regular_axes
+from virtualds.chunks.columns import MISSING, Table
 from virtualds.chunks.tables import PlacedReferences, StridedReferences
 from virtualds.codecs.zlib import Zlib
 

@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as hnp
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, no_reads, positions, slices, virtual
 
 from virtualds import ManifestArray
-from virtualds.chunks.columns import find_runs
-from virtualds.codecs.cf_packing import Packing
+from virtualds.chunks.axes import find_runs
+from virtualds.codecs.cf import Packing
 
 Values = np.ndarray[Any, Any]
 Pair = tuple[Values, ManifestArray]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from virtualds import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.subchunks import to_regular_chunks
-from virtualds.chunks.alignment import find_regular_chunks
+from virtualds.chunks.fragment import find_regular_chunks
 
 SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 4), st.integers(1, 5))
 

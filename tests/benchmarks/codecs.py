@@ -26,8 +26,8 @@ import numpy as np
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.checksums import crc32c, fletcher32
 from virtualds.codecs.codec import Codec
-from virtualds.codecs.hdf5 import Shuffle
-from virtualds.codecs.libraries import STORED_BITS, STORED_BYTES, unshuffle_stored
+from virtualds.codecs.hdf import Shuffle
+from virtualds.codecs.numcodecs import STORED_BITS, STORED_BYTES, unshuffle_stored
 
 Decode = Callable[[memoryview, int], Any]
 Rates = dict[str, dict[tuple[str, int], float]]

@@ -17,7 +17,7 @@ from large_sets import archive
 from virtualds import ChunkManifest, ManifestArray, SourceFile
 from virtualds.checks.verify.chunks import check_sample, sample_chunks
 from virtualds.checks.verify.sources import find_box, split_blocks, survey_references
-from virtualds.chunks.table import Table
+from virtualds.chunks.columns import Table
 
 
 def array(chunks: int, present: Any = True) -> ManifestArray:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from products import looped
 
 from virtualds import ChunkAxis, ChunkManifest, Fragment
-from virtualds.chunks.alignment import find_mesh_lengths
-from virtualds.chunks.columns import AxisKey, Projection, Slices, find_distinct, to_slice
-from virtualds.chunks.fragment import IrregularAxis, RegularAxis
+from virtualds.chunks.axes import AxisKey, IrregularAxis, Projection, RegularAxis, Slices, to_slice
+from virtualds.chunks.columns import find_distinct
+from virtualds.chunks.fragment import find_mesh_lengths
 
 
 class Element(NamedTuple):

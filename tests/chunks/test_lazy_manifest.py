@@ -12,8 +12,7 @@ from products import looped
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.arrays.concatenate import concatenate
-from virtualds.chunks.columns import COLUMNS, MISSING, Ints
-from virtualds.chunks.table import Table
+from virtualds.chunks.columns import COLUMNS, MISSING, Ints, Table
 from virtualds.source_file import PRESENT
 
 SHAPE = (6, 4)

@@ -16,13 +16,12 @@ from virtualds import (
     ManifestVariable,
     SourceFile,
 )
-from virtualds.chunks.fragment import make_regular_axes
-from virtualds.chunks.table import Table
+from virtualds.chunks.axes import make_regular_axes
+from virtualds.chunks.columns import Table
 from virtualds.chunks.tables import PlacedReferences, StridedReferences
-from virtualds.codecs.cf_packing import Packing
-from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.cf import Packing, TimePacking
 from virtualds.codecs.codec import Unreadable
-from virtualds.codecs.hdf5 import Shuffle
+from virtualds.codecs.hdf import Shuffle
 from virtualds.codecs.pipeline import name_pipelines
 from virtualds.codecs.zlib import Zlib
 from virtualds.parsers.hdf5.storage import IndexedChunks

@@ -22,7 +22,7 @@ from virtualds import FormatError, UnsupportedError
 from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2
 from virtualds.codecs.checksums import crc32c, fletcher32
 from virtualds.codecs.codec import Codec, CodecError
-from virtualds.codecs.hdf5 import Shuffle, unshuffle_by_planes, unshuffle_portably
+from virtualds.codecs.hdf import Shuffle, unshuffle_by_planes, unshuffle_portably
 from virtualds.codecs.zlib import Zlib, find_libdeflate
 
 DTYPES = ("u1", "<i2", ">i4", "<f4", "f8", "S3", "M8[ns]", "c16")

@@ -21,7 +21,7 @@ import virtualds
 from virtualds import UnsupportedError
 from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2, codec_from_zarr_v3, known_names
 from virtualds.codecs.codec import Codec, CodecError
-from virtualds.codecs.hdf5 import ROWS, unpack_bits
+from virtualds.codecs.hdf import ROWS, unpack_bits
 
 KINDS = ("smooth", "noise", "constant", "filled")
 

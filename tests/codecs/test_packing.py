@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from virtualds.arrays.group import ManifestVariable
-from virtualds.codecs.cf_packing import Packing
-from virtualds.codecs.cf_time import TimePacking, _find_count
+from virtualds.codecs.cf import Packing, TimePacking, _find_count
 from virtualds.codecs.codec import CodecError
 from virtualds.datasets.to_dataset import _find_packing as packing_of
 

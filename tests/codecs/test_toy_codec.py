@@ -21,12 +21,12 @@ import zarr
 
 import virtualds
 from virtualds import UnsupportedError, codecs
-from virtualds.bounds import Buffer
 from virtualds.codecs import Registry
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.zlib import Zlib
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import FORMATS
+from virtualds.streams import Buffer
 
 NUMBER, COMPRESSION = 400, 40400
 """Numbers that HDF5 keeps for tests, and TIFF for private use."""

@@ -18,7 +18,7 @@ from memory import peak
 from products import looped
 from trees import TREES, Forest
 
-from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, bounds
+from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, streams
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import is_same_value
 from virtualds.combine.file_batch import FileBatch, open_stored
@@ -253,8 +253,8 @@ def test_an_entry_that_inflates_without_bound_is_refused(entry: bytes) -> None:
                 pytest.MonkeyPatch.context() as patch,
                 pytest.raises(FormatError, match="more than the expected"),
             ):
-                patch.setattr(bounds, "SMALL_TEXT", 2**16)
-                patch.setattr(bounds, "GROWS_BY", 10)
+                patch.setattr(streams, "SMALL_TEXT", 2**16)
+                patch.setattr(streams, "GROWS_BY", 10)
                 from_bytes(data)
 
         assert peak(refused) < 2**23

@@ -20,7 +20,7 @@ from memory import peak
 
 import virtualds
 from virtualds import ManifestArray
-from virtualds.chunks.alignment import LARGE_BLOCK
+from virtualds.chunks.fragment import LARGE_BLOCK
 from virtualds.datasets import lazy as far_blocks
 
 STEPS, SIDE = 24, 192

@@ -25,7 +25,7 @@ from transforms import without_gaps
 from zarr_stores import v3
 
 import virtualds
-from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError, bounds
+from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError, streams
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE
 from virtualds.datasets.location import Location
@@ -509,7 +509,7 @@ def test_damaged_compression_is_a_format_error(compression: str, tmp_path: Path)
 def test_a_compression_bomb_is_a_format_error(
     compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "GROWS_BY", 100)
+    monkeypatch.setattr(streams, "GROWS_BY", 100)
     bomb = COMPRESSIONS[compression](bytes(2**26 + 2**24))
     (tmp_path / "refs.json").write_bytes(bomb)
     with pytest.raises(FormatError, match="expand to more"):

@@ -26,13 +26,13 @@ from virtualds import (
     ManifestArray,
     UnsupportedError,
 )
-from virtualds.chunks.alignment import find_origin
 from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import find_origin
 from virtualds.codecs import CODECS, codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.blosc import Blosc2Frame
-from virtualds.codecs.cf_packing import Packing
+from virtualds.codecs.cf import Packing
 from virtualds.codecs.codec import ONLY_VIRTUALDS
-from virtualds.codecs.hdf5 import Szip
+from virtualds.codecs.hdf import Szip
 from virtualds.codecs.pipeline import FixedAxis
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.formats.zarr.data_types import (

@@ -16,7 +16,7 @@ from products import looped
 import virtualds
 from virtualds import FormatError, UnsupportedError
 from virtualds.codecs.codec import CodecError
-from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, RowBytes, TextNumbers
+from virtualds.codecs.fits import Logicals, PaddedText, RowBits, RowBytes, TextNumbers
 
 ROWS = 12_345
 """So many that the rows are several chunks, the last one shorter."""

@@ -21,7 +21,7 @@ import virtualds
 from virtualds import FormatError, UnsupportedError
 from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.codec import CodecError
-from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman
+from virtualds.codecs.hdf import BitField, RunLength, SkippingHuffman
 from virtualds.parsers import hdf4
 from virtualds.parsers.hdf4.elements import (
     CHUNK,

@@ -46,7 +46,7 @@ from virtualds import (
 from virtualds import set_options as set_virtualds_options
 from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.columns import INLINE
-from virtualds.codecs.cf_packing import Packing
+from virtualds.codecs.cf import Packing
 from virtualds.reading import fetch
 from virtualds.reading import threads as pool
 from virtualds.reading.fetch import join_ranges

@@ -22,7 +22,8 @@ from range_server import Fault, RangeHandler, Served, faulty_server, running
 import virtualds
 from virtualds import SourceFile, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores import filesystems, requests
+from virtualds.stores import fsspec as filesystems
+from virtualds.stores import requests
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.store import StoreError
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, slices, virtual
 
 from virtualds import ManifestArray, ReadError, set_options
-from virtualds.codecs.cf_packing import Packing
-from virtualds.reading.decode import Tile
+from virtualds.codecs.cf import Packing
 from virtualds.reading.plan import plan
-from virtualds.reading.tasks import Batch
+from virtualds.reading.tasks import Batch, Tile
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,7 @@ from other_s3_servers import S3_SERVERS
 from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.filesystems import find_filesystem
-from virtualds.stores.fsspec import FsspecStore
+from virtualds.stores.fsspec import FsspecStore, find_filesystem
 from virtualds.stores.local import hold_lock
 from virtualds.stores.store import ChangedError, Store, StoreError
 

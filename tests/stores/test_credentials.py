@@ -20,8 +20,9 @@ from other_s3_servers import bucket_at
 import virtualds
 from virtualds import AccessError
 from virtualds.source_file import StorageOptions
-from virtualds.stores import FsspecStore, filesystems
-from virtualds.stores.filesystems import resolve_options
+from virtualds.stores import FsspecStore
+from virtualds.stores import fsspec as filesystems
+from virtualds.stores.fsspec import resolve_options
 from virtualds.stores.listing import list_states
 
 pytest.importorskip("s3fs")

@@ -113,7 +113,7 @@ def test_whoever_has_no_token_is_told_what_to_give(
 
 
 def test_trusted_hosts_are_asked_by_https_unless_they_say_otherwise() -> None:
-    from virtualds.stores.filesystems import _to_origins
+    from virtualds.stores.fsspec import _to_origins
 
     assert _to_origins(["urs.example.org", "http://127.0.0.1:80"]) == (
         "http://127.0.0.1",

@@ -22,8 +22,8 @@ from range_server import running
 import virtualds
 from virtualds import AccessError, ConflictError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import conditional, filesystems, find_store
-from virtualds.stores.filesystems import find_filesystem
+from virtualds.stores import conditional, find_store, fsspec
+from virtualds.stores.fsspec import find_filesystem
 from virtualds.stores.listing import fetch_state, find_names, list_states
 from virtualds.stores.store import ChangedError
 from virtualds_cli.program import main
@@ -144,7 +144,7 @@ def test_an_emulator_that_the_environment_names_is_asked(
     put(f"{bucket}/x", b"0123", google.options)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", google.options["endpoint_url"])
     GoogleFiles.clear_instance_cache()
-    filesystems._make_filesystem.cache_clear()
+    fsspec._make_filesystem.cache_clear()
     file = SourceFile(f"{bucket}/x", 4, options=StorageOptions(token="anon"))
     assert find_store(file.url).get_ranges(file, [(0, 2)]) == [b"01"]
 

@@ -23,8 +23,9 @@ from range_server import running
 import virtualds
 from virtualds import AccessError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import filesystems, find_store, object_access
-from virtualds.stores.filesystems import find_filesystem
+from virtualds.stores import find_store, object_access
+from virtualds.stores import fsspec as filesystems
+from virtualds.stores.fsspec import find_filesystem
 from virtualds.stores.object_access import find_bucket_region, translate_options
 
 obstore = pytest.importorskip("obstore")

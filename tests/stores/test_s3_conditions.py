@@ -19,7 +19,7 @@ from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
 from virtualds.stores import conditional, find_store
 from virtualds.stores.conditional import find_versioning
-from virtualds.stores.filesystems import find_filesystem
+from virtualds.stores.fsspec import find_filesystem
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 

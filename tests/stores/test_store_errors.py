@@ -19,8 +19,9 @@ from products import few_quick
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
-from virtualds.stores import filesystems
-from virtualds.stores.local import make_temporary_name, remove_left_over
+from virtualds.stores import fsspec
+from virtualds.stores.local import remove_left_over
+from virtualds.stores.store import make_temporary_name
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 UNREACHABLE = {
@@ -43,7 +44,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
-    filesystems._make_filesystem.cache_clear()
+    fsspec._make_filesystem.cache_clear()
 
 
 def opened(url: str, **options: Any) -> Any:
@@ -121,7 +122,7 @@ LIBRARIES = {
 
 WITHOUT_LIBRARIES = """
 import sys
-from virtualds.stores.filesystems import find_filesystem
+from virtualds.stores.fsspec import find_filesystem
 
 sys.modules |= dict.fromkeys(("aiohttp", "gcsfs", "obstore"))
 for scheme in sys.argv[1:]:

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from virtualds.arrays.display import format_page, format_summary
 from virtualds.arrays.duck_array import DuckArray
-from virtualds.chunks.alignment import find_whole_blocks
+from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
+from virtualds.chunks.fragment import Fragment, find_whole_blocks
 from virtualds.chunks.manifest import OF_ARRAYS, ChunkManifest, FamiliarNames
 from virtualds.codecs import codec_from_zarr_v2
-from virtualds.codecs.cf_packing import ABSENT
+from virtualds.codecs.cf import ABSENT
 from virtualds.codecs.codec import Codec, CodecError, Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import (

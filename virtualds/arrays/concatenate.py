@@ -16,14 +16,9 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray, default_fill, fills_with, is_same_scalar
-from virtualds.chunks.alignment import find_regular_chunks
+from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import MISSING, Ints, find_turn
-from virtualds.chunks.fragment import (
-    ChunkAxis,
-    Fragment,
-    join_fragments,
-    make_regular_axes,
-)
+from virtualds.chunks.fragment import Fragment, find_regular_chunks, join_fragments
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_references
 from virtualds.chunks.tables import TiledReferences, build_sparse, lay_over
 from virtualds.codecs.pipeline import CodecPipeline

@@ -17,8 +17,9 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import MISSING, Ints, compact
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.pipeline import CodecPipeline, name_pipelines
 from virtualds.errors import format_bytes, format_count, without_secrets

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import check_axes
-from virtualds.chunks.fragment import LONGEST_AXIS, ChunkAxis, Fragment
+from virtualds.chunks.axes import LONGEST_AXIS, ChunkAxis
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, format_count, public

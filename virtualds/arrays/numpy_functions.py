@@ -20,7 +20,8 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble, set_fill
 from virtualds.arrays.concatenate import concatenate as join_arrays
 from virtualds.arrays.duck_array import NUMPY_FUNCTIONS
-from virtualds.chunks.columns import Ints, count_from_front, find_runs
+from virtualds.chunks.axes import count_from_front, find_runs
+from virtualds.chunks.columns import Ints
 from virtualds.errors import CombineError
 
 # ---------------------------------------------------------------------- indexing

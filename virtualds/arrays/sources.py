@@ -13,10 +13,9 @@ import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import compact, settle_column
+from virtualds.chunks.columns import CountedSources, SourceColumns, compact, settle_column
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
-from virtualds.chunks.table import CountedSources, SourceColumns
 from virtualds.codecs.zlib import ZipMember
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import NO_NUMBER, SourceFile

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.alignment import find_regular_chunks, find_regular_length
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING, Ints
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment, find_regular_chunks, find_regular_length
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError

@@ -11,8 +11,8 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.columns import SourceSummary
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.table import SourceSummary
 from virtualds.chunks.tables import hold_in_memory
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.datasets.location import Location, reader_of

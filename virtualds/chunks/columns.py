@@ -1,6 +1,11 @@
-"""The columns of a manifest: integers over a chunk grid, broadcast where they do not change.
+"""Columns of references, and tables of them, whose rows a manifest counts.
 
-Projections: what a selection takes of a chunked axis; pure integers, no I/O.
+Columns are integers over a chunk grid, broadcast where they do not change.
+
+A table has a row for each chunk of an array, and answers four questions: the rows of these numbers,
+which rows may exist, which files have how many rows, and which of its files have these urls. A
+manifest without columns is a view of a table: cropping, permuting and repeating axes only change
+how rows are counted, as in a strided array.
 """
 
 from __future__ import annotations
@@ -10,126 +15,26 @@ import pickle
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, repeat
 from math import prod
 from operator import is_
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import decode_stream
 from virtualds.errors import FormatError
-from virtualds.source_file import SourceFile, StorageOptions, sound
+from virtualds.source_file import NO_NUMBER, SourceFile, StorageOptions, sound
+from virtualds.streams import decode_stream
 
 if TYPE_CHECKING:
     from virtualds.chunks.manifest import ChunkManifest
 
+
 Ints = npt.NDArray[np.int64]
-
-AxisKey = slice | Ints
-"""A key of one axis: a slice with start, stop and positive step, or rising positions."""
-
-
-class Slabs(NamedTuple):
-    """The three columns of consecutive slabs; ``edges`` has one element more than the others."""
-
-    edges: Ints
-    encoded: Ints
-    inset: Ints
-
-
-class SlabRun(NamedTuple):
-    """The slabs ``first`` to ``stop`` of a projection, and whether they are taken whole."""
-
-    first: int
-    stop: int
-    whole: bool
-
-
-class Slices(Sequence[slice]):
-    """A sequence of slices that are made on access: of a million slabs, few are needed."""
-
-    __slots__ = ("_starts", "_step", "_stops")
-
-    def __init__(self, starts: Ints, stops: Ints, step: int | None = None) -> None:
-        self._starts, self._stops, self._step = starts, stops, step
-
-    def __len__(self) -> int:
-        return self._starts.size
-
-    @overload
-    def __getitem__(self, item: int) -> slice: ...
-    @overload
-    def __getitem__(self, item: slice) -> Slices: ...
-    def __getitem__(self, item: int | slice) -> slice | Slices:
-        starts, stops = self._starts[item], self._stops[item]
-        if isinstance(item, slice):
-            return Slices(starts, stops, self._step)
-        return slice(int(starts), int(stops), self._step)
-
-    def __iter__(self) -> Iterator[slice]:
-        return map(slice, self._starts.tolist(), self._stops.tolist(), repeat(self._step))
-
-
-class Projection(NamedTuple):
-    """What a selection takes from each slab it meets.
-
-    ``chunk[k]`` is the slab's number, ``encoded[k]`` the length of its stored chunk, ``inner[k]``
-    selects within that, ``outer[k]`` is the stretch of the result that it fills. ``runs`` are the
-    stretches of slabs that are taken alike: as they are stored, from the first element to the last,
-    and of one length; or not.
-    """
-
-    chunk: Ints
-    encoded: Ints
-    inner: Sequence[AxisKey]
-    outer: Sequence[slice]
-    runs: list[SlabRun]
-
-    def take_part(self, first: int, stop: int) -> Projection:
-        """Return what is taken from some of the slabs, none of which counts as whole."""
-        taken = slice(first, stop)
-        chunk, encoded = self.chunk[taken], self.encoded[taken]
-        runs = [SlabRun(0, chunk.size, False)]
-        return Projection(chunk, encoded, self.inner[taken], self.outer[taken], runs)
-
-
-EMPTY_PROJECTION = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], [], [])
-
-
-def split_by_length(lengths: Ints) -> list[SlabRun]:
-    """Return the stretches of equal lengths, of which 0 stands for slabs that are not whole."""
-    bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), lengths.size]
-    return [SlabRun(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
-
-
-def to_slice(positions: Ints) -> AxisKey:
-    """Return rising positions, none of them twice, as a slice where they are evenly spaced."""
-    if positions.size == 1:
-        return slice(int(positions[0]), int(positions[0]) + 1, 1)
-    steps = np.diff(positions)
-    if (steps == steps[0]).all():
-        return slice(int(positions[0]), int(positions[-1]) + 1, int(steps[0]))
-    return positions
-
-
-def count_from_front(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
-    """Return positions along an axis, counted from its front; others are an `IndexError`."""
-    if positions.dtype.kind not in "iu" and positions.size:
-        raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
-    counted = positions.astype(np.int64)
-    counted = np.where(counted < 0, counted + size, counted)
-    if counted.size and not 0 <= counted.min() <= counted.max() < size:
-        bad = positions[(counted < 0) | (counted >= size)][0]
-        raise IndexError(
-            f"axis {axis}: position {bad} lies outside {size} elements; count from either end of it"
-        )
-    return counted
 
 
 def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -141,15 +46,6 @@ def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
     (12, 4, 1)
     """
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-def find_runs(positions: Ints) -> list[tuple[int, int]]:
-    """Return the stretches ``start, stop`` of consecutive rising positions."""
-    if not positions.size:
-        return []
-    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
-    bounds = [0, *cuts.tolist(), positions.size]
-    return [(int(positions[a]), int(positions[b - 1]) + 1) for a, b in pairwise(bounds)]
 
 
 # ---------------------------------------------------------------------- columns
@@ -625,3 +521,298 @@ def find_turn(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
         met[part[::-1] - low] = np.arange(first + part.size - 1, first - 1, -1)
     there = np.flatnonzero(met < held.size)
     return (there + low)[np.argsort(met[there], kind="stable")]
+
+
+# ---------------------------------------------------------------------- files of tables
+# What a reference set knows of its files without a look at each reference.
+
+
+class SourceSummary(NamedTuple):
+    """A set's summary of its files, without a look at each of them.
+
+    ``name`` tells the list from others. ``nbytes`` is None where not all sizes are known.
+    """
+
+    name: Hashable
+    number: int
+    nbytes: int | None
+    first: str | None
+
+
+class SourceColumns(NamedTuple):
+    """Urls and fingerprints of files, a row for each; `NO_NUMBER` and None are unknown."""
+
+    urls: npt.NDArray[np.object_]
+    sizes: npt.NDArray[np.int64]
+    mtimes: npt.NDArray[np.int64]
+    etags: npt.NDArray[np.object_]
+
+    @classmethod
+    def of(cls, files: Iterable[SourceFile]) -> SourceColumns:
+        """Return the columns of files."""
+        rows = [
+            (
+                file.url,
+                NO_NUMBER if file.size is None else file.size,
+                NO_NUMBER if file.mtime is None else file.mtime,
+                file.etag,
+            )
+            for file in files
+        ]
+        urls, sizes, mtimes, etags = zip(*rows, strict=True) if rows else ((),) * 4
+        return cls(
+            np.array(urls, object),
+            np.array(sizes, np.int64),
+            np.array(mtimes, np.int64),
+            np.array(etags, object),
+        )
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> SourceColumns:
+        """Return the rows of a mask."""
+        urls, sizes, mtimes, etags = self
+        return SourceColumns(urls[rows], sizes[rows], mtimes[rows], etags[rows])
+
+
+class CountedSources(NamedTuple):
+    """How many chunks lie in each file of a list.
+
+    ``name`` tells the list from others, and ``read_files`` reads it: arrays share lists.
+    """
+
+    name: Hashable
+    chunks: Ints
+    read_files: Callable[[], SourceColumns]
+
+
+# ---------------------------------------------------------------------- tables
+
+
+class Table:
+    """The references of one array, in C order of its chunks: rows that lie elsewhere.
+
+    A format has to say how rows are loaded, and which files it lists; it overrides what it knows
+    better than by looking at rows.
+    """
+
+    is_in_set: ClassVar[bool] = True
+    """Whether the rows lie in a reference set, and stay there when arrays are joined."""
+
+    is_in_source: ClassVar[bool] = False
+    """Whether the rows are looked up in the index of a source file: they serve reading alone, and
+    whoever takes references out of an array loads them first."""
+
+    @property
+    def has_pipelines(self) -> bool:
+        """Whether every row has its own pipeline number; else all have number 0."""
+        return False
+
+    @property
+    def owner(self) -> Hashable:
+        """The set that the rows lie in, None where that is of no use to who writes to it."""
+        return None
+
+    @property
+    def files(self) -> tuple[SourceFile, ...] | None:
+        """The files that the column ``file`` of loaded rows counts, where they are known."""
+        return None
+
+    @property
+    def rest(self) -> int | None:
+        """The pipeline of rows that are not listed, of a table that has the others in memory."""
+        return None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the rows take in memory for good."""
+        return 0
+
+    @property
+    def where(self) -> str:
+        """Where the rows lie, for people; it costs nothing."""
+        return ", whose references lie in a reference set"
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the rows of these numbers, in their shape, with the files that they lie in."""
+        raise NotImplementedError
+
+    def list_numbers(self) -> Ints | None:
+        """Return the numbers of the rows that may exist, rising; None if all rows may."""
+        return None
+
+    def list_sources(self) -> tuple[SourceFile, ...]:
+        """Return all files that rows lie in, and maybe other files of the set."""
+        return self.files or ()
+
+    def summarize_sources(self) -> SourceSummary | None:
+        """Return the set's summary of these files, None if they have to be listed."""
+        return None
+
+    def count_sources(self, start: int, stop: int) -> CountedSources | None:
+        """Count the files of the rows ``start`` to ``stop``; None if rows have to be read."""
+        return None
+
+    def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
+        """Return those of the files that have one of the urls."""
+        return tuple(file for file in self.list_sources() if file.url in urls)
+
+    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> Table | None:
+        """Return the table with every file being a piece of another; None: rows have to be read."""
+        return None
+
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> Table | None:
+        """Return the table with what ``change`` makes of its files; None: rows have to be read."""
+        return self.relocated([(change(file), 0) for file in self.files or ()])
+
+    def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
+        """Return a manifest of the table with nothing that it does not need: itself, mostly."""
+        return manifest
+
+    def peek(self, rows: RowView) -> tuple[Ints | None, ChunkManifest] | None:
+        """Return rows that are at hand, and their places; None if something had to be read.
+
+        Without places, one row stands for all, but for where it begins.
+        """
+        return None
+
+
+class RowView(NamedTuple):
+    """The rows of a table that chunks have: ``first`` plus strides, in rows, times places.
+
+    ``renumbered`` are the numbers in the array of the table's pipelines; by default their own.
+    """
+
+    table: Table
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    first: int = 0
+    renumbered: tuple[int, ...] | None = None
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the chunks, in C order, are rows from the first one on."""
+        steps = zip(self.shape, self.strides, compute_strides(self.shape), strict=True)
+        return self.first == 0 and all(n == 1 or stride == step for n, stride, step in steps)
+
+    @property
+    def only(self) -> int:
+        """The pipeline of every chunk of a table that has no pipelines."""
+        return self.renumbered[0] if self.renumbered else 0
+
+    @property
+    def rest(self) -> int | None:
+        """The pipeline of missing chunks, where the table knows that there is one."""
+        rest = self.table.rest
+        return rest if rest is None or self.renumbered is None else self.renumbered[rest]
+
+    # ------------------------------------------------------------------ other rows
+
+    def crop(self, axis: int, ids: slice) -> RowView:
+        """Return the chunks of a slice along an axis."""
+        start, stop, step = ids.indices(self.shape[axis])
+        stride = self.strides[axis]
+        return self._replace(
+            shape=_replace_item(self.shape, axis, len(range(start, stop, step))),
+            strides=_replace_item(self.strides, axis, stride * step),
+            first=self.first + start * stride,
+        )
+
+    def transpose(self, axes: Sequence[int]) -> RowView:
+        """Permute the axes."""
+        shape, strides = (tuple(v[i] for i in axes) for v in (self.shape, self.strides))
+        return self._replace(shape=shape, strides=strides)
+
+    def reshape(self, shape: tuple[int, ...]) -> RowView | None:
+        """Insert or remove axes of one chunk; None for other shapes."""
+        long = [(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n != 1]
+        if [n for n in shape if n != 1] != [n for n, _ in long]:
+            return None
+        rest = iter(long)
+        return self._replace(
+            shape=shape, strides=tuple(0 if n == 1 else next(rest)[1] for n in shape)
+        )
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> RowView:
+        """Repeat the chunks along axes of one chunk."""
+        pairs = zip(self.shape, self.strides, shape, strict=True)
+        return self._replace(shape=shape, strides=tuple(0 if n == 1 else s for n, s, _ in pairs))
+
+    def with_pipelines(self, numbers: Sequence[int]) -> RowView:
+        """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
+        before = range(len(numbers)) if self.renumbered is None else self.renumbered
+        after: tuple[int, ...] | None = tuple(numbers[i] for i in before)
+        if not self.table.has_pipelines:
+            number = numbers[self.only]
+            after = (number,) if number else None
+        return self._replace(renumbered=after)
+
+    # ------------------------------------------------------------------ what is read
+
+    def load(self, numbers: Ints) -> ChunkManifest:
+        """Return the rows of these numbers, in their shape."""
+        found = self.table.load(numbers)
+        return found if self.renumbered is None else found.with_pipelines(self.renumbered)
+
+    def cross(self, places: Sequence[Ints]) -> ChunkManifest:
+        """Return the rows of the chunks where the places of all axes cross."""
+        total: Ints = np.array(self.first, np.int64).reshape((1,) * len(places))
+        for axis, (stride, ids) in enumerate(zip(self.strides, places, strict=True)):
+            along = (1,) * axis + (-1,) + (1,) * (len(places) - axis - 1)
+            total = total + (stride * ids).reshape(along)
+        return self.load(total)
+
+    def at(self, ids: Ints) -> ChunkManifest:
+        """Return the rows of the chunks of flat numbers in C order, in the shape of the numbers."""
+        if self.is_in_order:
+            return self.load(np.asarray(ids, np.int64))
+        numbers = np.full(ids.shape, self.first, np.int64)
+        # numpy refuses numbers of a grid without axes
+        found = np.unravel_index(ids, self.shape) if self.shape else ()
+        for stride, places in zip(self.strides, found, strict=True):
+            numbers += stride * places
+        return self.load(numbers)
+
+    def find_existing(self) -> Ints | None:
+        """Return the numbers of the chunks that may exist, rising; None if all chunks may."""
+        numbers = self.table.list_numbers()
+        if numbers is None:
+            return None
+        if self.is_in_order:
+            return numbers[: np.searchsorted(numbers, prod(self.shape))]
+        return self._find_chunks_of(numbers)
+
+    def _find_chunks_of(self, numbers: Ints) -> Ints | None:
+        """Return which chunks count these rows; None where several may count one.
+
+        The strides of a crop or permutation are like the digits of a number: each is at least the
+        span of all smaller ones.
+        """
+        shape, strides = self.shape, self.strides
+        long = [axis for axis, count in enumerate(shape) if count != 1]
+        long.sort(key=lambda axis: -abs(strides[axis]))
+        spans = [abs(strides[axis]) * (shape[axis] - 1) for axis in long]
+        if any(abs(strides[axis]) <= sum(spans[k + 1 :]) for k, axis in enumerate(long)):
+            return None
+        # an axis that is counted backwards is counted from its end
+        back = sum(strides[i] * (shape[i] - 1) for i in long if strides[i] < 0)
+        rest = numbers - self.first - back
+        inside, found, step = rest >= 0, np.zeros_like(numbers), compute_strides(shape)
+        for axis in long:
+            place, rest = np.divmod(rest, abs(strides[axis]))
+            inside &= place < shape[axis]
+            found += step[axis] * (place if strides[axis] > 0 else shape[axis] - 1 - place)
+        return np.sort(found[inside & (rest == 0)])
+
+    def find_stretch(self) -> tuple[int, int] | None:
+        """Return the rows ``start, stop`` that are counted, each once; None for others."""
+        low, length = self.first, 1
+        long = [(s, n) for s, n in zip(self.strides, self.shape, strict=True) if n != 1]
+        for stride, count in sorted(long, key=lambda pair: abs(pair[0])):
+            if abs(stride) != length:
+                return None
+            low += min(stride, 0) * (count - 1)
+            length *= count
+        return low, low + length
+
+
+def _replace_item(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
+    return (*values[:axis], value, *values[axis + 1 :])

@@ -1,390 +1,26 @@
-"""Fragments: boxes of an array, cut into chunks along each axis, each with a manifest."""
+"""Fragments: boxes of an array, cut into chunks along each axis, each with a manifest.
+
+Also the one chunk grid that fragments share, and blocks of whole chunks for dask. A block lies
+between planes through the whole array. A plane is good where it cuts no chunk of any fragment, so
+that no chunk is decoded twice.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from virtualds.chunks.columns import (
-    EMPTY_PROJECTION,
-    AxisKey,
-    Ints,
-    Projection,
-    SlabRun,
-    Slabs,
-    Slices,
-    compact,
-    narrow_column,
-    split_by_length,
-    to_slice,
-)
+from virtualds.chunks.axes import ChunkAxis
+from virtualds.chunks.columns import Ints
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import are_alike, join_manifests
-from virtualds.errors import format_count, public
-
-# ---------------------------------------------------------------------- axes
-# Chunk axes: how an axis is cut into chunks; pure integers, no I/O.
-#
-# An axis of an array is cut into *slabs*, one per chunk along it. A slab shows some logical
-# elements of the array; its stored chunk may be longer, because it was padded, is longer than its
-# array, or has been cropped. Three numbers describe a slab:
-#
-# - ``edges[i] .. edges[i + 1]`` are the logical elements that slab ``i`` shows,
-# - ``encoded[i]`` is the length of the stored chunk along this axis,
-# - ``inset[i]`` is how many leading elements of the stored chunk are hidden.
-#
-# `RegularAxis` holds the common case in four integers whatever its length; `IrregularAxis` holds
-# the three columns. Both have the same methods.
-
-
-LONGEST_AXIS = 2**62
-"""More elements than an axis may have, so that sums of two positions are 64-bit integers."""
-
-
-@public
-class ChunkAxis(ABC):
-    """How one axis is cut into chunks.
-
-    Build one with `ChunkAxis.regular` or `ChunkAxis.from_slabs`.
-
-    Examples
-    --------
-    >>> axis = ChunkAxis.regular(size=100, chunk=32)
-    >>> axis.nchunks, axis.lengths.tolist()
-    (4, [32, 32, 32, 4])
-    """
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Number of logical elements."""
-
-    @property
-    @abstractmethod
-    def nchunks(self) -> int:
-        """Number of slabs."""
-
-    @abstractmethod
-    def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
-        """Return the columns of the slabs ``first`` to ``stop``."""
-
-    @abstractmethod
-    def edges_at(self, numbers: Ints) -> Ints:
-        """Return the logical position of each edge; edge ``i`` is where slab ``i`` begins."""
-
-    def stored_lengths(self) -> set[int]:
-        """Return the different numbers of elements that chunks store along the axis."""
-        return set(np.unique(self.slabs().encoded).tolist())
-
-    @abstractmethod
-    def locate(self, positions: Ints) -> Ints:
-        """Return the number of the slab that shows each logical position."""
-
-    @property
-    @abstractmethod
-    def chunk(self) -> int | None:
-        """The chunk length of a grid that starts at a chunk's first element, or None.
-
-        A Zarr v2 ``.zarray`` can hold such a grid: every chunk has one length, the last one is
-        padded (or, where it is the only one, has exactly the length of the axis).
-        """
-
-    @staticmethod
-    def regular(size: int, chunk: int, *, inset: int = 0, last: int | None = None) -> RegularAxis:
-        """Cut ``size`` elements every ``chunk``; the last chunk stores ``last`` of them."""
-        return RegularAxis(size, chunk, inset, chunk if last is None else last)
-
-    @staticmethod
-    def from_slabs(
-        lengths: npt.ArrayLike, encoded: npt.ArrayLike, inset: npt.ArrayLike = 0
-    ) -> ChunkAxis:
-        """Build an axis from columns, as a regular one wherever it is regular.
-
-        Parameters
-        ----------
-        lengths, encoded, inset : int or array of int, shape (nchunks,)
-            Elements shown, elements stored, and hidden leading elements of every slab.
-        """
-        shown = np.asarray(lengths, np.int64)
-        stored = np.broadcast_to(np.asarray(encoded, np.int64), shown.shape)
-        hidden = np.broadcast_to(np.asarray(inset, np.int64), shown.shape)
-        edges = np.concatenate([[0], np.cumsum(shown)])
-        if shown.size and _is_regular(shown, stored, hidden):
-            return RegularAxis(int(edges[-1]), int(stored[0]), int(hidden[0]), int(stored[-1]))
-        if not shown.size:
-            return RegularAxis(0, 1, 0, 1)
-        return IrregularAxis(edges, narrow_column(stored), narrow_column(hidden))
-
-    @staticmethod
-    def concatenate(axes: Sequence[ChunkAxis]) -> ChunkAxis:
-        """Lay axes end to end."""
-        axes = [axis for axis in axes if axis.size] or list(axes[:1])
-        if len(axes) == 1:
-            return axes[0]
-        if (joined := _join_regular(axes)) is not None:
-            return joined
-        columns = [axis.slabs() for axis in axes]
-        return ChunkAxis.from_slabs(
-            np.concatenate([np.diff(c.edges) for c in columns]),
-            np.concatenate([c.encoded for c in columns]),
-            np.concatenate([c.inset for c in columns]),
-        )
-
-    @property
-    def lengths(self) -> Ints:
-        """Elements shown by every slab."""
-        return np.diff(self.slabs().edges)
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int:
-        """Bytes that this description takes in memory."""
-
-    def crop(self, start: int, stop: int) -> tuple[ChunkAxis, slice]:
-        """Return the axis of the elements ``start`` to ``stop``, and which slabs it kept."""
-        if stop <= start:
-            return RegularAxis(0, 1, 0, 1), slice(0, 0)
-        first, final = (int(i) for i in self.locate(np.array([start, stop - 1])))
-        edges, encoded, inset = self.slabs(first, final + 1)
-        hidden = inset.copy()
-        hidden[0] += start - edges[0]
-        shown = np.diff(np.clip(edges, start, stop))
-        return ChunkAxis.from_slabs(shown, encoded, hidden), slice(first, final + 1)
-
-    def project(self, key: AxisKey, start: int = 0) -> Projection:
-        """Return what ``key`` takes from each slab; the axis begins at ``start`` of the array."""
-        if isinstance(key, slice):
-            if key.step == 1:
-                return self._project_range(key.start, key.stop, start)
-            key = np.arange(key.start, key.stop, key.step)
-        return self._project_positions(key, start)
-
-    def _project_range(self, begin: int, end: int, start: int) -> Projection:
-        low, high = max(begin - start, 0), min(end - start, self.size)
-        if high <= low:
-            return EMPTY_PROJECTION
-        first, final = (int(i) for i in self.locate(np.array([low, high - 1])))
-        edges, encoded, inset = self.slabs(first, final + 1)
-        cut = np.minimum(np.maximum(edges, low), high)
-        inner = cut[:-1] - edges[:-1] + inset
-        taken = np.diff(cut)
-        outer = cut + (start - begin)
-        return Projection(
-            np.arange(first, final + 1),
-            encoded,
-            Slices(inner, inner + taken, 1),
-            Slices(outer[:-1], outer[1:]),
-            split_by_length(np.where(taken == encoded, taken, 0)),
-        )
-
-    def _project_positions(self, positions: Ints, start: int) -> Projection:
-        low, high = np.searchsorted(positions, [start, start + self.size])
-        inside = positions[low:high] - start
-        if not inside.size:
-            return EMPTY_PROJECTION
-        ids = self.locate(inside)
-        cuts = np.flatnonzero(np.diff(ids)) + 1
-        chunk = ids[np.concatenate([[0], cuts])]
-        first = int(chunk[0])
-        edges, encoded, inset = self.slabs(first, int(chunk[-1]) + 1)
-        within = inside - edges[ids - first] + inset[ids - first]
-        bounds = [0, *cuts.tolist(), inside.size]
-        pairs = list(pairwise(bounds))
-        return Projection(
-            chunk,
-            encoded[chunk - first],
-            [to_slice(within[a:b]) for a, b in pairs],
-            [slice(int(low) + a, int(low) + b) for a, b in pairs],
-            [SlabRun(0, chunk.size, False)],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RegularAxis(ChunkAxis):
-    """An axis cut every ``chunk`` elements, the first ``inset`` of which are hidden.
-
-    ``last`` is the stored length of the last chunk: ``chunk`` where it is padded.
-    """
-
-    length: int
-    step: int
-    hidden: int
-    last: int
-
-    def __post_init__(self) -> None:
-        if self.length < 0 or self.step < 1 or not 0 <= self.hidden < self.step:
-            raise ValueError(
-                f"ChunkAxis: size {self.length}, chunk {self.step}, inset {self.hidden} does "
-                f"not cut "
-                f"of an axis; size is at least 0, chunk at least 1, inset within a chunk"
-            )
-        if max(self.length, self.step) >= LONGEST_AXIS:
-            raise ValueError(f"ChunkAxis: size {self.length}, chunk {self.step} is too long")
-        shown = (self.hidden + self.length) - (self.nchunks - 1) * self.step
-        if self.length and not shown <= self.last <= self.step:
-            raise ValueError(
-                f"ChunkAxis: the last chunk stores {self.last} elements but shows up to {shown}"
-            )
-
-    @property
-    def size(self) -> int:
-        return self.length
-
-    @property
-    def nchunks(self) -> int:
-        return -(-(self.hidden + self.length) // self.step) if self.length else 0
-
-    @property
-    def chunk(self) -> int | None:
-        if self.hidden or self.last not in (self.step, self.length):
-            return None
-        return self.last if self.nchunks == 1 else self.step if self.last == self.step else None
-
-    @property
-    def nbytes(self) -> int:
-        return 32
-
-    def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
-        stop = self.nchunks if stop is None else stop
-        edges = np.arange(first, stop + 1, dtype=np.int64) * self.step - self.hidden
-        # the first slab may be cropped, the last one padded
-        edges[0] = max(int(edges[0]), 0)
-        edges[-1] = min(int(edges[-1]), self.length)
-        encoded = np.full(stop - first, self.step, np.int64)
-        inset = np.zeros(stop - first, np.int64)
-        if stop > first and stop == self.nchunks:
-            encoded[-1] = self.last
-        if stop > first and first == 0:
-            inset[0] = self.hidden
-        return Slabs(edges, encoded, inset)
-
-    def edges_at(self, numbers: Ints) -> Ints:
-        found: Ints = np.clip(numbers * self.step - self.hidden, 0, self.length)
-        return found
-
-    def stored_lengths(self) -> set[int]:
-        return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.length else set()
-
-    def locate(self, positions: Ints) -> Ints:
-        return (positions + self.hidden) // self.step
-
-    def crop(self, start: int, stop: int) -> tuple[ChunkAxis, slice]:
-        if stop <= start:
-            return ChunkAxis.crop(self, start, stop)
-        first, inset = divmod(start + self.hidden, self.step)
-        final = (stop - 1 + self.hidden) // self.step
-        last = self.last if final == self.nchunks - 1 else self.step
-        step = last if first == final else self.step
-        return RegularAxis(stop - start, step, inset, last), slice(first, final + 1)
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class IrregularAxis(ChunkAxis):
-    """An axis with any slabs, held in three columns."""
-
-    edges: Ints
-    encoded: npt.NDArray[np.integer]
-    inset: npt.NDArray[np.integer]
-
-    def __post_init__(self) -> None:
-        shown = np.diff(self.edges)
-        if (shown < 0).any() or (self.inset < 0).any() or (self.inset + shown > self.encoded).any():
-            raise ValueError(
-                "ChunkAxis: a slab shows elements that its stored chunk does not have; "
-                "make 0 <= inset and inset + length <= encoded hold for every slab"
-            )
-
-    def __repr__(self) -> str:
-        lengths = sorted(self.stored_lengths())
-        span = " to ".join(f"{n:,}" for n in lengths[:: max(len(lengths) - 1, 1)])
-        counted = format_count(self.nchunks, "chunk")
-        return f"<IrregularAxis of {self.size:,}: {counted} of {span}>"
-
-    @property
-    def size(self) -> int:
-        return int(self.edges[-1])
-
-    @property
-    def nchunks(self) -> int:
-        return self.edges.size - 1
-
-    @property
-    def chunk(self) -> int | None:
-        return None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for a in (self.edges, compact(self.encoded), compact(self.inset)))
-
-    def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
-        stop = self.nchunks if stop is None else stop
-        return Slabs(
-            self.edges[first : stop + 1],
-            self.encoded[first:stop].astype(np.int64),
-            self.inset[first:stop].astype(np.int64),
-        )
-
-    def edges_at(self, numbers: Ints) -> Ints:
-        return self.edges[numbers]
-
-    def locate(self, positions: Ints) -> Ints:
-        return np.searchsorted(self.edges, positions, side="right").astype(np.int64) - 1
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IrregularAxis) and all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("edges", "encoded", "inset")
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.edges.tobytes(), self.nchunks))
-
-
-def _is_regular(shown: Ints, stored: Ints, hidden: Ints) -> bool:
-    step = int(stored[0])
-    if shown.size == 1:
-        return bool(step > 0 and hidden[0] < step)
-    full = shown[1:-1]
-    return bool(
-        hidden[0] + shown[0] == step
-        and hidden[0] < step
-        and not hidden[1:].any()
-        and (stored[:-1] == step).all()
-        and (full == step).all()
-        and 0 < shown[-1] <= stored[-1] <= step
-    )
-
-
-def _join_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
-    """Join regular axes of one chunk length whose chunks are all full, in time O(len(axes))."""
-    head = axes[0]
-    if not isinstance(head, RegularAxis):
-        return None
-    total = head.length
-    for left, right in pairwise(axes):
-        if not isinstance(right, RegularAxis) or right.step != head.step or right.hidden:
-            return None
-        if (left.hidden + left.length) % head.step:  # type: ignore[attr-defined]
-            return None
-        total += right.length
-    return RegularAxis(total, head.step, head.hidden, axes[-1].last)  # type: ignore[attr-defined]
-
-
-def make_regular_axes(shape: Sequence[int], chunks: Sequence[int]) -> tuple[ChunkAxis, ...]:
-    """Return the axes of a regular grid of chunks."""
-    return tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
-
-
-# ---------------------------------------------------------------------- fragments
+from virtualds.errors import public
+from virtualds.options import MIB
 
 
 @public
@@ -577,3 +213,221 @@ def _merge_fragments(run: Sequence[Fragment], axis: int) -> Fragment:
 def _drop_axis(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
     """Return all but one item."""
     return values[:axis] + values[axis + 1 :]
+
+
+# ---------------------------------------------------------------------- alignment
+
+LARGE_BLOCK = 128 * MIB
+"""Bytes of a block above which chunks are cut, where fragments share too few edges."""
+
+Lengths = tuple[int, ...]
+
+Cuts = Sequence[tuple[int, ChunkAxis]]
+"""The axes of fragments along one axis of the array, each with its start."""
+
+
+def find_whole_blocks(
+    shape: Sequence[int], fragments: Sequence[Fragment], itemsize: int
+) -> tuple[Lengths, ...]:
+    """Return the lengths of the smallest blocks that hold whole chunks, per axis.
+
+    Where fragments share so few edges that such a block would be huge, an axis is cut like its
+    longest fragment. Gaps between fragments are cut as long as the longest block.
+
+    Examples
+    --------
+    >>> from virtualds.chunks.manifest import ChunkManifest
+    >>> months = ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31])
+    >>> find_whole_blocks((90,), [Fragment((0,), (months,), ChunkManifest.missing((3,)))], 4)
+    ((31, 28, 31),)
+    """
+    kept = [f for f in fragments if 0 not in f.shape]
+    along = [
+        list({(f.start[axis], f.axes[axis]): None for f in kept}) for axis in range(len(shape))
+    ]
+    edges = [_find_shared_edges(size, cuts) for size, cuts in zip(shape, along, strict=True)]
+    largest = max((prod(_find_longest(a.lengths) for a in f.axes) for f in kept), default=1)
+    for axis in sorted(range(len(shape)), key=lambda i: -_measure_growth(edges[i], along[i])):
+        block = prod(_find_longest(np.diff(e)) for e in edges)
+        if block <= max(largest, LARGE_BLOCK // max(itemsize, 1)):
+            break
+        edges[axis] = _find_edges_of_longest(shape[axis], along[axis])
+    covered = zip(edges, along, strict=True)
+    return tuple(_edges_to_lengths(_cut_gaps(e, cuts)) for e, cuts in covered)
+
+
+def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
+    """Return lengths as one number where only the last is less, as xarray's backends do."""
+    regular = all(n == lengths[0] for n in lengths[:-1]) and lengths[-1] <= lengths[0]
+    return lengths[0] if regular else lengths
+
+
+def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
+    """Return blocks whose edges are moved back to edges of whole blocks.
+
+    Examples
+    --------
+    >>> snap_blocks((50, 40), (31, 28, 31))
+    (31, 59)
+    """
+    edges = np.concatenate([[0], np.cumsum(whole)])
+    wanted = np.cumsum(lengths)
+    found = edges[np.searchsorted(edges, wanted, side="right") - 1]
+    return _edges_to_lengths(np.unique(np.concatenate([[0], found])))
+
+
+def _edges_to_lengths(edges: Ints) -> Lengths:
+    return tuple(np.diff(edges).tolist()) or (0,)
+
+
+def _find_longest(lengths: Ints) -> int:
+    return int(lengths.max(initial=0))
+
+
+def _list_slab_edges(cuts: Cuts) -> Iterable[Ints]:
+    return (axis.slabs().edges + start for start, axis in cuts)
+
+
+def _find_shared_edges(size: int, cuts: Cuts) -> Ints:
+    """Return the edges at which no chunk is cut."""
+    found = np.unique(np.concatenate([np.array([0, size]), *_list_slab_edges(cuts)]))
+    for edges in _list_slab_edges(cuts) if len(cuts) > 1 else ():
+        inside = (found > edges[0]) & (found < edges[-1])
+        found = found[~inside | np.isin(found, edges)]
+    return found
+
+
+def _measure_growth(edges: Ints, cuts: Cuts) -> float:
+    """Return how many times longer blocks are than the longest chunks."""
+    stored = max((_find_longest(axis.lengths) for _, axis in cuts), default=0)
+    return _find_longest(np.diff(edges)) / max(stored, 1)
+
+
+def _find_edges_of_longest(size: int, cuts: Cuts) -> Ints:
+    """Return the edges of the chunks of the longest fragment, and the ends of all others."""
+    start, axis = max(cuts, key=lambda cut: cut[1].size)
+    ends: list[Any] = [(begin, begin + other.size) for begin, other in cuts]
+    outside = np.array([0, size, *np.ravel(ends)])
+    outside = outside[(outside <= start) | (outside >= start + axis.size)]
+    return np.unique(np.concatenate([axis.slabs().edges + start, outside]))
+
+
+def _cut_gaps(edges: Ints, cuts: Cuts) -> Ints:
+    """Cut gaps between fragments as long as the longest block elsewhere."""
+    if not cuts:
+        return edges
+    covered = np.zeros(edges.size - 1, bool)
+    for start, axis in cuts:
+        covered |= (edges[:-1] >= start) & (edges[1:] <= start + axis.size)
+    step = _find_longest(np.diff(edges)[covered])
+    if covered.all() or not step:
+        return edges
+    gaps = zip(edges[:-1][~covered].tolist(), edges[1:][~covered].tolist(), strict=True)
+    return np.unique(np.concatenate([edges, *(np.arange(a, b, step) for a, b in gaps)]))
+
+
+# ---------------------------------------------------------------------- shared grids
+
+
+def find_regular_chunks(
+    shape: Sequence[int], fragments: Sequence[Fragment]
+) -> tuple[int, ...] | None:
+    """Return the chunk shape of the one regular grid on which all fragments lie, or None.
+
+    Without any fragment, it is one chunk.
+    """
+    if not fragments:
+        return tuple(max(n, 1) for n in shape)
+    chunks = []
+    for axis in range(len(shape)):
+        if (length := find_regular_length(shape, fragments, axis)) is None:
+            return None
+        chunks.append(length)
+    return tuple(chunks)
+
+
+def find_regular_length(
+    shape: Sequence[int], fragments: Sequence[Fragment], axis: int
+) -> int | None:
+    """Return the one length of all chunks along an axis of a regular grid, or None."""
+    lengths = {f.axes[axis].chunk for f in fragments}
+    if len(lengths) != 1 or (length := lengths.pop()) is None:
+        return None
+    for fragment in fragments:
+        begin, end = fragment.start[axis], fragment.stop[axis]
+        if begin % length or (end % length and end != shape[axis]):
+            return None
+    return length
+
+
+def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> list[Ints] | None:
+    """Return the lengths of the chunks along every axis of the mesh that all fragments share.
+
+    Chunks show all that they store, except that the last one along an axis may reach beyond the
+    end of the array. Stretches of an axis that lie in no fragment are cut as their neighbours are.
+    None where chunks have hidden elements, or there is no such mesh.
+
+    Examples
+    --------
+    >>> from virtualds.chunks.manifest import ChunkManifest
+    >>> months = ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31])
+    >>> year = Fragment((0,), (months,), ChunkManifest.missing((3,)))
+    >>> [lengths.tolist() for lengths in find_mesh_lengths((90,), [year])]
+    [[31, 28, 31]]
+    """
+    found = []
+    for axis, size in enumerate(shape):
+        cuts = {(f.start[axis], f.axes[axis]) for f in fragments if 0 not in f.shape}
+        lengths = _find_axis_lengths(size, sorted(cuts, key=lambda cut: cut[0]))
+        if lengths is None:
+            return None
+        found.append(lengths)
+    return found
+
+
+def _find_axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
+    """Return the lengths of the chunks that all cuts of one axis share, each from its start on."""
+    begins, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for start, axis in cuts:
+        edges, encoded, inset = axis.slabs()
+        shown, end = np.diff(edges), edges[1:] + start
+        whole = (encoded == shown) | ((encoded > shown) & (end == size))
+        if inset.any() or not (shown > 0).all() or not whole.all():
+            return None
+        begins.append(edges[:-1] + start)
+        lengths.append(encoded)
+    begin, first, places = np.unique(np.concatenate(begins), return_index=True, return_inverse=True)
+    length = np.concatenate(lengths)
+    if (length != length[first][places]).any():
+        return None
+    length = length[first]
+    end = begin + length
+    if (end[:-1] > begin[1:]).any():
+        return None
+    return _fill_gaps(size, begin, length)
+
+
+def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
+    """Return the lengths of chunks, and of those that fill the gaps before and behind them.
+
+    A gap is cut into chunks as long as the one before it, or else behind it, so that no chunk is as
+    long as the gap.
+    """
+    bounds = np.concatenate([[0], begin + length])
+    gaps = np.concatenate([begin, [size]]) - bounds
+    parts = []
+    for number in np.flatnonzero(gaps > 0).tolist():
+        around = length[max(number - 1, 0) : max(number, 1)]
+        step, gap = int(around[0]) if around.size else size, int(gaps[number])
+        whole, rest = divmod(gap, step)
+        parts.append((number, [step] * whole + [rest] * (rest > 0)))
+    if not parts:
+        return length
+    where = np.concatenate([np.full(len(filling), number) for number, filling in parts])
+    return np.insert(length, where, np.concatenate([filling for _, filling in parts]))
+
+
+def find_origin(fragment: Fragment, axes: Sequence[ChunkAxis]) -> tuple[int, ...]:
+    """Return the number, per axis of a mesh, of the chunk where a fragment begins."""
+    pairs = zip(axes, fragment.start, strict=True)
+    return tuple(int(axis.locate(np.array([start]))[0]) for axis, start in pairs)

@@ -22,9 +22,13 @@ from virtualds.chunks.columns import (
     INLINE,
     MISSING,
     Column,
+    CountedSources,
     Ints,
     JoinedTable,
     Reference,
+    RowView,
+    SourceSummary,
+    Table,
     check_references,
     column_of_rows,
     compact,
@@ -46,7 +50,6 @@ from virtualds.chunks.columns import (
     unpack,
     unpack_table,
 )
-from virtualds.chunks.table import CountedSources, RowView, SourceSummary, Table
 from virtualds.errors import format_count, public
 from virtualds.source_file import SourceFile
 

@@ -22,9 +22,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from virtualds.chunks.columns import MISSING, Ints, compact, compute_strides
+from virtualds.chunks.columns import MISSING, Ints, RowView, Table, compact, compute_strides
 from virtualds.chunks.manifest import LARGE, MOST_LISTED, ChunkManifest, gather_references
-from virtualds.chunks.table import RowView, Table
 from virtualds.errors import FormatError, format_count
 from virtualds.source_file import SourceFile
 

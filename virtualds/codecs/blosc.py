@@ -26,18 +26,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer, check_room
-from virtualds.codecs.codec import KEY, Codec, check_length
-from virtualds.codecs.libraries import (
-    DECODE_ERRORS,
-    LARGEST_FRAME,
-    STORED_BITS,
-    lz4_block,
-    unshuffle_stored,
-    zstd,
-)
+from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, check_length
+from virtualds.codecs.numcodecs import LARGEST_FRAME, STORED_BITS, lz4_block, unshuffle_stored, zstd
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
+from virtualds.streams import Buffer, check_room
 
 Decompress = Callable[[memoryview, int], Buffer]
 

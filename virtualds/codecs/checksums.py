@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec
+from virtualds.streams import Buffer
 
 Checksum = Callable[[Buffer], int]
 

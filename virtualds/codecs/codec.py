@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -11,9 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer
-from virtualds.codecs.libraries import Bytes
 from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.streams import Buffer, Bytes
 
 NO_FILTERS: dict[str, Any] = {
     "zlib": False,
@@ -95,6 +95,17 @@ class Name(NamedTuple):
     kind: Kind
     name: str | int
     make: Make
+
+
+DECODE_ERRORS: tuple[type[Exception], ...] = (
+    RuntimeError,
+    ValueError,
+    OSError,
+    EOFError,
+    MemoryError,
+    lzma.LZMAError,
+)
+"""Errors of libraries for damaged bytes; a damaged length may ask for more memory than there is."""
 
 
 class CodecError(Exception):

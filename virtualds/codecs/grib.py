@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, check_length
 from virtualds.codecs.images import SIZE_OF_JPEG2000
 from virtualds.importing import import_eccodes
+from virtualds.streams import Buffer
 
 UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""

@@ -30,11 +30,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import zstandard
 
-from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, SelfDescribing, Shaped, check_length
-from virtualds.codecs.libraries import DECODE_ERRORS
+from virtualds.codecs.codec import DECODE_ERRORS, Codec, SelfDescribing, Shaped, check_length
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
+from virtualds.streams import Buffer
 
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Second bytes of the markers before a frame header (ITU-T T.81, table B.1)."""
@@ -214,11 +213,11 @@ def _check_quality(quality: Any) -> None:
 
 def _check_colours(components: int, config: Mapping[str, Any]) -> None:
     """Refuse colours and subsamplings that do not fit the number of components."""
-    colours, said = config.get("encoded_color_space"), config.get("subsampling")
-    factors: Any = SUBSAMPLING.get(said, said) if isinstance(said, str) else said
+    colours, chosen = config.get("encoded_color_space"), config.get("subsampling")
+    factors: Any = SUBSAMPLING.get(chosen, chosen) if isinstance(chosen, str) else chosen
     if components == 1:
         if colours is not None or factors not in (None, [[1, 1]]):
-            raise ValueError(f"jpeg: colours {colours!r} or subsampling {said!r} of a grey image")
+            raise ValueError(f"jpeg: colours {colours!r} or subsampling {chosen!r} of a grey image")
         return
     if colours not in ("ycbcr", "rgb"):
         raise ValueError(f"jpeg: encoded_color_space {colours!r} is neither ycbcr nor rgb")
@@ -227,7 +226,7 @@ def _check_colours(components: int, config: Mapping[str, Any]) -> None:
     first, *others = factors
     sound = others == [[1, 1], [1, 1]] and len(first) == 2 and all(n in range(1, 5) for n in first)
     if not sound or (colours == "rgb" and first != [1, 1]):
-        raise ValueError(f"jpeg: subsampling {said!r} of {colours}")
+        raise ValueError(f"jpeg: subsampling {chosen!r} of {colours}")
 
 
 class JpegHeader(NamedTuple):

@@ -1,4 +1,4 @@
-"""The codecs of numcodecs: zstd, lz4, bzip2, Blosc and others; and Pcodec.
+"""The codecs of numcodecs, and what decodes them: zstd, lz4, bzip2, LZMA, Blosc, Pcodec and others.
 
 Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or, for zstd and Blosc, the bare id,
 whose configurations the Zarr v3 codec specifications define.
@@ -6,13 +6,16 @@ HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block si
 100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
 shuffle, compressor), registered with The HDF Group.
 
-Pcodec: streams have pco's standalone format, which holds the type of its numbers and ends with a
-mark.
+Streams of Pcodec have pco's standalone format, which holds the type of its numbers and ends with a
+mark. ``docs/explanation/performance.md`` has the measurements by which libraries are chosen.
 """
 
 from __future__ import annotations
 
+import bz2
 import json
+import lzma
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -20,9 +23,10 @@ from importlib.metadata import entry_points
 from typing import Any, Self
 
 import numpy as np
+import zstandard
 
-from virtualds.bounds import Buffer, limit_decoded_size
 from virtualds.codecs.codec import (
+    DECODE_ERRORS,
     NUMCODECS,
     Codec,
     CodecError,
@@ -33,18 +37,210 @@ from virtualds.codecs.codec import (
     SelfDescribing,
     to_json,
 )
-from virtualds.codecs.libraries import (
-    DECODE_ERRORS,
-    Bytes,
-    blosc,
-    bzip2,
-    lz4,
-    lzma_streams,
-    zstd,
-    zstd_into,
-)
 from virtualds.errors import LIBRARY_ERRORS, UnsupportedError
 from virtualds.importing import import_package
+from virtualds.streams import PIECE, Buffer, Bytes, check_room, decode_streams, limit_decoded_size
+
+CONTEXT_BYTES = 2**18
+"""Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
+
+RATIO = 256
+"""More bytes than LZ4 makes of one."""
+
+STORED_BYTES, STORED_BITS = 0x11, 0x14
+"""Blosc's flags of blocks that are not split, and whose bytes, or bits, are shuffled."""
+
+LARGEST_FRAME = 2**24
+"""Bytes that Blosc unshuffles at most: it takes memory of thrice its block."""
+
+_threads = threading.local()
+
+
+# ---------------------------------------------------------------------- zstd and LZ4
+
+
+def zstd(data: Buffer, nbytes: int | None) -> Buffer:
+    """Decode zstd frames.
+
+    numcodecs makes a context for every call, which takes longer than a chunk of 100 KB; zstandard
+    keeps one for each thread. Data that zstandard does not decode to ``nbytes`` go to numcodecs.
+    """
+    # no memory is taken for a damaged length
+    if nbytes and _find_zstd_size(data) in (-1, nbytes):
+        try:
+            found: bytes = _get_decompressor().decompress(
+                data, max_output_size=nbytes, allow_extra_data=False
+            )
+            if len(found) == nbytes:
+                return found
+        except zstandard.ZstdError:
+            # there may be several frames
+            pass
+    _check_end(data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
+    return _import_numcodecs_zstd()(data)
+
+
+def _check_end(data: Buffer, most: int) -> None:
+    """Refuse zstd frames that decode to more than ``most`` bytes, holding few of them at a time."""
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+            while part := stream.read(PIECE):
+                most -= len(part)
+                if most < 0:
+                    raise ValueError("decoded to more bytes than expected")
+    except zstandard.ZstdError:
+        # numcodecs raises the error
+        return
+
+
+def zstd_into(data: Buffer, out: Bytes) -> None:
+    """Decode zstd frames into contiguous memory that they fill."""
+    if out.size >= CONTEXT_BYTES and _find_zstd_size(data) == out.size:
+        _import_numcodecs_zstd()(data, out)
+        return
+    found = zstd(data, out.size)
+    if len(found) != out.size:
+        raise ValueError(f"decodes to {len(found)} bytes, not {out.size}")
+    out[:] = np.frombuffer(found, np.uint8)
+
+
+def _find_zstd_size(data: Buffer) -> int | None:
+    """Return the decoded length of the first frame: -1 if it has none, None if it is no frame."""
+    try:
+        return int(zstandard.frame_content_size(data))
+    except zstandard.ZstdError:
+        return None
+
+
+def _get_decompressor() -> zstandard.ZstdDecompressor:
+    """Return the decompressor of this thread: no two threads may use one."""
+    try:
+        found: zstandard.ZstdDecompressor = _threads.zstd
+    except AttributeError:
+        found = _threads.zstd = zstandard.ZstdDecompressor()
+    return found
+
+
+@cache
+def _import_numcodecs_zstd() -> Callable[..., Buffer]:
+    from numcodecs import zstd
+
+    decompress: Callable[..., Buffer] = zstd.decompress
+    return decompress
+
+
+def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
+    """Decode an LZ4 block behind its decoded length, as numcodecs frames it.
+
+    The length takes four bytes, little-endian. The result lies in ``out``, if that is given.
+    """
+    size = int.from_bytes(data[:4], "little")
+    check_room(size, nbytes, len(data))
+    if size > RATIO * len(data):
+        raise ValueError(
+            f"{len(data)} bytes say they decode to {size}, more than LZ4 can make of them"
+        )
+    return _import_numcodecs_lz4()(data, out)
+
+
+def lz4_block(data: Buffer, nbytes: int) -> Buffer:
+    """Decode a bare LZ4 block."""
+    return lz4(b"".join((nbytes.to_bytes(4, "little"), data)), nbytes)
+
+
+@cache
+def _import_numcodecs_lz4() -> Callable[..., Buffer]:
+    from numcodecs import lz4
+
+    decompress: Callable[..., Buffer] = lz4.decompress
+    return decompress
+
+
+# ---------------------------------------------------------------------- bzip2 and LZMA
+
+
+def bzip2(data: Buffer, nbytes: int | None) -> bytes:
+    """Decode bzip2 streams."""
+    return decode_streams(bz2.BZ2Decompressor, data, nbytes, lenient=True)
+
+
+def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> bytes:
+    """Decode LZMA streams that numcodecs encoded with a configuration."""
+    form = config.get("format", lzma.FORMAT_XZ)
+    chain = config.get("filters") if form == lzma.FORMAT_RAW else None
+    make = partial(lzma.LZMADecompressor, format=form, filters=chain)
+    return decode_streams(make, data, nbytes, lenient=True)
+
+
+# ---------------------------------------------------------------------- Blosc
+
+
+def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
+    """Decode a Blosc chunk; the result lies in ``out``, if that is given.
+
+    A chunk shorter than its header says is refused: Blosc would read past its end. Blosc chunk
+    format 2: bytes 4 to 8 hold the decoded length, 12 to 16 the length of the chunk.
+    """
+    decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
+    if len(data) < 16 or encoded > len(data):
+        raise ValueError(f"{len(data)} bytes of a buffer of {max(encoded, 16)}")
+    check_room(decoded, nbytes, len(data))
+    if decoded >= 2**31:
+        raise ValueError(f"{decoded} bytes are more than a buffer of Blosc has")
+    found: Buffer = _import_blosc().decompress(data, out)
+    return found
+
+
+def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags: int) -> None:
+    """Unshuffle bytes or bits with Blosc, given a chunk of uncompressed blocks.
+
+    Blosc takes a block as uncompressed where it is as long as its decoded bytes; each block stands
+    behind its length. All blocks have ``block`` bytes; the last may be shorter.
+
+    Parameters
+    ----------
+    data : buffer
+        Shuffled, in blocks of ``block`` bytes.
+    out : array of bytes
+        As long as ``data``, at most `LARGEST_FRAME`.
+    itemsize : int
+        Below 256.
+    block : int
+        A multiple of ``itemsize``.
+    flags : int
+        `STORED_BYTES` or `STORED_BITS`.
+    """
+    size = len(data)
+    whole, rest = divmod(size, block)
+    count = whole + (rest > 0)
+    start = 16 + 4 * count
+    frame = np.empty(start + 4 * count + size, np.uint8)
+    frame[:4] = 2, 1, flags, itemsize
+    frame[4:16].view("<u4")[:] = size, block, frame.size
+    frame[16:start].view("<u4")[:] = start + np.arange(count) * (4 + block)
+    source = np.frombuffer(data, np.uint8)
+    end = start + whole * (4 + block)
+    blocks = frame[start:end].reshape(whole, 4 + block)
+    blocks[:, :4] = np.frombuffer(block.to_bytes(4, "little"), np.uint8)
+    blocks[:, 4:] = source[: whole * block].reshape(whole, block)
+    if rest:
+        frame[end : end + 4] = np.frombuffer(rest.to_bytes(4, "little"), np.uint8)
+        frame[end + 4 :] = source[whole * block :]
+    _import_blosc().decompress(frame, out)
+
+
+@cache
+def _import_blosc() -> Any:
+    from numcodecs import blosc
+
+    # Blosc has one pool of threads for the process, behind a lock, and chunks are decoded in
+    # parallel already. A user's True stays.
+    if blosc.use_threads is None:
+        blosc.use_threads = False
+    return blosc
+
+
+# ---------------------------------------------------------------------- numcodecs
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams hold all that decoding needs."""
@@ -247,13 +443,6 @@ class Numcodecs(Codec):
             raise CodecError(f"{self.id}: {error}") from error
 
 
-def _bitround_from_zarr_v3(
-    config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
-) -> Numcodecs:
-    """Return the codec of Zarr v3 ``bitround``; rounded values stay rounded."""
-    return Numcodecs.from_zarr_v2({"keepbits": int(config["keepbits"]), "id": "bitround"})
-
-
 @cache
 def is_from_plugin(name: str) -> bool:
     """Say whether another package brings a codec of this name to numcodecs."""
@@ -261,14 +450,9 @@ def is_from_plugin(name: str) -> bool:
     return any(point.dist is None or point.dist.name != "numcodecs" for point in points)
 
 
-def _zstd_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
-    """Return the codec of HDF5 filter 32015."""
-    return Numcodecs.from_zarr_v2({"id": "zstd", "level": values[0] if values else 0})
-
-
-def _bzip2_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
-    """Return the codec of HDF5 filter 307."""
-    return Numcodecs.from_zarr_v2({"id": "bz2", "level": values[0] if values else 9})
+def _of(name: str, /, **config: Any) -> Numcodecs:
+    """Return a codec of numcodecs with a configuration."""
+    return Numcodecs.from_zarr_v2({**config, "id": name})
 
 
 def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
@@ -281,48 +465,35 @@ def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
             f"HDF5 filter 32001 (Blosc) with {name}: numcodecs decodes only "
             f"{sorted(BLOSC_DECODED)}; leave the variable out with drop_variables"
         )
-    config = {"id": "blosc", "cname": name, "clevel": level, "shuffle": shuffle, "blocksize": 0}
-    return Numcodecs.from_zarr_v2(config)
-
-
-def _zstd_from_zarr_v3(
-    config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
-) -> Numcodecs:
-    """Return the codec of Zarr v3 ``zstd``."""
-    return Numcodecs.from_zarr_v2({**config, "id": "zstd"})
+    return _of("blosc", cname=name, clevel=level, shuffle=shuffle, blocksize=0)
 
 
 def _blosc_from_zarr_v3(
     config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
 ) -> Numcodecs:
     """Return the codec of Zarr v3 ``blosc``, without the type size, which only encoders need."""
-    known = {name: config[name] for name in ("cname", "clevel", "blocksize") if name in config}
-    shuffle = BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle"))
-    return Numcodecs.from_zarr_v2({**known, "shuffle": shuffle, "id": "blosc"})
-
-
-def _zstd_from_tiff(page: Any) -> Numcodecs:
-    return Numcodecs.from_zarr_v2({"id": "zstd", "level": 0})
+    others = {name: config[name] for name in ("cname", "clevel", "blocksize") if name in config}
+    return _of("blosc", **others, shuffle=BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle")))
 
 
 REGISTERED: dict[str, Make] = {
-    "bitround": _bitround_from_zarr_v3,
+    # rounded values stay rounded
+    "bitround": lambda config, dtype, shape: _of("bitround", keepbits=int(config["keepbits"])),
     "blosc": _blosc_from_zarr_v3,
-    "zstd": _zstd_from_zarr_v3,
+    "zstd": lambda config, dtype, shape: _of("zstd", **config),
 }
 """Names in the Zarr v3 codec specifications and the registry zarr-extensions."""
 
 HDF5_FILTERS: dict[int, Make] = {
-    307: _bzip2_from_hdf5,
+    307: lambda values, itemsize: _of("bz2", level=values[0] if values else 9),
     32001: _blosc_from_hdf5,
-    32015: _zstd_from_hdf5,
+    32015: lambda values, itemsize: _of("zstd", level=values[0] if values else 0),
 }
 """HDF5 filter identification values."""
 
 TIFF_COMPRESSIONS: dict[int, Make] = {
-    34925: lambda page: Numcodecs.from_zarr_v2({"id": "lzma"}),
-    34926: _zstd_from_tiff,
-    50000: _zstd_from_tiff,
+    34925: lambda page: _of("lzma"),
+    **dict.fromkeys((34926, 50000), lambda page: _of("zstd", level=0)),
 }
 """Numbers in the TIFF tag Compression."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.bounds import LARGEST_ELEMENT, check_element
-from virtualds.codecs.cf_packing import Decoding
+from virtualds.codecs.cf import Decoding
 from virtualds.codecs.codec import Codec, Unreadable
 from virtualds.errors import public
 

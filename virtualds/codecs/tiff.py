@@ -15,11 +15,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer, limit_decoded_size
-from virtualds.codecs.codec import KEY, Codec, Name, OfOneType
-from virtualds.codecs.libraries import DECODE_ERRORS
+from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, Name, OfOneType
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
+from virtualds.streams import Buffer, limit_decoded_size
 
 REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 """Every byte with its bits in reversed order."""

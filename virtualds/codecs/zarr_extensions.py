@@ -23,12 +23,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, Json, OfOneType, Order, check_length
-from virtualds.codecs.libraries import Bytes
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.json_values import to_scalar
+from virtualds.streams import Buffer, Bytes
 
 TYPES = {
     **{f"{kind}int{8 * n}": f"{kind or 'i'}{n}" for kind in ("", "u") for n in (1, 2, 4, 8)},
@@ -91,9 +90,9 @@ class CastValues(Codec):
             )
         if self.out_of_range == "wrap" and np.dtype(self.encoded).kind == "f":
             raise ValueError(f"cast_value: floats ({self.encoded}) do not wrap")
-        said = json.loads(self.scalar_map)
-        if not isinstance(said, dict) or said.keys() - set(DIRECTIONS):
-            raise ValueError(f"cast_value: scalar_map {said} has other keys than {DIRECTIONS}")
+        maps = json.loads(self.scalar_map)
+        if not isinstance(maps, dict) or maps.keys() - set(DIRECTIONS):
+            raise ValueError(f"cast_value: scalar_map {maps} has other keys than {DIRECTIONS}")
         for direction in DIRECTIONS:
             self._build_map(direction)
 
@@ -181,13 +180,13 @@ class CastValues(Codec):
         )
 
 
-def _type_of(said: Any) -> str:
+def _type_of(data_type: Any) -> str:
     """Return the numpy name of a Zarr v3 data type."""
-    name = said["name"] if isinstance(said, Mapping) else said
+    name = data_type["name"] if isinstance(data_type, Mapping) else data_type
     if name not in TYPES:
         raise UnsupportedError(
-            f"codec 'cast_value': data_type {said!r} is not one of {list(TYPES)}; open the data "
-            f"with zarr-python"
+            f"codec 'cast_value': data_type {data_type!r} is not one of {list(TYPES)}; open the "
+            f"data with zarr-python"
         )
     return np.dtype(TYPES[name]).str
 

@@ -20,10 +20,10 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer
 from virtualds.codecs.codec import KEY, Codec, Json, SelfDescribing, Shaped, check_length
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
+from virtualds.streams import Buffer
 
 MAGIC = int.from_bytes(b"zfp\x05", "little")
 """First bytes of a header; 5 is the codec version that zfp 0.5 to 1.0 write."""

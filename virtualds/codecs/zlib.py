@@ -21,9 +21,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer, decode_stream, decode_streams
 from virtualds.codecs.codec import Codec
-from virtualds.codecs.libraries import Bytes
+from virtualds.streams import Buffer, Bytes, decode_stream, decode_streams
 
 Wrapper = Literal["zlib", "gzip", "deflate"]
 """What stands around a deflated stream; ``deflate`` is a bare one (RFC 1951)."""

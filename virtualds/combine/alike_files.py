@@ -21,7 +21,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import AlikeFiles, ListedFiles, Parser, ReadAlike, concatenate_alike
 from virtualds.chunks.columns import Ints
-from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
+from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.combine.file_batch import FileBatch, are_same, iterate_rows
 from virtualds.datasets.decoding import (
     DecodingPlan,

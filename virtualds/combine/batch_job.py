@@ -60,7 +60,7 @@ from virtualds.options import FILE_RETRIES, Options, get_options, set_options
 from virtualds.progress import ProgressOption
 from virtualds.reading.threads import in_turn
 from virtualds.source_file import StorageOptions
-from virtualds.stores.requests import choose_wait, list_causes, may_pass, pause, tell_failure
+from virtualds.stores.requests import choose_wait, is_temporary, list_causes, pause, tell_failure
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import normalise_url
 from virtualds.writing.write import Destination, WriteOptions
@@ -214,7 +214,7 @@ def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> Outcome[Any]:
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether opening failed for a temporary reason."""
-    return may_pass(error) or any(
+    return is_temporary(error) or any(
         isinstance(cause, OSError) and cause.errno in TEMPORARY_ERRNOS
         for cause in list_causes(error)
     )

@@ -36,7 +36,6 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import ABSENT, Absent
-from virtualds.bounds import decode_stream
 from virtualds.chunks.columns import COLUMNS, PackedColumn, SmallColumn, compact, pack, unpack
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import Unreadable
@@ -63,6 +62,7 @@ from virtualds.formats.zarr.v3_arrays import (
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
+from virtualds.streams import decode_stream
 from virtualds.urls import join_path, normalise_url, scheme_of
 
 OTHERS = 8

@@ -24,9 +24,8 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import OfEachFile
-from virtualds.chunks.alignment import to_preferred_chunks
-from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
-from virtualds.codecs.cf_time import TimePacking
+from virtualds.chunks.fragment import to_preferred_chunks
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, TimePacking
 from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import locating
 

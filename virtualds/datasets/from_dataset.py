@@ -14,7 +14,7 @@ import xarray as xr
 from virtualds.arrays.array import COPIED_BYTES, ManifestArray, unpack
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
-from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
+from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import (
     CHARACTER_AXIS,
     IDENTITIES,

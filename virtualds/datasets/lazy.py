@@ -35,7 +35,7 @@ from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import Data
 from virtualds.arrays.numpy_functions import select_virtually
 from virtualds.arrays.sources import load_deferred
-from virtualds.chunks.alignment import LARGE_BLOCK, snap_blocks, to_preferred_chunks
+from virtualds.chunks.fragment import LARGE_BLOCK, snap_blocks, to_preferred_chunks
 from virtualds.chunks.tables import hold_in_memory
 from virtualds.errors import UnsupportedError, VirtualdsError, locating
 from virtualds.options import MIB

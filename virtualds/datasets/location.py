@@ -43,8 +43,8 @@ from virtualds.stores.block_cache import (
     make_options,
 )
 from virtualds.stores.fence import is_claim
-from virtualds.stores.filesystems import find_options
 from virtualds.stores.listing import find_names
+from virtualds.stores.object_access import find_options
 from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import Store, StoreError
 from virtualds.urls import join_path, normalise_url, scheme_of

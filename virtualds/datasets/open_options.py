@@ -18,7 +18,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import check_values, is_small_enough_to_load
 from virtualds.chunks.manifest import gather_references
-from virtualds.codecs.cf_time import may_be_finer
+from virtualds.codecs.cf import may_be_finer
 from virtualds.datasets.keywords import check_choice, format_suggestion, names_of
 from virtualds.errors import VirtualdsError
 from virtualds.formats.undecodable import ON_ERROR, UndecodableError, name_variable_in_errors

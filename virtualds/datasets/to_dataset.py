@@ -22,8 +22,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import check_backed, check_values
 from virtualds.chunks.tables import RecordCache
-from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
-from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, Packing, TimePacking
 from virtualds.datasets.decoding import (
     CHARACTER,
     CHARACTER_AXIS,

@@ -15,9 +15,8 @@ from operator import is_
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import INLINE, drop_repeated_tables
+from virtualds.chunks.columns import INLINE, Table, drop_repeated_tables
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.table import Table
 from virtualds.chunks.tables import list_other_parts, list_parts
 from virtualds.errors import (
     AccessError,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes
 from virtualds.bounds import MOST_AXES
-from virtualds.chunks.fragment import LONGEST_AXIS
+from virtualds.chunks.axes import LONGEST_AXIS
 from virtualds.errors import (
     FormatError,
     UnsupportedError,

@@ -23,7 +23,7 @@ from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.codecs.codec import OURS
-from virtualds.codecs.hdf5 import Shuffle
+from virtualds.codecs.hdf import Shuffle
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.data_types import (
     RECORDS,

@@ -27,7 +27,8 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.bounds import MOST_AXES, check_axes
-from virtualds.chunks.fragment import LONGEST_AXIS, ChunkAxis, Fragment
+from virtualds.chunks.axes import LONGEST_AXIS, ChunkAxis
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import StridedReferences
 from virtualds.codecs.pipeline import CodecPipeline

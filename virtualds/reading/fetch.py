@@ -17,17 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.codecs.codec import Codec, CodecError
-from virtualds.codecs.libraries import Bytes
 from virtualds.errors import ReadError, UnsupportedError
 from virtualds.log import DEBUG, is_logged, log
 from virtualds.options import get_options
 from virtualds.reading.decode import (
     Decoder,
     Decoders,
-    Tile,
     TileError,
     get_scratch,
     place,
@@ -44,11 +41,12 @@ from virtualds.reading.plan import (
     plan_only_chunk,
     plan_points,
 )
-from virtualds.reading.tasks import Batch, Task
+from virtualds.reading.tasks import Batch, Task, Tile
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile, find_mismatch
 from virtualds.stores.local import LocalStore, count_row_bytes
 from virtualds.stores.store import Range, Store, StoreError
+from virtualds.streams import Buffer, Bytes
 
 # ---------------------------------------------------------------------- joined ranges
 

@@ -12,29 +12,28 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import check_chunk
-from virtualds.chunks.columns import (
-    INLINE,
-    MISSING,
+from virtualds.chunks.axes import (
     AxisKey,
-    Ints,
+    ChunkAxis,
     Projection,
-    compact,
     count_from_front,
     find_runs,
     to_slice,
 )
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.columns import INLINE, MISSING, Ints, compact
+from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.reading.decode import Tile, plan_box_batches
 from virtualds.reading.tasks import (
     Batch,
     ChunkSelection,
     Task,
+    Tile,
     batch_tasks,
     merge_tasks,
+    plan_box_batches,
     plan_point_tasks,
     store_of,
 )

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from virtualds.bounds import decode_stream
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import PRESENT, SourceFile, StorageOptions, find_mismatch
@@ -29,11 +28,12 @@ from virtualds.stores.store import (
     Store,
     StoreError,
 )
+from virtualds.streams import decode_stream
 from virtualds.urls import join_path, path_or_url, scheme_of, split_archive_url
 
 # ---------------------------------------------------------------------- files compressed as a whole
-# No range of their bytes is a chunk of the file within. What to do about them is said here, for
-# files and for members of archives.
+# No range of their bytes is a chunk of the file within. The errors here say what to do, for files
+# and for members of archives.
 
 
 COMPRESSIONS = {

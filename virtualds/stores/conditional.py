@@ -20,9 +20,12 @@ from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.stores.local import make_temporary_name
-from virtualds.stores.requests import list_store_errors
-from virtualds.stores.store import ChangedError, version_of
+from virtualds.stores.store import (
+    ChangedError,
+    list_store_errors,
+    make_temporary_name,
+    version_of,
+)
 from virtualds.urls import KINDS
 
 # ---------------------------------------------------------------------- any filesystem

@@ -32,10 +32,10 @@ from virtualds.stores.requests import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     choose_wait,
-    list_store_errors,
-    may_pass,
+    is_temporary,
     status_of,
 )
+from virtualds.stores.store import list_store_errors
 
 GENERATION = "X-Goog-Generation"
 """The header that holds the version of an object."""
@@ -217,7 +217,9 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
                 return await self._ask(*asked, **how)
             except WORDY_ERRORS + list_store_errors() as error:
                 plain = _to_plain_error(error)
-                if attempt >= (get_options().retries if self.repeats else 0) or not may_pass(plain):
+                if attempt >= (get_options().retries if self.repeats else 0) or not is_temporary(
+                    plain
+                ):
                     # what caused a plain error has a status that says less
                     raise plain from (error.__cause__ if plain is error else None)
                 await asyncio.sleep(choose_wait(attempt + 1, plain))
@@ -257,14 +259,16 @@ async def _raise_for_status(response: Any) -> None:
     """
     if response.status >= 400:
         request, headers, status = response.request_info, response.headers, response.status
-        said = response.reason
+        message = response.reason
         with suppress(ValueError, TypeError, KeyError):
             problem = json.loads(await response.read())["error"]
-            said = str(problem["message"] if isinstance(problem, Mapping) else problem) or said
+            message = (
+                str(problem["message"] if isinstance(problem, Mapping) else problem) or message
+            )
         error = ClientResponseError(
-            request, response.history, status=status, message=said, headers=headers
+            request, response.history, status=status, message=message, headers=headers
         )
-        raise _explain_payment(said) or error
+        raise _explain_payment(message) or error
 
 
 def _to_plain_error(error: BaseException) -> BaseException:
@@ -273,17 +277,17 @@ def _to_plain_error(error: BaseException) -> BaseException:
         return error
     if isinstance(error, OSError):
         # gcsfs itself looks for this word; why access is refused stands in the second line
-        said = str(error).replace("\n", ": ")
-        return PermissionError(said) if said.startswith("Forbidden") else error
+        message = str(error).replace("\n", ": ")
+        return PermissionError(message) if message.startswith("Forbidden") else error
     if (payment := _explain_payment(str(error))) is not None:
         return payment
     plain: BaseException = HttpError({"code": 400, "message": str(error)})
     return plain if isinstance(error, ValueError) else error
 
 
-def _explain_payment(said: str) -> PermissionError | None:
+def _explain_payment(message: str) -> PermissionError | None:
     """Return the error of a bucket whose readers pay, None if an error says something else."""
-    if "requester pays" not in said.lower():
+    if "requester pays" not in message.lower():
         return None
     return PermissionError(
         "who reads this bucket pays for it; set requester_pays=True, and project to the project "

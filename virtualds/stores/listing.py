@@ -26,8 +26,15 @@ from virtualds.errors import without_secrets
 from virtualds.log import INFO, is_logged, log
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import BUCKETS
-from virtualds.stores.filesystems import find_filesystem, use_filesystem
-from virtualds.stores.fsspec import describe_errors, etag_of, fetch_info, folder_error, modified_of
+from virtualds.stores.fsspec import (
+    describe_errors,
+    etag_of,
+    fetch_info,
+    find_filesystem,
+    folder_error,
+    modified_of,
+    use_filesystem,
+)
 from virtualds.stores.requests import Request, normalise_etag, retry_request
 from virtualds.stores.store import explain_open_errors
 from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normalise_url, scheme_of

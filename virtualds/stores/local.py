@@ -9,7 +9,6 @@ import ctypes
 import errno
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
@@ -27,12 +26,14 @@ from virtualds.errors import ReadError, UnsupportedError, exists_already
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.store import (
+    NAME_PART,
     ChangedError,
     ListedFile,
     Range,
     RequestLimits,
     Store,
     StoreError,
+    make_temporary_name,
     version_of,
 )
 from virtualds.urls import lies_under, local_path
@@ -45,16 +46,8 @@ from virtualds.urls import lies_under, local_path
 GRACE = 24 * 3600.0
 """Seconds without a change after which a temporary file is one that was left."""
 
-_KEPT = 40
-"""Characters of the name of a file that its temporary name begins with."""
-_TEMPORARY = re.compile(rf"\..{{1,{_KEPT}}}\.[0-9a-f]{{16}}")
+_TEMPORARY = re.compile(rf"\..{{1,{NAME_PART}}}\.[0-9a-f]{{16}}")
 """Temporary names of files."""
-
-
-def make_temporary_name(path: str) -> str:
-    """Return an unused name beside a path."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name[:_KEPT]}.{secrets.token_hex(8)}")
 
 
 def remove_left_over(path: str) -> None:
@@ -101,7 +94,7 @@ def remove_paths(paths: Iterable[str]) -> None:
 def _list_beside(path: str, age: float) -> list[str]:
     """Return the files and folders that killed writers of a path have left beside it."""
     folder, name = os.path.split(path)
-    ours = re.compile(rf"\.{re.escape(name[:_KEPT])}\.[0-9a-f]{{16}}")
+    ours = re.compile(rf"\.{re.escape(name[:NAME_PART])}\.[0-9a-f]{{16}}")
     beside = (os.path.join(folder, name) for name in os.listdir(folder) if ours.fullmatch(name))
     return [one for one in beside if _is_older(one, age)]
 
@@ -109,7 +102,7 @@ def _list_beside(path: str, age: float) -> list[str]:
 def _is_older(path: str, age: float) -> bool:
     """Say whether a file, and each that lies in a folder, was last written to long ago.
 
-    What cannot be looked at is not said to be old.
+    What cannot be examined counts as recent.
     """
     changes: list[float] = []
     with suppress(OSError):

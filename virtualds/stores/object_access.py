@@ -24,8 +24,10 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from virtualds.errors import UnsupportedError
-from virtualds.stores.requests import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
-from virtualds.urls import kind_of
+from virtualds.source_file import StorageOptions
+from virtualds.stores.requests import CONNECT_TIMEOUT, READ_TIMEOUT
+from virtualds.stores.store import list_store_errors
+from virtualds.urls import host_of, kind_of
 
 IGNORED = frozenset(
     {"block_size", "cache_type", "cache_options", "skip_instance_cache", "use_listings_cache"}
@@ -83,6 +85,17 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
     found = translate(place.partition("://")[2], given)
     given.check_nothing_left()
     return found
+
+
+def find_options(filesystem: Any, url: str) -> StorageOptions | None:
+    """Return options by which a url leads to where it does in a filesystem of the user."""
+    options = StorageOptions.of(filesystem.storage_options)
+    if kind_of(url) in ("s3", "az"):
+        try:
+            translate_options(host_of(url), options)
+        except (UnsupportedError, ValueError):
+            return StorageOptions({"filesystem": filesystem})
+    return options
 
 
 def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:

@@ -118,8 +118,8 @@ def _load_anew() -> None:
 class ObjectError(OSError):
     """A server refused a request; ``status`` is that of HTTP, ``error_code`` the server's own."""
 
-    def __init__(self, said: str, status: int | None = None, code: str | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(message)
         self.status, self.error_code = status, code
 
 
@@ -151,20 +151,20 @@ def _to_plain_error(error: BaseException) -> BaseException:
 
     obstore has few classes of errors, so its message is read.
     """
-    said, _, source = str(error).partition(_SOURCE)
-    if (found := _STATUS.search(said)) is not None:
+    message, _, source = str(error).partition(_SOURCE)
+    if (found := _STATUS.search(message)) is not None:
         status, body = int(found[1]), found[3] or ""
         code = _find_element("Code", body)
-        message = _find_element("Message", body).partition("\n")[0].partition("&#xA;")[0]
-        text = message or code or f"{status}{found[2]}"
+        reason = _find_element("Message", body).partition("\n")[0].partition("&#xA;")[0]
+        text = reason or code or f"{status}{found[2]}"
         kind = NoSuchObject if status == 404 else ObjectError
         return kind(text, status, code or str(status))
     if isinstance(error, FileNotFoundError):
-        return NoSuchObject(said.partition("\n")[0], 404, "404")
-    text = _WORDY.sub("", said.partition("\n")[0])
+        return NoSuchObject(message.partition("\n")[0], 404, "404")
+    text = _WORDY.sub("", message.partition("\n")[0])
     if f"{NOWHERE}," in source:
         return ObjectError("credentials are for one host", 307, OTHER_HOST)
-    if _REGION in said:
+    if _REGION in message:
         return ObjectError(text, 301, "PermanentRedirect")
     if "dns error" in source:
         return ClientConnectorDNSError(text)
@@ -380,7 +380,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return self._ask(head)
 
     def info(self, path: str, **how: Any) -> dict[str, Any]:
-        """Return what is said of an object or folder; of an object that is there by one request."""
+        """Return the description of an object or folder; an existing object takes one request."""
         path = self._strip_protocol(path)
         key, _ = self._find_key(path)
         folder = {"name": path.rstrip("/"), "size": 0, "type": "directory"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -24,7 +23,7 @@ from virtualds.errors import AccessError, without_secrets
 from virtualds.log import DEBUG, INFO, is_logged, log
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
-from virtualds.stores.store import RequestError, StoreError
+from virtualds.stores.store import RequestError, StoreError, list_store_errors
 
 # ---------------------------------------------------------------------- interrupts
 # Interrupts (Ctrl-C): what they say, and whether threads that wait for servers are to end.
@@ -96,17 +95,6 @@ LASTING_ERRORS = frozenset(
 )
 """Names of lasting errors whose base classes are in `PASSING_ERRORS`."""
 
-CLIENT_ERRORS = (
-    ("aiohttp", "ClientError"),
-    ("botocore.exceptions", "BotoCoreError"),
-    ("botocore.exceptions", "ClientError"),
-    ("azure.core.exceptions", "AzureError"),
-    ("gcsfs.retry", "HttpError"),
-    ("gcsfs.retry", "NonRetryableError"),
-    ("google.auth.exceptions", "GoogleAuthError"),
-)
-"""Errors of the libraries below fsspec that are no OSError: module and name."""
-
 _CAUSES = 5
 _STATUS_NAMES = ("status", "status_code", "code")
 
@@ -141,13 +129,6 @@ class Request(NamedTuple):
         return f"{self.method} {self.url}{part}".lstrip()
 
 
-def list_store_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors that a request may raise; only imported libraries can raise theirs."""
-    loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
-    # a module that is not imported, or of an older version, has none of this name
-    return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
-
-
 def retry_request(request: Callable[[], T], asked: Request) -> T:
     """Return the result of a request; repeat the request while its failures are temporary.
 
@@ -160,7 +141,7 @@ def retry_request(request: Callable[[], T], asked: Request) -> T:
         try:
             answer = request()
         except list_store_errors() as error:
-            again = may_pass(error) or (attempt == 0 and is_stale_redirect(error))
+            again = is_temporary(error) or (attempt == 0 and is_stale_redirect(error))
             if attempt >= get_options().retries or not again:
                 tell_failure(asked, error)
                 raise GaveUp(attempt + 1) from error
@@ -196,7 +177,7 @@ def pause(seconds: float) -> None:
         time.sleep(min(rest, NAP))
 
 
-def may_pass(error: BaseException) -> bool:
+def is_temporary(error: BaseException) -> bool:
     """Say whether a failure is worth another attempt."""
     for cause in list_causes(error):
         status, code = status_of(cause), code_of(cause)
@@ -220,7 +201,7 @@ def is_stale_redirect(error: BaseException) -> bool:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Say whether the connection failed, so that the server said nothing about the file."""
+    """Say whether the connection failed, so that the server did not answer about the file."""
     return bool(error_names_of(error) & (PASSING_ERRORS | LASTING_ERRORS))
 
 
@@ -656,14 +637,14 @@ def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str
     cause = next(knowing, error)
     # Azure's client tells the whole answer in further lines
     line = (str(cause) or str(error)).partition("\n")[0]
-    said = URL_AT_END.sub("", line)
+    shown = URL_AT_END.sub("", line)
     if getattr(cause, "history", ()):
         # another host answered than the one that was asked (errors of aiohttp)
         host = getattr(getattr(cause, "request_info", None), "real_url", None)
-        said += f", host={getattr(host, 'host', None)!r}"
+        shown += f", host={getattr(host, 'host', None)!r}"
     if (refusal := find_refusal(error)) is None:
-        return f"{(kind or type(cause)).__name__}: {said}"
-    return refusal.meaning if said in ("", url) else f"{refusal.meaning} ({said})"
+        return f"{(kind or type(cause)).__name__}: {shown}"
+    return refusal.meaning if shown in ("", url) else f"{refusal.meaning} ({shown})"
 
 
 def cause_of(failed: GaveUp) -> BaseException | None:

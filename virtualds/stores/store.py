@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -80,6 +82,16 @@ def version_of(data: bytes) -> str:
     tick of the clock may have the same ones again.
     """
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+NAME_PART = 40
+"""Characters of the name of a file that its temporary name begins with."""
+
+
+def make_temporary_name(path: str) -> str:
+    """Return an unused name beside a path."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name[:NAME_PART]}.{secrets.token_hex(8)}")
 
 
 class Store(ABC):
@@ -242,6 +254,25 @@ class Store(ABC):
 # ---------------------------------------------------------------------- errors
 
 
+CLIENT_ERRORS = (
+    ("aiohttp", "ClientError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("azure.core.exceptions", "AzureError"),
+    ("gcsfs.retry", "HttpError"),
+    ("gcsfs.retry", "NonRetryableError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+)
+"""Errors of the libraries below fsspec that are no OSError: module and name."""
+
+
+def list_store_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors that a request may raise; only imported libraries can raise theirs."""
+    loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
+    # a module that is not imported, or of an older version, has none of this name
+    return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
+
+
 REMEDIES = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
     errno.EDQUOT: "make room in your quota, or write elsewhere",
@@ -267,13 +298,13 @@ def explain_open_errors(url: str) -> Iterator[None]:
             message or f"{url}: permission denied; ask for read access to it"
         ) from error.__cause__
     except FileNotFoundError as error:
-        url, said = without_secrets(url), without_secrets(str(error))
-        if error.errno is None and url in said:
-            if said == str(error):
+        url, message = without_secrets(url), without_secrets(str(error))
+        if error.errno is None and url in message:
+            if message == str(error):
                 raise
-            raise FileNotFoundError(said) from None
+            raise FileNotFoundError(message) from None
         # the system says no more than that
-        what = "file or set" if error.errno is not None else f"file or group ({said})"
+        what = "file or set" if error.errno is not None else f"file or group ({message})"
         raise FileNotFoundError(f"{url}: there is no such {what}; check the path") from None
     except RequestError as error:
         url = without_secrets(url)

@@ -19,7 +19,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import count_sources
-from virtualds.chunks.table import CountedSources
+from virtualds.chunks.columns import CountedSources
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS, BuildOptions
 from virtualds.combine.report import BuildReport, LeftOut

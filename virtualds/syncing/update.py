@@ -16,7 +16,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import move_files
-from virtualds.chunks.columns import find_runs
+from virtualds.chunks.axes import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
 from virtualds.combine.report import LeftOut, list_left_out
 from virtualds.datasets.from_dataset import as_read, group_from_dataset

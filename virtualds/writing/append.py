@@ -20,9 +20,10 @@ from virtualds.arrays.array import ManifestArray, default_fill, has_missing_valu
 from virtualds.arrays.concatenate import clear_boxes, count_references, find_boxes, reorder
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.bounds import check_joinable
-from virtualds.chunks.columns import INLINE, find_runs
+from virtualds.chunks.axes import find_runs
+from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import iterate_references
-from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
+from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import are_date_units
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.keywords import check_choice

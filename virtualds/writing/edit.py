@@ -21,7 +21,7 @@ import pandas as pd
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
-from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
+from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import make_independent_of_left_out
 from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
 from virtualds.datasets.location import Location, find_existing_format

@@ -17,15 +17,15 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray, fills_with, unpack
 from virtualds.arrays.concatenate import build_fill_pipeline
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import Buffer, check_table
+from virtualds.bounds import check_table
+from virtualds.chunks.axes import make_regular_axes
 from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints
-from virtualds.chunks.fragment import Fragment, make_regular_axes
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
-from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
-from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, Packing, TimePacking
 from virtualds.codecs.codec import Codec
-from virtualds.codecs.hdf5 import Shuffle
+from virtualds.codecs.hdf import Shuffle
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.codecs.zlib import Zlib
 from virtualds.errors import (
@@ -41,6 +41,7 @@ from virtualds.pictures.blocks import Block, Heading, Table, draw, format_text
 from virtualds.pictures.html import cell
 from virtualds.reading.stored_chunks import replace_chunks
 from virtualds.source_file import SourceFile
+from virtualds.streams import Buffer
 
 # ---------------------------------------------------------------------- what is rewritten
 # Choosing the main encoding of a variable: the one with the fewest bytes to rewrite.

@@ -19,8 +19,8 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.concatenate import count_references, crop_box, put_region
 from virtualds.arrays.group import ManifestGroup, list_sizes
-from virtualds.chunks.alignment import find_regular_chunks
-from virtualds.chunks.fragment import Fragment, make_regular_axes
+from virtualds.chunks.axes import make_regular_axes
+from virtualds.chunks.fragment import Fragment, find_regular_chunks
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, group_from_tree

@@ -53,8 +53,9 @@ from virtualds.checks.verify.sources import (
     ScannedSource,
     scan_source,
 )
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import Ints
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
@@ -65,7 +66,7 @@ from virtualds.progress import Advance
 from virtualds.reading.threads import in_turn
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.filesystems import find_filesystem
+from virtualds.stores.fsspec import find_filesystem
 from virtualds.urls import HELD, local_path, scheme_of
 from virtualds.writing.rewrite import Original, find_original, read_rows
 

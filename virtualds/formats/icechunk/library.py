@@ -43,7 +43,7 @@ from virtualds.formats.zarr.document import MARKER, find_places, join_node_path
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.filesystems import resolve_options
+from virtualds.stores.fsspec import resolve_options
 from virtualds.stores.local import hold_lock, lock_of
 from virtualds.stores.object_access import name_anonymous, translate_options
 from virtualds.urls import kind_of, local_path, scheme_of

@@ -16,9 +16,8 @@ import icechunk
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
+from virtualds.chunks.columns import INLINE, MISSING, Ints, Table, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.table import Table
 from virtualds.chunks.tables import RecordCache, build_sparse, name_opening, share_opening
 from virtualds.errors import AccessError, ReadError, UnsupportedError
 from virtualds.formats import READ_ALL, ReadOptions

@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.bounds import limit_decoded_size
 from virtualds.chunks.columns import INLINE, MISSING, find_distinct
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import build_sparse, is_sparse
@@ -46,6 +45,7 @@ from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.fence import outrun_error
 from virtualds.stores.store import ChangedError
+from virtualds.streams import limit_decoded_size
 
 ROOT_ARRAY_NAME = "array"
 """The name of the array in a set without a group."""

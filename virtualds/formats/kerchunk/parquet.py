@@ -21,9 +21,9 @@ from uuid import uuid4
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import find_runs
+from virtualds.chunks.axes import find_runs
+from virtualds.chunks.columns import Table
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.table import Table
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.kerchunk.records import (

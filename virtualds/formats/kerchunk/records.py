@@ -23,9 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import INLINE, MISSING, Ints, find_runs, pack_table, unpack_table
+from virtualds.chunks.axes import find_runs
+from virtualds.chunks.columns import (
+    INLINE,
+    MISSING,
+    Ints,
+    SourceSummary,
+    Table,
+    pack_table,
+    unpack_table,
+)
 from virtualds.chunks.manifest import BLOCK_CHUNKS, ChunkManifest
-from virtualds.chunks.table import SourceSummary, Table
 from virtualds.chunks.tables import (
     CACHED,
     RecordCache,

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import Buffer
-from virtualds.chunks.columns import INLINE, MISSING, Ints
-from virtualds.chunks.fragment import ChunkAxis
+from virtualds.chunks.axes import ChunkAxis
+from virtualds.chunks.columns import INLINE, MISSING, Ints, Table
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.table import Table
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
@@ -31,6 +29,7 @@ from virtualds.reading.decode import Decoder
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
+from virtualds.streams import Buffer
 
 SHARDING = "sharding_indexed"
 EMPTY_CHUNK = 2**64 - 1

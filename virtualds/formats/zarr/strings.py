@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.group import count_places, find_places
-from virtualds.bounds import Buffer, check_selection
+from virtualds.bounds import check_selection
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING, Ints
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.codec import Codec, CodecError
@@ -31,6 +32,7 @@ from virtualds.formats.zarr.data_types import decode_bytes, decode_text, parse_e
 from virtualds.formats.zarr.v3_arrays import Manifests, axes_from_v3, place_part
 from virtualds.options import get_options
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
+from virtualds.streams import Buffer
 
 Objects = npt.NDArray[Any]
 ChunkIndex = tuple[int, ...]

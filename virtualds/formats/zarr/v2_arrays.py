@@ -14,9 +14,9 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import build_fill_pipeline, tile_fragments
-from virtualds.chunks.alignment import find_regular_chunks
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment, find_regular_chunks
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import NO_FILTERS

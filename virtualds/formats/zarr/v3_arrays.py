@@ -21,13 +21,12 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.concatenate import build_fill_pipeline
-from virtualds.chunks.alignment import find_mesh_lengths, find_origin, find_regular_chunks
+from virtualds.chunks.axes import ChunkAxis, RegularAxis
 from virtualds.chunks.columns import Ints
-from virtualds.chunks.fragment import ChunkAxis, Fragment, RegularAxis
+from virtualds.chunks.fragment import Fragment, find_mesh_lengths, find_origin, find_regular_chunks
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v3
-from virtualds.codecs.cf_packing import Decoding, Packing
-from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.cf import Decoding, Packing, TimePacking
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.columns import Table
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.table import Table
 from virtualds.errors import ConflictError, ReadError
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.v3_arrays import ManifestPart

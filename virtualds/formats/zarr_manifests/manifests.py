@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, compute_strides
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, Table, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.table import Table
 from virtualds.chunks.tables import PlacedReferences, TiledReferences, have_overlap
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN

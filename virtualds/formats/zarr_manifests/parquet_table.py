@@ -20,9 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import INLINE, MISSING, Ints, find_distinct
+from virtualds.chunks.columns import (
+    INLINE,
+    MISSING,
+    CountedSources,
+    Ints,
+    SourceColumns,
+    SourceSummary,
+    Table,
+    find_distinct,
+)
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
-from virtualds.chunks.table import CountedSources, SourceColumns, SourceSummary, Table
 from virtualds.chunks.tables import read_rows, spread_rows
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.kerchunk.records import encode_inline

@@ -18,7 +18,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import Parser
 from virtualds.bounds import check_axes
-from virtualds.chunks.fragment import LONGEST_AXIS
+from virtualds.chunks.axes import LONGEST_AXIS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, warn_user
 from virtualds.parsers.dmrpp.document import (
     DAP,

@@ -25,9 +25,10 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data
-from virtualds.bounds import check_table, check_values, decode_stream
+from virtualds.bounds import check_table, check_values
+from virtualds.chunks.axes import make_regular_axes
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment, make_regular_axes
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS, Codec
@@ -39,6 +40,7 @@ from virtualds.parsers.hdf5.storage import skip_filters
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, is_same_host, resolve_url
+from virtualds.streams import decode_stream
 from virtualds.urls import join_url, name_of, scheme_of
 
 NAMESPACE = "http://xml.opendap.org/dap/dmrpp/1.0.0#"

@@ -30,12 +30,13 @@ from virtualds.arrays.parser import (
     region_of,
 )
 from virtualds.bounds import check_axes
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.axes import ChunkAxis
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.fits import FitsImage, PlioTile, RiceTile, SignFlip
-from virtualds.codecs.hdf5 import Shuffle
+from virtualds.codecs.hdf import Shuffle
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.zlib import Gzip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError

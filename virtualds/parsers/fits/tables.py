@@ -27,13 +27,13 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.axes import ChunkAxis
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
-from virtualds.codecs.fits import SignFlip
+from virtualds.codecs.fits import Logicals, PaddedText, RowBits, RowBytes, SignFlip, TextNumbers
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, RowBytes, TextNumbers
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits.header import (
     AxisNames,

@@ -24,8 +24,9 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import NativeReader, NativeReadError, NativeRegion, Parser, ReadNative
 from virtualds.bounds import check_table
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline

@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import check_table
+from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import Codec
-from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman
+from virtualds.codecs.hdf import BitField, RunLength, SkippingHuffman
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.zlib import Zlib
 from virtualds.errors import FormatError, UnsupportedError

@@ -22,8 +22,9 @@ from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import TOGETHER, ManifestGroup
 from virtualds.arrays.parser import Heeds, select_for_file
 from virtualds.bounds import CHUNKS_PER_REFERENCE
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes

@@ -31,7 +31,7 @@ from virtualds.arrays.group import (
     find_places,
 )
 from virtualds.bounds import check_selection, is_small_enough_to_load
-from virtualds.chunks.fragment import LONGEST_AXIS
+from virtualds.chunks.axes import LONGEST_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.options import get_options

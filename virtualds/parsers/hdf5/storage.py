@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import check_table
-from virtualds.chunks.columns import INLINE, MISSING, Ints
-from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
+from virtualds.chunks.axes import ChunkAxis, make_regular_axes
+from virtualds.chunks.columns import INLINE, MISSING, Ints, Table
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.table import Table
 from virtualds.codecs import codec_from_hdf5, make_no_filter_error
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline

@@ -23,9 +23,10 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
-from virtualds.bounds import Buffer, check_table
+from virtualds.bounds import check_table
+from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_tiff, known_names, predictor_from_tiff
 from virtualds.codecs.codec import Codec, CodecError
@@ -37,6 +38,7 @@ from virtualds.importing import import_package
 from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_system
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import describe_damage, open_source
+from virtualds.streams import Buffer
 from virtualds.urls import path_or_url
 
 IMAGES: tuple[type[Codec], ...] = (Jpeg, Webp, Png, Jpeg2000, JpegXl, Lerc)

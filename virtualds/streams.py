@@ -1,0 +1,119 @@
+"""Decodes streams piece by piece, so that a damaged one takes no more memory than it may."""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SMALL_TEXT, GROWS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
+"""Where the decoded length is unknown: bytes that are always decoded, further ones for each encoded
+byte, and the most that are ever decoded."""
+
+PIECE = 2**20
+"""Bytes that are decoded at a time where the result may be too long."""
+
+Buffer = bytes | bytearray | memoryview
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def gunzip(data: Buffer) -> bytes:
+    """Return the content of a gzip file (RFC 1952) of unknown decoded length.
+
+    Raises
+    ------
+    OSError
+        The file is damaged, or swells as no text does.
+    """
+    try:
+        return decode_streams(partial(zlib.decompressobj, wbits=31), data, None)
+    except (zlib.error, ValueError, EOFError) as error:
+        raise OSError(f"gzip: {error}") from error
+
+
+def decode_streams(
+    decompressor: Callable[[], Any], data: Buffer, nbytes: int | None, *, lenient: bool = False
+) -> bytes:
+    """Decode streams that follow each other, and stop where the result becomes too long.
+
+    Parameters
+    ----------
+    decompressor : callable
+        Returns a decompressor of one stream, as ``bz2``, ``lzma`` and ``zlib`` have it.
+    nbytes : int or None
+        Length of the result; None where only `limit_decoded_size` limits it.
+    lenient : bool
+        Whether to ignore other bytes behind a stream, as ``bz2`` does.
+
+    Raises
+    ------
+    ValueError
+        The streams decode to more bytes.
+    EOFError
+        The last one does not end.
+    """
+    most = limit_decoded_size(len(data)) if nbytes is None else nbytes
+    found: list[bytes] = []
+    room, rest = most, bytes(data)
+    while rest:
+        try:
+            part, rest = _decode_stream(decompressor(), rest, room, most)
+        except (OSError, lzma.LZMAError):
+            if not (lenient and found):
+                raise
+            break
+        found.append(part)
+        room -= len(part)
+    return found[0] if len(found) == 1 else b"".join(found)
+
+
+def decode_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
+    """Decode one stream and ignore the bytes behind it; see `decode_streams`."""
+    most = limit_decoded_size(len(data)) if nbytes is None else nbytes
+    return _decode_stream(stream, data, most, most)[0]
+
+
+def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
+    """Return the decoded bytes of one stream, and the bytes behind it."""
+    parts: list[bytes] = []
+    left = room + 1
+    rest: Buffer = data
+    while not stream.eof and left:
+        parts.append(stream.decompress(rest, left))
+        left -= len(parts[-1])
+        # zlib returns input that it did not use, the others keep it
+        rest = getattr(stream, "unconsumed_tail", b"")
+        if not parts[-1] and not rest:
+            break
+    if not left:
+        raise ValueError(f"decoded to more than the expected {most} bytes")
+    if not stream.eof:
+        raise EOFError("the stream ends before its end mark")
+    # RFC 1952 allows zeros behind a stream
+    return b"".join(parts), stream.unused_data.lstrip(b"\0")
+
+
+def check_room(announced: int, nbytes: int | None, encoded: int) -> None:
+    """Refuse a wrong decoded length in the header of encoded bytes, before memory is taken.
+
+    Raises
+    ------
+    ValueError
+        The length is not ``nbytes``, or, where that is None, more than `limit_decoded_size` allows.
+    """
+    if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
+        raise ValueError(
+            f"{encoded} bytes say they decode to {announced}, not "
+            f"{f'at most {limit_decoded_size(encoded)}' if nbytes is None else nbytes}"
+        )
+
+
+def limit_decoded_size(nbytes: int) -> int:
+    """Return how many bytes ``nbytes`` may decode to where the decoded length is unknown."""
+    return min(LARGEST_TEXT, SMALL_TEXT + GROWS_BY * nbytes)
