@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A package imports only from packages on lower layers; packages of one layer do not import each
 # other. `docs/explanation/architecture.md` says what each is for.
 LAYERS = (
-    {"errors", "log", "options", "urls", "source_file", "json_values", "bounds", "streams"}
+    {"errors", "options", "urls", "source_file", "json_values", "bounds", "streams"}
     | {"progress", "importing"},
     {"codecs", "stores", "chunks", "pictures"},
     {"reading"},

@@ -1,10 +1,15 @@
 """Progress of long jobs: a bar on a terminal or in a notebook, or calls of a function.
 
 Every job draws its bar here, by tqdm: done and total, elapsed and remaining time, and the rate.
+
+The logger ``virtualds`` says why something takes long: level INFO is about files and sets, level
+DEBUG about requests and what caches answer. A text is made only if its level is logged: ask
+`is_logged` first. Every text passes `log`, which leaves out secrets.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -15,7 +20,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from virtualds.errors import public
+from virtualds.errors import public, without_secrets
 
 DELAY = 1.0
 """Seconds before a bar appears that the user did not ask for."""
@@ -222,3 +227,19 @@ def _format_rest(progress: Progress) -> str:
         (progress.references, "references"),
     )
     return ", ".join(f"{number:,} {what}" for number, what in parts if number)
+
+
+# ---------------------------------------------------------------------- log
+
+LOGGER = logging.getLogger("virtualds")
+LOGGER.addHandler(logging.NullHandler())
+
+INFO, DEBUG = logging.INFO, logging.DEBUG
+
+is_logged = LOGGER.isEnabledFor
+"""Say whether a level is logged."""
+
+
+def log(level: int, text: str) -> None:
+    """Log a text without the signatures, tokens and passwords of its urls."""
+    LOGGER.log(level, "%s", without_secrets(text), stacklevel=2)

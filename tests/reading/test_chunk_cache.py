@@ -14,6 +14,7 @@ from memory import peak
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
+from virtualds.chunks.tables import RecordCache
 from virtualds.options import Options, count_memory, list_memory_limits
 from virtualds.reading.fetch import ChunkCache, ChunkKey, chunk_cache
 from virtualds.source_file import SourceFile
@@ -94,11 +95,11 @@ def test_a_pass_over_more_than_the_cache_leaves_it_alone(tmp_path: Path) -> None
 
     with set_options(chunk_cache=VALUES.nbytes - 1):
         exactly(small.read(), VALUES[:6])
-        kept = list(chunk_cache()._chunks)
+        kept = list(chunk_cache()._records)
         read_blocks()
         used = peak(read_blocks)
         exactly(large.read(), VALUES)
-        assert list(chunk_cache()._chunks) == kept
+        assert list(chunk_cache()._records) == kept
     with set_options(chunk_cache=0):
         assert used < 1.2 * peak(read_blocks) + 2**16
 
@@ -110,7 +111,7 @@ def test_arrays_push_out_those_that_were_used_before_them(tmp_path: Path) -> Non
     with set_options(chunk_cache=2 * VALUES.nbytes):
         for array, number in ((first, 0), (second, 1), (first, 0), (third, 2)):
             exactly(array.read(), VALUES + number)
-        assert chunk_cache().nbytes == 2 * VALUES.nbytes
+        assert chunk_cache().weight == 2 * VALUES.nbytes
         with counted_reads() as store:
             exactly(first.read(), VALUES + 0)
             exactly(third.read(), VALUES + 2)
@@ -155,9 +156,9 @@ def test_a_limit_makes_the_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_plain_chunks_are_not_kept_but_read_in_part(tmp_path: Path) -> None:
     array = virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=PLAIN)
-    before = chunk_cache().nbytes
+    before = chunk_cache().weight
     exactly(array.read((3, slice(None), slice(None))), VALUES[3])
-    assert chunk_cache().nbytes == before
+    assert chunk_cache().weight == before
 
 
 def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
     codecs = ({"id": "fletcher32"},)
     array = virtual(VALUES, tmp_path, chunks=(1, 100, 100), codecs=codecs)
     exactly(array.read((slice(None), slice(0, 50), 0)), VALUES[:, :50, 0])
-    kept: Any = next(reversed(chunk_cache()._chunks.values()))
+    kept: Any = next(reversed(chunk_cache()._records.values()))
     assert kept.nbytes == 100 * 100 * 8
     while (behind := getattr(kept, "base", getattr(kept, "obj", None))) is not None:
         kept = behind
@@ -174,10 +175,10 @@ def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
 
 def test_chunks_larger_than_the_cache_are_not_kept(array: ManifestArray) -> None:
     """It would push out the rest, and itself before it is asked for again."""
-    before = chunk_cache().nbytes
+    before = chunk_cache().weight
     with set_options(chunk_cache=VALUES.nbytes - 1):
         exactly(array.read((slice(0, 20), slice(None), 7)), VALUES[:20, :, 7])
-        assert chunk_cache().nbytes <= before
+        assert chunk_cache().weight <= before
         with counted_reads() as store:
             array.read((0, 0, 7))
     assert store.ranges
@@ -190,7 +191,7 @@ def test_the_cache_is_never_larger_than_the_option(tmp_path: Path) -> None:
             array = virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=ZLIB)
             for row in (0, 60):
                 exactly(array.read((0, row, 0)), VALUES[0, row, 0])
-            assert chunk_cache().nbytes <= 3 * chunk
+            assert chunk_cache().weight <= 3 * chunk
 
 
 def test_the_option_turns_the_cache_off(array: ManifestArray) -> None:
@@ -202,10 +203,10 @@ def test_the_option_turns_the_cache_off(array: ManifestArray) -> None:
 
 def test_turning_the_cache_off_frees_its_memory_at_the_next_read(array: ManifestArray) -> None:
     array.read((0, 0, slice(None)))
-    assert chunk_cache().nbytes
+    assert chunk_cache().weight
     with set_options(chunk_cache=0):
         array.read((slice(None), 0, 0))
-        assert not chunk_cache().nbytes
+        assert not chunk_cache().weight
 
 
 @pytest.mark.parametrize("used", [0, slice(0, 12)])
@@ -272,16 +273,16 @@ def test_the_chunk_used_last_is_kept_longest() -> None:
     with set_options(chunk_cache=800):
         for number in range(2):
             cache.put(key(number), np.zeros(100, "i4"))
-        cache.get(key(0))
+        cache.find(key(0))
         cache.put(key(2), np.zeros(100, "i4"))
-    assert [cache.get(key(number)) is not None for number in range(3)] == [True, False, True]
+    assert [cache.find(key(number)) is not None for number in range(3)] == [True, False, True]
 
 
 def test_a_chunk_that_two_threads_have_decoded_counts_once() -> None:
     cache = ChunkCache()
     for _ in range(2):
         cache.put(key(0), np.zeros(100, "i4"))
-    assert cache.nbytes == 400
+    assert cache.weight == 400
 
 
 def test_tiny_chunks_are_decoded_again(tmp_path: Path) -> None:
@@ -293,6 +294,6 @@ def test_tiny_chunks_are_decoded_again(tmp_path: Path) -> None:
 
 
 def test_an_empty_cache_is_not_asked(array: ManifestArray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(ChunkCache, "get")
+    monkeypatch.delattr(RecordCache, "find")
     with set_options(chunk_cache=0):
         exactly(array.read((0, slice(None), 3)), VALUES[0, :, 3])

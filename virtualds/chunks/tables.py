@@ -37,32 +37,53 @@ Record = TypeVar("Record")
 
 
 class RecordCache(Generic[Record]):
-    """The records that were used last, by name: ``most`` of them, and at least two."""
+    """The records that were used last, by name, for any number of threads.
+
+    There are ``most`` of them, and at least two; a subclass may count what they weigh instead.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = max(2, most)
-        self._kept: OrderedDict[Hashable, Record] = OrderedDict()
+        self._records: OrderedDict[Hashable, Record] = OrderedDict()
         self._lock = threading.Lock()
+        self.weight = 0
+
+    def limit(self) -> int:
+        """Return what the records may weigh together."""
+        return self._most
+
+    def weigh(self, record: Record) -> int:
+        """Return what a record weighs."""
+        return 1
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._records)
 
     def find(self, name: Hashable) -> Record | None:
-        """Return a record, None if it is not kept."""
+        """Return a record, None if it is not there."""
         with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-            return self._kept.get(name)
+            if name in self._records:
+                self._records.move_to_end(name)
+            return self._records.get(name)
 
     def put(self, name: Hashable, record: Record) -> None:
-        """Keep a record, and drop the least recently used ones."""
+        """Add or replace a record, and drop the least recently used ones."""
         with self._lock:
-            self._kept[name] = record
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            if (old := self._records.pop(name, None)) is not None:
+                self.weight -= self.weigh(old)
+            self._records[name] = record
+            self.weight += self.weigh(record)
+        self.shrink()
+
+    def shrink(self) -> None:
+        """Drop what is beyond the limit, which may have changed."""
+        most = self.limit()
+        with self._lock:
+            while self.weight > most:
+                self.weight -= self.weigh(self._records.popitem(last=False)[1])
 
     def get(self, name: Hashable, read: Callable[[], Record]) -> Record:
-        """Return a record, reading it if it is not kept."""
+        """Return a record, reading it if it is not there."""
         if (found := self.find(name)) is None:
             found = read()
             self.put(name, found)

@@ -65,10 +65,9 @@ from virtualds.datasets.open_options import Loadable, OpenOptions, check_variabl
 from virtualds.datasets.structure import Systems, check_one_system, list_systems
 from virtualds.errors import CombineError, format_count, list_details, warn_user, without_secrets
 from virtualds.formats import replaces_by
-from virtualds.log import INFO, is_logged, log
 from virtualds.options import FILE_RETRIES
 from virtualds.pictures.blocks import format_text
-from virtualds.progress import ProgressOption, report_progress
+from virtualds.progress import INFO, ProgressOption, is_logged, log, report_progress
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt
 

@@ -55,9 +55,8 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
-from virtualds.log import INFO, is_logged, log
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
-from virtualds.progress import ProgressOption
+from virtualds.progress import INFO, ProgressOption, is_logged, log
 from virtualds.reading.threads import in_turn
 from virtualds.source_file import StorageOptions
 from virtualds.stores.requests import choose_wait, is_temporary, list_causes, pause, tell_failure

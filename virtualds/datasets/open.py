@@ -37,7 +37,7 @@ from virtualds.datasets.to_dataset import to_virtual_dataset, to_virtual_tree
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format, ReadOptions
 from virtualds.formats.undecodable import apply_on_error, decode_group
-from virtualds.log import INFO, is_logged, log
+from virtualds.progress import INFO, is_logged, log
 from virtualds.reading.fetch import chunk_cache
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -18,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.errors import ReadError, UnsupportedError
-from virtualds.log import DEBUG, is_logged, log
 from virtualds.options import get_options
+from virtualds.progress import DEBUG, is_logged, log
 from virtualds.reading.decode import (
     Decoder,
     Decoders,
@@ -177,7 +176,7 @@ def is_used_whole(task: Task) -> bool:
     return bool(prod(task.encoded) == prod(part.stop - part.start for part in task.outer))
 
 
-class ChunkCache:
+class ChunkCache(RecordCache[Array]):
     """The latest used chunks, up to `set_options(chunk_cache=...)` bytes.
 
     Examples
@@ -185,43 +184,31 @@ class ChunkCache:
     >>> cache = ChunkCache()
     >>> key = ChunkKey(SourceFile("s3://b/a.nc"), 0, 9, np.dtype("i4"), (), (2,))
     >>> cache.put(key, np.arange(2, dtype="i4"))
-    >>> cache.get(key)
+    >>> cache.find(key)
     array([0, 1], dtype=int32)
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._chunks: OrderedDict[ChunkKey, npt.NDArray[Any]] = OrderedDict()
-        self.nbytes = 0
+        super().__init__(0)
         self.opened = 0
+
+    def limit(self) -> int:
+        """Return the bytes that the user gives it."""
+        return get_options().chunk_cache
+
+    def weigh(self, record: Array) -> int:
+        """Return the bytes of a chunk."""
+        return record.nbytes
 
     def open(self) -> None:
         """Count an opening: from now on a name may stand for another file."""
         with self._lock:
             self.opened += 1
 
-    def get(self, key: ChunkKey) -> npt.NDArray[Any] | None:
-        """Return a chunk, which is read-only; None if it is not kept."""
-        with self._lock:
-            if (found := self._chunks.get(key)) is not None:
-                self._chunks.move_to_end(key)
-            return found
-
-    def put(self, key: ChunkKey, stored: npt.NDArray[Any]) -> None:
-        """Keep a chunk, and drop the least recently used ones."""
-        stored.flags.writeable = False
-        with self._lock:
-            if key not in self._chunks:
-                self._chunks[key] = stored
-                self.nbytes += stored.nbytes
-        self.shrink()
-
-    def shrink(self) -> None:
-        """Drop chunks beyond the limit, which the user may have changed."""
-        most = get_options().chunk_cache
-        with self._lock:
-            while self.nbytes > most:
-                self.nbytes -= self._chunks.popitem(last=False)[1].nbytes
+    def put(self, name: Hashable, record: Array) -> None:
+        """Add a chunk, which becomes read-only, and drop the least recently used ones."""
+        record.flags.writeable = False
+        super().put(name, record)
 
 
 @cache
@@ -471,13 +458,13 @@ class _SelectionReader:
         """Yield batches, with the tasks whose chunks are in memory apart."""
         cache = chunk_cache()
         cache.shrink()
-        is_empty = not cache.nbytes
+        is_empty = not cache.weight
         for batch in batches:
             if not isinstance(batch, Batch) or is_empty:
                 yield batch
                 continue
             keys = (chunk_key_of(batch, task, self.opened) for task in batch.tasks)
-            chunks = [cache.get(key) if key else None for key in keys]
+            chunks = [cache.find(key) if key else None for key in keys]
             known = [number for number, chunk in enumerate(chunks) if chunk is not None]
             if known and is_logged(DEBUG):
                 url = batch.fragment.manifest.files[batch.file].url

@@ -16,7 +16,7 @@ from contextvars import copy_context
 from functools import cache
 from itertools import chain, islice
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from virtualds.options import count_cores
 from virtualds.stores import find_store
@@ -181,7 +181,11 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
         way_of: Callable[[Item], HostSlot | None],
         fetch: Callable[[Item], Data],
     ) -> None:
-        self._window: _Window[Item, Data] = _Window(fetch)
+        self._fetch = fetch
+        self._answers: SimpleQueue[Future[Data] | None] = SimpleQueue()
+        # what was asked for and not yet taken, with its bytes
+        self._asked: dict[Future[Data], tuple[Item, int]] = {}
+        self._nbytes = 0
         self._found = self._fetch_in_turn(items, way_of)
 
     def __next__(self) -> tuple[Item, Data | None]:
@@ -189,7 +193,7 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
 
     def stop(self) -> None:
         """End the iteration, also for a thread that waits now; any thread may call it."""
-        self._window.stop()
+        self._answers.put(None)
 
     def close(self) -> None:
         """Send no more requests."""
@@ -203,64 +207,43 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
                 if (way := way_of(item)) is None:
                     yield item, None
                     continue
-                while self._window.is_full(way):
-                    yield self._window.take()
-                self._window.ask(item, way)
-                while self._window.has_answers():
-                    yield self._window.take()
-            while self._window.asked:
-                yield self._window.take()
+                while self._is_full(way):
+                    yield self._take()
+                self._ask(item, way)
+                while not self._answers.empty():
+                    yield self._take()
+            while self._asked:
+                yield self._take()
         except _Stopped:
             return
         finally:
-            self._window.close()
+            for future in self._asked:
+                future.cancel()
+
+    def _is_full(self, way: HostSlot) -> bool:
+        """Say whether an item must be taken before another one is asked for."""
+        many = len(self._asked) >= WINDOWS * way.at_once
+        return bool(self._asked) and (many or self._nbytes + way.nbytes > MOST_AHEAD)
+
+    def _ask(self, item: Item, way: HostSlot) -> None:
+        pool = _get_threads(os.getpid(), way.host, way.at_once)
+        # of a file that is being scanned, the context tells which blocks are held
+        future = pool.submit(copy_context().run, self._fetch, item)
+        self._asked[future] = item, way.nbytes
+        self._nbytes += way.nbytes
+        future.add_done_callback(self._answers.put)
+
+    def _take(self) -> tuple[Item, Data]:
+        """Return the item that comes in next."""
+        if (future := self._answers.get()) is None:
+            raise _Stopped
+        item, nbytes = self._asked.pop(future)
+        self._nbytes -= nbytes
+        return item, future.result()
 
 
 class _Stopped(Exception):
     """The iteration was stopped while a thread waited."""
-
-
-class _Window(Generic[Item, Data]):
-    """The items that were asked for and not yet taken."""
-
-    def __init__(self, fetch: Callable[[Item], Data]) -> None:
-        self._fetch = fetch
-        self._answers: SimpleQueue[Future[Data] | None] = SimpleQueue()
-        self.asked: dict[Future[Data], tuple[Item, int]] = {}
-        self._nbytes = 0
-
-    def is_full(self, way: HostSlot) -> bool:
-        """Say whether an item must be taken before another one is asked for."""
-        if not self.asked:
-            return False
-        many = len(self.asked) >= WINDOWS * way.at_once
-        return many or self._nbytes + way.nbytes > MOST_AHEAD
-
-    def ask(self, item: Item, way: HostSlot) -> None:
-        pool = _get_threads(os.getpid(), way.host, way.at_once)
-        # of a file that is being scanned, the context tells which blocks are held
-        future = pool.submit(copy_context().run, self._fetch, item)
-        self.asked[future] = item, way.nbytes
-        self._nbytes += way.nbytes
-        future.add_done_callback(self._answers.put)
-
-    def has_answers(self) -> bool:
-        return not self._answers.empty()
-
-    def take(self) -> tuple[Item, Data]:
-        """Return the item that comes in next."""
-        if (future := self._answers.get()) is None:
-            raise _Stopped
-        item, nbytes = self.asked.pop(future)
-        self._nbytes -= nbytes
-        return item, future.result()
-
-    def stop(self) -> None:
-        self._answers.put(None)
-
-    def close(self) -> None:
-        for future in self.asked:
-            future.cancel()
 
 
 @cache

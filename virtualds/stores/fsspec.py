@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from virtualds.errors import AccessError, UnsupportedError, exists_already, without_secrets
 from virtualds.importing import import_named, say_install
-from virtualds.log import DEBUG, is_logged, log
 from virtualds.options import get_options
+from virtualds.progress import DEBUG, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.conditional import PROOF, create, find_versioning
 from virtualds.stores.requests import (

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import without_secrets
-from virtualds.log import INFO, is_logged, log
+from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import BUCKETS
 from virtualds.stores.fsspec import (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
@@ -420,8 +420,8 @@ class _Session:
         return Provider(find)
 
 
-def _complete_s3(access: Access) -> tuple[dict[str, Any], Provider | None]:
-    """Return the settings and credentials of a bucket, with those that have to be looked up."""
+def _find_s3(access: Access) -> tuple[dict[str, Any], Callable[[], Provider] | None]:
+    """Return the settings of a bucket, and what finds its credentials."""
     config, environment = dict(access.config), os.environ
     named = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     endpoint = config.get("endpoint") or next(filter(None, named), None)
@@ -446,11 +446,7 @@ def _complete_s3(access: Access) -> tuple[dict[str, Any], Provider | None]:
     elif "region" not in config and not (region or "").startswith(_APART):
         region = find_bucket_region(access.place) or region
     config["region"] = region or "us-east-1"
-    if access.is_anonymous:
-        return config, None
-    if access.secrets:
-        return config, Provider(lambda: {**access.secrets, "expires_at": None})
-    return config, session.make_provider() if session else None
+    return config, session.make_provider if session else None
 
 
 _APART = ("cn-", "us-gov-", "us-iso", "eusc-")
@@ -485,12 +481,8 @@ def find_bucket_region(bucket: str) -> str | None:
 AZURE_SCOPE = "https://storage.azure.com/.default"
 
 
-def _complete_azure(access: Access) -> tuple[dict[str, Any], Provider | None]:
-    """Return the settings and credentials of a container, with those that have to be looked up."""
-    if access.is_anonymous:
-        return access.config, None
-    if access.secrets:
-        return access.config, Provider(lambda: {**access.secrets, "expires_at": None})
+def _find_azure_login(access: Access) -> Provider:
+    """Return the credentials of a container, of which none are given."""
     credential = access.login.get("credential")
     if credential is None:
         try:
@@ -511,12 +503,20 @@ def _complete_azure(access: Access) -> tuple[dict[str, Any], Provider | None]:
             token = sync(get_loop(), wait)
         return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
 
-    return access.config, Provider(find)
+    return Provider(find)
 
 
 def complete(access: Access) -> tuple[dict[str, Any], Provider | None]:
     """Return the settings and credentials of a bucket, with those that have to be looked up."""
-    return {"s3": _complete_s3, "az": _complete_azure}[access.kind](access)
+    config: dict[str, Any] = access.config
+    look_up: Callable[[], Provider] | None = partial(_find_azure_login, access)
+    if access.kind == "s3":
+        config, look_up = _find_s3(access)
+    if access.is_anonymous:
+        return config, None
+    if access.secrets:
+        return config, Provider(lambda: {**access.secrets, "expires_at": None})
+    return config, look_up() if look_up else None
 
 
 NOWHERE = "127.0.0.1:0"

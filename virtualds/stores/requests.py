@@ -20,8 +20,8 @@ from itertools import count
 from typing import NamedTuple, TypeVar
 
 from virtualds.errors import AccessError, without_secrets
-from virtualds.log import DEBUG, INFO, is_logged, log
 from virtualds.options import get_options
+from virtualds.progress import DEBUG, INFO, is_logged, log
 from virtualds.source_file import SourceFile
 from virtualds.stores.store import RequestError, StoreError, list_store_errors
 

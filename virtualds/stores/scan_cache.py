@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO, cast
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.log import DEBUG, is_logged, log
+from virtualds.progress import DEBUG, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import SCANNED, find_store, is_in_archive
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks, FetchError

@@ -23,8 +23,8 @@ from virtualds.errors import (
     warn_user,
     without_secrets,
 )
-from virtualds.log import INFO, is_logged, log
 from virtualds.options import SETTLE
+from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.requests import explain_interrupt

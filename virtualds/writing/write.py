@@ -53,8 +53,7 @@ from virtualds.formats.referenced_files import (
     warn_of_unreadable,
 )
 from virtualds.formats.undecodable import ON_ERROR
-from virtualds.log import INFO, is_logged, log
-from virtualds.progress import count_writing
+from virtualds.progress import INFO, count_writing, is_logged, log
 from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_own
 from virtualds.stores.store import explain_write_errors
