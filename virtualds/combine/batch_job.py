@@ -211,7 +211,7 @@ def make_outcome(opened: FileBatch, *, is_cached: bool = False) -> Outcome[Any]:
     return Outcome(opened.numbers, found, cached=cached, references=opened.nchunks, ways=ways)
 
 
-def is_temporary(error: BaseException) -> bool:
+def may_open_later(error: BaseException) -> bool:
     """Return whether opening failed for a temporary reason."""
     return is_temporary(error) or any(
         isinstance(cause, OSError) and cause.errno in TEMPORARY_ERRNOS
@@ -465,7 +465,7 @@ class BatchJob:
                 decoded = None if self.stops else opened.to_dataset()
                 break
             except OPEN_ERRORS as error:
-                if attempt > self.retries or not is_temporary(error):
+                if attempt > self.retries or not may_open_later(error):
                     return Outcome((number,), error=error, is_fault=True)
                 wait = choose_wait(attempt, error)
                 tell_failure(file, error, wait)
