@@ -223,7 +223,7 @@ def test_many_files_are_read_in_batches(
 ) -> None:
     from virtualds.combine import workers
 
-    monkeypatch.setattr(workers, "MOST", 4)
+    monkeypatch.setattr(workers, "MAX_FILES_TOGETHER", 4)
     paths = [tmp_path / f"{number:02}.nc" for number in range(11)]
     for number, path in enumerate(paths):
         day(number).to_netcdf(path)

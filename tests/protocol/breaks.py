@@ -250,7 +250,7 @@ def a_writer_without_an_answer_removes_its_files(patch: Patch) -> None:
         except RequestError as error:
             raise ConflictError(str(error)) from error
 
-    patch.setattr(zarr_manifests, "swap", swap)
+    patch.setattr(zarr_manifests, "commit_document", swap)
 
 
 @breaks("zarr-v3", "build and append", WHOLE)
@@ -274,14 +274,14 @@ def files_of_a_writer_at_work_are_taken_for_waste(patch: Patch) -> None:
 
 @breaks("zarr-v3", "expire and append", WHOLE, OLD_OR_NEW, LOST, faults=0)
 def files_go_before_the_snapshots_that_need_them(patch: Patch) -> None:
-    swap = snapshots.swap
+    swap = snapshots.commit_document
 
     def swap_late(root: str, options: Any, document: Any, version: Any) -> None:
         old = [path for path, _, _ in ask("LIST", root) if path.startswith("v/c")]
         find_store(root).remove([f"{root}/{path}" for path in old], options)
         swap(root, options, document, version)
 
-    patch.setattr(snapshots, "swap", swap_late)
+    patch.setattr(snapshots, "commit_document", swap_late)
 
 
 @breaks("kerchunk-parquet", "replace", OLD_OR_NEW, way=ON_DISK, faults=0)

@@ -406,7 +406,7 @@ def test_blocks_hold_whole_chunks_and_fit_in_memory(tmp_path: Path) -> None:
     found = rewrite.list_blocks(array, (1, 256, 256), wanted)
     sizes = [(b[0].stop - b[0].start) * 2**18 for b in found]
     assert max(sizes) <= 8 * 2**20 and sum(sizes) == 100 * 2**18
-    assert min(sizes) > rewrite.TINY
+    assert min(sizes) > rewrite.MAX_INLINE_BYTES
 
 
 # ---------------------------------------------------------------------- the command line

@@ -259,13 +259,13 @@ def _find_boxes_in(fragment: Fragment, url: str) -> Iterator[Box]:
         numbers = [n for n, file in enumerate(part.files) if file.url == url]
         met.append(ids[np.isin(part.file, numbers)])
     edges = [fragment.edges(axis) for axis in range(len(shape))]
-    for box in _cover(np.stack(np.unravel_index(np.concatenate(met), shape), axis=1)):
+    for box in _cover_with_boxes(np.stack(np.unravel_index(np.concatenate(met), shape), axis=1)):
         yield tuple(
             (int(at[start]), int(at[stop])) for at, (start, stop) in zip(edges, box, strict=True)
         )
 
 
-def _cover(places: Ints) -> list[Box]:
+def _cover_with_boxes(places: Ints) -> list[Box]:
     """Return boxes that together cover some positions of a grid, given in C order.
 
     >>> _cover(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
@@ -281,7 +281,9 @@ def _cover(places: Ints) -> list[Box]:
         if runs and runs[-1][1] == value and np.array_equal(runs[-1][2], below):
             begin, _, _ = runs.pop()
         runs.append((begin, value + 1, below))
-    return [((start, stop), *box) for start, stop, below in runs for box in _cover(below)]
+    return [
+        ((start, stop), *box) for start, stop, below in runs for box in _cover_with_boxes(below)
+    ]
 
 
 def clear_boxes(array: ManifestArray, boxes: Iterable[Box]) -> ManifestArray:

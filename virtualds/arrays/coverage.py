@@ -17,7 +17,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.source_file import SourceFile
 
-FINEST = 512
+MAX_CELLS = 512
 """The most cells along an axis, more than a picture can show; each may contain many chunks."""
 SEVERAL = -2
 """The code of a cell with chunks of several encodings."""
@@ -96,7 +96,7 @@ class _Cells(NamedTuple):
     def of(cls, fragment: Fragment, one: int, other: int) -> _Cells:
         """Create the cells of two axes."""
         grid = fragment.manifest.shape
-        long, wide = -(-grid[one] // FINEST) or 1, -(-grid[other] // FINEST) or 1
+        long, wide = -(-grid[one] // MAX_CELLS) or 1, -(-grid[other] // MAX_CELLS) or 1
         ends = _cut_evenly(grid[one], long), _cut_evenly(grid[other], wide)
         shape = (ends[0].size - 1, ends[1].size - 1)
         count, most = np.zeros(shape, np.int64), np.full(shape, NOTHING)

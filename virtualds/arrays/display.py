@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from virtualds.arrays.array import ManifestArray
 
 
-KEPT = 4
+CACHED_COUNTS = 4
 """The number of cached counts of files, which live as long as the manifests; the variables of a
 dataset share their tables of files."""
 
@@ -131,9 +131,9 @@ def _survey_rows(
     return found
 
 
-def _count_elements(axes: Sequence[ChunkAxis], there: npt.NDArray[np.bool_]) -> int:
+def _count_elements(axes: Sequence[ChunkAxis], exists: npt.NDArray[np.bool_]) -> int:
     """Return how many elements are in existing chunks."""
-    counted: Any = there.astype(np.int64)
+    counted: Any = exists.astype(np.int64)
     for axis in reversed(axes):
         along = counted.shape[-1]
         lengths = np.array([axis.size]) if along == 1 else axis.lengths
@@ -163,17 +163,17 @@ def count_files(arrays: Sequence[ManifestArray]) -> int:
     return count
 
 
-_counted: deque[tuple[list[ref[ChunkManifest]], int]] = deque(maxlen=KEPT)
+_counted: deque[tuple[list[ref[ChunkManifest]], int]] = deque(maxlen=CACHED_COUNTS)
 
 
-class Used(NamedTuple):
+class UsedFiles(NamedTuple):
     """The first files of arrays with their numbers of chunks, and the number of all files."""
 
     first: list[tuple[SourceFile, int]]
     total: int
 
 
-def find_used_files(arrays: Sequence[ManifestArray], most: int) -> Used:
+def find_used_files(arrays: Sequence[ManifestArray], limit: int) -> UsedFiles:
     """Return the files that contain chunks, for arrays whose references are in memory."""
     counts: dict[int, Ints] = {}
     tables: dict[int, tuple[SourceFile, ...]] = {}
@@ -184,13 +184,15 @@ def find_used_files(arrays: Sequence[ManifestArray], most: int) -> Used:
     if len(tables) == 1:
         [(number, files)] = tables.items()
         met = np.flatnonzero(counts[number])
-        return Used([(files[n], int(counts[number][n])) for n in met[:most].tolist()], met.size)
+        return UsedFiles(
+            [(files[n], int(counts[number][n])) for n in met[:limit].tolist()], met.size
+        )
     found: dict[SourceFile, int] = {}
     for number, files in tables.items():
         for file, count in zip(files, counts[number].tolist(), strict=True):
             if count:
                 found[file] = found.get(file, 0) + count
-    return Used(list(found.items())[:most], len(found))
+    return UsedFiles(list(found.items())[:limit], len(found))
 
 
 def _count_by_table(
@@ -294,7 +296,7 @@ def _assume(fragment: Fragment, array: ManifestArray) -> LoadedColumns | None:
     return LoadedColumns(nothing, nothing, nothing + used[0])
 
 
-def _cut_axis(array: ManifestArray, axis: int, most: int) -> Ints:
+def _cut_axis(array: ManifestArray, axis: int, limit: int) -> Ints:
     """Return at most so many bins along an axis, which begin and end at chunk boundaries."""
     found = [np.array([0, array.shape[axis]], np.int64)]
     for cut, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
@@ -306,9 +308,9 @@ def _cut_axis(array: ManifestArray, axis: int, most: int) -> Ints:
     edges = edges[np.append(edges[1:] != edges[:-1], True)]
     # an axis without elements is one bin
     edges = np.append(edges[:1], edges[-1:]) if edges.size < 2 else edges
-    if edges.size - 1 <= most:
+    if edges.size - 1 <= limit:
         return edges
-    step = -(-(edges.size - 1) // most)
+    step = -(-(edges.size - 1) // limit)
     return np.append(edges[:-1:step], edges[-1])
 
 
@@ -439,7 +441,7 @@ def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Mark
         shades = [html.SERIES[0], html.NEXT]
     drawn = _draw_grid(array, found, [_make_face(face, shades) for face in faces], dims)
     meanings = _list_meanings(array, found, faces, shades)
-    return element("div", drawn, key(meanings), _note(array, found, faces, dims))
+    return element("div", drawn, key(meanings), _describe_omissions(array, found, faces, dims))
 
 
 def _list_faces(found: ChunkBins) -> list[Ints]:
@@ -523,7 +525,7 @@ def list_encodings(pipelines: Sequence[CodecPipeline]) -> list[str]:
     return [*named, f"{len(pipelines) - len(named):,} more encodings"]
 
 
-def _note(
+def _describe_omissions(
     array: ManifestArray, found: ChunkBins, faces: Sequence[Ints], dims: Sequence[str] | None
 ) -> Markup | None:
     """Return a note on what the picture leaves out."""
@@ -584,8 +586,12 @@ def _describe_in_table(arrays: Sequence[ManifestArray], found: Survey) -> Markup
     shape = list_chunk_lengths(array)
     rows: list[tuple[str, object, object]] = [
         ("Shape", str(tuple(array.shape)), f"({', '.join(shape)}{',' * (len(shape) == 1)})"),
-        ("Values", format_bytes(sum(a.nbytes for a in arrays)), _share(found.decoded, count)),
-        ("Stored", format_stored(found), _share(found.stored, count)),
+        (
+            "Values",
+            format_bytes(sum(a.nbytes for a in arrays)),
+            _format_mean_size(found.decoded, count),
+        ),
+        ("Stored", format_stored(found), _format_mean_size(found.stored, count)),
     ]
     head = element("tr", element("td"), element("th", "Array"), element("th", "Chunk"))
     pairs = (
@@ -618,7 +624,7 @@ def list_chunk_lengths(array: ManifestArray) -> list[str]:
     return found
 
 
-def _share(nbytes: int, chunks: int) -> str:
+def _format_mean_size(nbytes: int, chunks: int) -> str:
     """Format the mean size of a chunk."""
     return format_bytes(round(nbytes / chunks)) if nbytes and chunks else ""
 
@@ -655,9 +661,9 @@ def _format_encodings(arrays: Sequence[ManifestArray]) -> str:
     return "; ".join([*names[:SHOWN_ENCODINGS], *more]) or "no chunks"
 
 
-def list_files(arrays: Sequence[ManifestArray], most: int) -> Section:
+def list_files(arrays: Sequence[ManifestArray], limit: int) -> Section:
     """Return a collapsed section with a table of the first files, empty if none is known."""
-    used = find_used_files(arrays, most)
+    used = find_used_files(arrays, limit)
     rows = [
         (
             without_secrets(file.url),
@@ -666,7 +672,7 @@ def list_files(arrays: Sequence[ManifestArray], most: int) -> Section:
         )
         for file, count in used.first
     ]
-    shown = Table(("url", "chunks", "size"), rows, (1, 2), most, used.total)
+    shown = Table(("url", "chunks", "size"), rows, (1, 2), limit, used.total)
     # sets that are not loaded list files themselves
     lazy = any(f.manifest.is_in_set for array in arrays for f in array.fragments)
     return Section("Files", [shown], f"{'at least ' * lazy}{used.total:,}", is_open=False)

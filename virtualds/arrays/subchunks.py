@@ -350,14 +350,14 @@ def _measure_pieces(
 
 def _cut_inline(
     manifest: ChunkManifest,
-    held: npt.NDArray[np.bool_],
+    is_inline: npt.NDArray[np.bool_],
     first: npt.NDArray[np.int64],
     length: npt.NDArray[np.int64],
 ) -> tuple[list[bytes], npt.NDArray[np.int64]]:
     """Return the bytes of pieces of inline chunks, and their numbers over the grid."""
     found: dict[bytes, int] = {}
     numbers = np.zeros(manifest.shape, np.int64)
-    for place in map(tuple, np.argwhere(held).tolist()):
+    for place in map(tuple, np.argwhere(is_inline).tolist()):
         chunk, begin = manifest.inline[int(manifest.offset[place])], int(first[place])
         piece = chunk[begin : begin + int(length[place])]
         numbers[place] = found.setdefault(piece, len(found))

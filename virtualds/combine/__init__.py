@@ -22,7 +22,7 @@ from virtualds.combine.batch_job import (
     list_steps,
     return_unchanged,
 )
-from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
+from virtualds.combine.concat_stored import MIN_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import (
@@ -44,7 +44,7 @@ from virtualds.combine.report import (
     list_schemas,
 )
 from virtualds.combine.workers import (
-    MOST,
+    MAX_FILES_TOGETHER,
     NumberedFile,
     Outcome,
     Workers,
@@ -400,7 +400,7 @@ class Build:
     def _find_concatenator(self) -> Concatenator | None:
         """Return the object that concatenates files as stored, or None if that is of no use."""
         lists = any(isinstance(item, list | tuple) for item in self.files.nested)
-        if lists or len(self.files.flat) < FEWEST_FILES:
+        if lists or len(self.files.flat) < MIN_FILES:
             return None
         by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
         arranges = how.sort or how.overlap != "keep"
@@ -412,7 +412,7 @@ class Build:
 
     def _open(self, alike: Concatenator | None) -> tuple[list[Outcome[Any]], BuildReport]:
         """Open the files; the workers join those of the same structure, and write references."""
-        few = len(self.files.flat) < FEWEST_FILES
+        few = len(self.files.flat) < MIN_FILES
         together = None if few else self.job.together
         job = replace(self.job, alike=alike, together=together)
         return replace(self, job=job).open_files()
@@ -444,7 +444,7 @@ class Build:
                         failed[outcome.number] = outcome.error
                         continue
                     found.append(outcome)
-                    if len(found) - settled == MOST:
+                    if len(found) - settled == MAX_FILES_TOGETHER:
                         # files that were opened one by one take less memory when they are joined
                         found[settled:] = self.job.join_opened(found[settled:], items)
                         settled = len(found)

@@ -38,7 +38,7 @@ from virtualds.combine.file_coordinates import FileCoordinates, Opened, Source
 from virtualds.combine.report import LeftOut
 from virtualds.combine.workers import (
     GROWTH,
-    MOST,
+    MAX_FILES_TOGETHER,
     PIECES_AHEAD,
     NumberedFile,
     Outcome,
@@ -255,11 +255,11 @@ def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened
     return prepared
 
 
-SMALLEST = 8
+MIN_TASK_FILES = 8
 """The fewest files that are opened and written together: many small parts make many small files."""
-LARGEST = 16
+MAX_TASK_FILES = 16
 """The most files of a task that opens files one by one: larger tasks would save little time."""
-FIRST = 16
+FIRST_FILES = 16
 """How many files are opened before the first of them is prepared."""
 PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
 """Errors that pickling may raise besides `pickle.PickleError`, depending on the library."""
@@ -412,17 +412,17 @@ class BatchJob:
     @property
     def smallest(self) -> int:
         """The fewest files of a task for another worker that are worth while."""
-        return SMALLEST if self.target else 1
+        return MIN_TASK_FILES if self.target else 1
 
     @property
     def largest(self) -> int:
         """The most files of a task for another worker."""
-        return MOST if self.target or self.together else LARGEST
+        return MAX_FILES_TOGETHER if self.target or self.together else MAX_TASK_FILES
 
     @property
     def first(self) -> int:
         """How many files are opened before the first is prepared: few if that may fail."""
-        return FIRST if self.steps else MOST
+        return FIRST_FILES if self.steps else MAX_FILES_TOGETHER
 
     def open_here(self, number: int, items: Sequence[NumberedFile]) -> Outcomes:
         """Open files in this thread, or in several, and prepare them in this one.
@@ -430,11 +430,11 @@ class BatchJob:
         Functions of the user may not be thread-safe.
         """
         pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
-        start, size = 0, min(max(self.first, number), MOST)
+        start, size = 0, min(max(self.first, number), MAX_FILES_TOGETHER)
         try:
             while start < len(items):
                 batch = items[start : start + size]
-                start, size = start + size, min(size * GROWTH, MOST)
+                start, size = start + size, min(size * GROWTH, MAX_FILES_TOGETHER)
                 found, opened = self.open_together(batch)
                 yield from found
                 rest = list_unopened(batch, found)
@@ -528,7 +528,7 @@ class BatchJob:
             references += outcome.references
             # an error is reported immediately
             is_last = self.stops and outcome.error is not None
-            if is_last or references >= enough or len(batch) == MOST:
+            if is_last or references >= enough or len(batch) == MAX_FILES_TOGETHER:
                 yield batch
                 batch, references = [], 0
         if batch:
@@ -572,16 +572,18 @@ class BatchJob:
         arrays = {
             (n, name): array
             for n, file in enumerate(files)
-            for name, array in self._find_growing(file).items()
+            for name, array in self._find_growing_arrays(file).items()
         }
         written: list[dict[Any, ManifestArray]] = [{} for _ in files]
         for (n, name), array in self.target.write_arrays(arrays).items():
             written[n][name] = array
-        return [_with(f, mine) if mine else f for f, mine in zip(files, written, strict=True)]
+        return [
+            _replace_arrays(f, mine) if mine else f for f, mine in zip(files, written, strict=True)
+        ]
 
-    def _find_growing(self, file: Any) -> dict[Hashable, ManifestArray]:
+    def _find_growing_arrays(self, file: Any) -> dict[Hashable, ManifestArray]:
         """Return those virtual arrays of a file that will be joined with those of other files."""
-        arrays = _arrays(file)
+        arrays = _find_arrays(file)
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
 
@@ -609,7 +611,7 @@ def _list_files(outcome: Outcome[Any]) -> list[Outcome[Any]]:
     return [make_outcome(f, is_cached=bool(outcome.cached)) for f in files.list_files()]
 
 
-def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
+def _find_arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
     """Return the virtual arrays of an opened file, with their dimensions."""
     if isinstance(file, FileBatch):
         found: Any = {n: (v.dims, v.data) for n, v in file.group.variables.items()}
@@ -618,7 +620,7 @@ def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArr
     return {n: found[n] for n in found if isinstance(found[n][1], ManifestArray)}
 
 
-def _with(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
+def _replace_arrays(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
     """Return an opened file with some of its arrays replaced."""
     if isinstance(file, FileBatch):
         variables = dict(file.group.variables)

@@ -44,7 +44,7 @@ from virtualds.datasets.structure import select_system
 
 Array = npt.NDArray[Any]
 
-FEWEST_FILES = 3
+MIN_FILES = 3
 """The fewest files that are joined as they are stored."""
 CERTAIN: dict[str, tuple[str, ...]] = {
     # with other values, data variables without the dimension are concatenated too
@@ -88,7 +88,7 @@ class Concatenator:
 
         Raises `NeedsFullCombineError` if the result might differ.
         """
-        if sum(map(len, batches)) < FEWEST_FILES:
+        if sum(map(len, batches)) < MIN_FILES:
             raise NeedsFullCombineError("there is nothing to be saved")
         groups = _list_groups(batches)
         try:
@@ -99,7 +99,7 @@ class Concatenator:
             dim = self._find_dimension(samples)
             for some in groups.values():
                 self._check_values(some, dim)
-            owner = _find_ordering_group(groups, dim) if self._sorts else ""
+            owner = _find_ordering_group(groups, dim) if self._sorts_files else ""
             as_given = np.argsort([number for batch in batches for number in batch.numbers])
             order = self._find_order(groups[owner], dim, as_given)
             if (order[:2] != in_turn[:2]).any():
@@ -210,7 +210,7 @@ class Concatenator:
     def _sort(self, files: JoinableFiles, dim: str) -> JoinableFiles:
         """Return files sorted by their coordinate, or unchanged if the order is not known yet."""
         owner = next((one for one in files.walk() if one.plan.find_index(dim)), None)
-        if owner is None or not self._sorts:
+        if owner is None or not self._sorts_files:
             return files
         name = str(owner.plan.find_index(dim))
         parts = owner.load(name, dim)
@@ -223,7 +223,7 @@ class Concatenator:
         return files if order is None or (order == as_given).all() else files.take(order)
 
     @property
-    def _sorts(self) -> bool:
+    def _sorts_files(self) -> bool:
         """Whether files are sorted by their coordinate."""
         return self.combination.combine == "by_coords" or (
             self.rises and self.combination.arrangement.sort
@@ -239,7 +239,7 @@ class Concatenator:
         Raises `NeedsFullCombineError` if there is no such order.
         """
         name = batches[0].plan.find_index(dim)
-        if name is None or not self._sorts:
+        if name is None or not self._sorts_files:
             return as_given
         found = [batch.list_values(name) for batch in batches]
         parts = [part for batch in batches for part in batch.list_parts(name)]

@@ -65,7 +65,7 @@ from virtualds.stores import find_store
 from virtualds.streams import decode_stream
 from virtualds.urls import join_path, normalise_url, scheme_of
 
-OTHERS = 8
+MAX_OTHER_FILES = 8
 """The most other files to which a cached file may refer: each of them is checked, too."""
 MAX_WAITING, LONGEST_WAIT = 256, 10.0
 """After how many files opened one by one, or seconds, a part is written: no more is ever lost."""
@@ -149,7 +149,7 @@ class FileCache:
         for sources, others, batch in listed:
             # folders, archives and sets may only refer to other files, and their own fingerprint
             # does not change when those do
-            if len(others) <= OTHERS and self._are_unchanged(others):
+            if len(others) <= MAX_OTHER_FILES and self._are_unchanged(others):
                 with suppress(UnsupportedError):
                     entries.append(dump_entry(sources, others, batch, self.options))
         if entries:
@@ -253,7 +253,7 @@ def _read_entry(
 
 
 @lru_cache(1)
-def _read_part(part: str, options: StorageOptions | None) -> list[Listed]:
+def _read_part(part: str, options: StorageOptions | None) -> list[PartEntry]:
     return list_entries(find_store(part).read_all(part, None), options)
 
 
@@ -353,7 +353,7 @@ DAMAGE = (
 """Errors of reading a group from damaged bytes."""
 
 
-class Listed(NamedTuple):
+class PartEntry(NamedTuple):
     """An entry of a part: its files, the others to which they refer, its table, and its bytes."""
 
     sources: Sequence[SourceFile]
@@ -401,9 +401,9 @@ def _explain_damage() -> Iterator[None]:
         raise FormatError(f"a part of the cache: {error}; remove it") from error
 
 
-def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Listed]:
+def list_entries(data: bytes, options: StorageOptions | None = None) -> list[PartEntry]:
     """Parse a part, and return its entries; raise `FormatError` if it is damaged."""
-    rest, found = data[len(MAGIC) + DIGEST :], list[Listed]()
+    rest, found = data[len(MAGIC) + DIGEST :], list[PartEntry]()
     with _explain_damage():
         if data != MAGIC + hashlib.blake2b(rest, digest_size=DIGEST).digest() + rest:
             raise ValueError("its bytes have changed")
@@ -414,12 +414,12 @@ def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Lis
                 for url, size, mtime, etag, has in described
             ]
             own, more, body = files[:count], files[count : count + others], rest[begin:]
-            found.append(Listed(own, more, files, body[:length]))
+            found.append(PartEntry(own, more, files, body[:length]))
             begin += length
     return found
 
 
-def load_entry(entry: Listed) -> dict[str, Any]:
+def load_entry(entry: PartEntry) -> dict[str, Any]:
     """Return the fields of a `FileBatch`; raise `FormatError` if the entry is damaged."""
     with _explain_damage():
         columns: dict[str, Any] = _JsonNotation(entry.files).load(_load_json(entry.body))
@@ -464,7 +464,7 @@ def _load_json(data: bytes) -> Any:
 
 PLAIN = frozenset({str, int, bool, float, type(None)})
 """Types whose values JSON represents unchanged."""
-MARK = "!"
+TYPE_MARK = "!"
 """The first character of the name of a type; alone, it stands for a manifest."""
 
 
@@ -485,16 +485,16 @@ class _JsonNotation:
         if kind in PLAIN:
             return value
         if value is str:
-            return {MARK + "text": []}
+            return {TYPE_MARK + "text": []}
         if kind is list:
             return [item if type(item) in PLAIN else self.dump(item) for item in value]
-        if kind is dict and all(type(key) is str and key[:1] != MARK for key in value):
+        if kind is dict and all(type(key) is str and key[:1] != TYPE_MARK for key in value):
             return {key: self.dump(item) for key, item in value.items()}
         if isinstance(value, ChunkManifest):
-            return {MARK: self._dump_manifest(value.loaded())}
+            return {TYPE_MARK: self._dump_manifest(value.loaded())}
         for name, (of_kind, take_apart, _) in KINDS.items():
             if isinstance(value, of_kind):
-                return {MARK + name: [self.dump(part) for part in take_apart(value)]}
+                return {TYPE_MARK + name: [self.dump(part) for part in take_apart(value)]}
         raise UnsupportedError(f"{kind.__name__} has no form in the cache")
 
     def load(self, plain: Any) -> Any:
@@ -503,10 +503,10 @@ class _JsonNotation:
         if not isinstance(plain, dict):
             return plain
         [name, *more] = plain or [""]
-        if more or name[:1] != MARK:
+        if more or name[:1] != TYPE_MARK:
             return {key: self.load(item) for key, item in plain.items()}
         parts = self.load(plain[name])
-        return self._load_manifest(*parts) if name == MARK else KINDS[name[1:]][2](*parts)
+        return self._load_manifest(*parts) if name == TYPE_MARK else KINDS[name[1:]][2](*parts)
 
     def _dump_manifest(self, manifest: ChunkManifest) -> list[Any]:
         columns = {name: compact(getattr(manifest, name)) for name in COLUMNS}

@@ -45,7 +45,7 @@ NumberedFile = tuple[int, Any]
 """The position of a file among all files, and the file."""
 
 
-MOST = 256
+MAX_FILES_TOGETHER = 256
 """The most files that are opened together."""
 
 
@@ -131,8 +131,8 @@ PIECES_AHEAD = 4
 """The number of tasks, per worker, that run or wait."""
 NEXT_PIECES = 2
 """The number of tasks that a process of ours has: the running one, and the next."""
-QUICK, GROWTH = 0.1, 4
-"""A task that took less than `QUICK` seconds is followed by one of `GROWTH` times as many files."""
+QUICK_SECONDS, GROWTH = 0.1, 4
+"""A task that took less than `QUICK_SECONDS` is followed by one of `GROWTH` times as many files."""
 UNKNOWN_WORKERS = 64
 """The assumed number of workers of an executor, since executors do not report it."""
 
@@ -206,7 +206,7 @@ def open_in_executor(
                 own = items[begin : begin + (size() if can_start() else min(most, size()))]
                 begin, helps, started = begin + len(own), bool(own), time.monotonic()
                 outcomes = job(own) if own else []
-                most *= GROWTH if time.monotonic() - started < QUICK else 1
+                most *= GROWTH if time.monotonic() - started < QUICK_SECONDS else 1
                 yield from outcomes
             for future in done:
                 yield from _take_result(future, under_way)

@@ -177,7 +177,7 @@ def _list_dims(datasets: Nested) -> dict[Any, None]:
 
 # ---------------------------------------------------------------------- errors name the files
 
-KEEPING: tuple[dict[str, str], ...] = (
+SIDE_BY_SIDE: tuple[dict[str, str], ...] = (
     {"coords": "different"},
     {"data_vars": "different"},
     {"coords": "different", "data_vars": "different"},
@@ -214,7 +214,7 @@ def combine_with_file_names(
             )
             error.args = tuple(texts)
             keeping = "rename the variable in preprocess, or open them apart"
-            for options in KEEPING if isinstance(combine, Combination) else ():
+            for options in SIDE_BY_SIDE if isinstance(combine, Combination) else ():
                 other = replace(combine, options=combine.options | options)  # type: ignore[type-var,attr-defined]
                 if _can_combine(other, datasets):
                     keeping = f"pass {format_options(options)}"

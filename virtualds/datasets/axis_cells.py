@@ -24,7 +24,7 @@ EPOCH = "days since 1970-01-01"
 OF_NUMPY = "proleptic_gregorian"
 
 
-class Counted(NamedTuple):
+class NumericCoordinate(NamedTuple):
     """The values of a coordinate as numbers, and the kind of axis they lie on."""
 
     kind: Kind
@@ -147,7 +147,7 @@ class AxisCells:
         return str(date.strftime("%Y-%m-%d" if number % 1 == 0 else "%Y-%m-%d %H:%M")).strip()
 
 
-def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> Counted | None:
+def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> NumericCoordinate | None:
     """Return the coordinate of a dimension as numbers if it is loaded and numeric, else None."""
     variable = dataset.variables.get(dim)
     if variable is None or variable.dims != (dim,) or not variable.size:
@@ -159,26 +159,28 @@ def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> Counted | None:
     return found if found is not None and np.isfinite(found.numbers).all() else None
 
 
-def to_numbers(values: npt.NDArray[Any]) -> Counted | None:
+def to_numbers(values: npt.NDArray[Any]) -> NumericCoordinate | None:
     """Return values as numbers, or None for text and other types that have no order."""
     if values.dtype.kind in "iuf":
-        return Counted("numbers", values.astype(np.float64))
+        return NumericCoordinate("numbers", values.astype(np.float64))
     if values.dtype.kind in "mM":
         unit = np.timedelta64(1, "D" if values.dtype.kind == "M" else "h")
         since = values - np.datetime64(0, "D") if values.dtype.kind == "M" else values
         kind: Kind = "dates" if values.dtype.kind == "M" else "hours"
-        return Counted(kind, since / unit)
+        return NumericCoordinate(kind, since / unit)
     if values.dtype.kind == "O" and len({getattr(v, "calendar", None) for v in values}) == 1:
         calendar = getattr(values[0], "calendar", None)
         if calendar:
             import cftime
 
             numbers = np.asarray(cftime.date2num(values, EPOCH, calendar), np.float64)
-            return Counted("dates", numbers, calendar)
+            return NumericCoordinate("dates", numbers, calendar)
     return None
 
 
-def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> AxisCells | None:
+def _make_cells(
+    cls: type[AxisCells], found: NumericCoordinate, borders: Ints | None
+) -> AxisCells | None:
     """Return the cells of a coordinate, or None if it reverses within a part."""
     steps = np.diff(found.numbers)
     sign = -1.0 if np.count_nonzero(steps < 0) * 2 > steps.size else 1.0

@@ -536,5 +536,5 @@ def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes |
         return None
 
 
-IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
+IDENTITY_ATTRIBUTES = ("_FillValue", "missing_value", "_Unsigned")
 """Packing attributes that may leave all values unchanged."""

@@ -17,7 +17,7 @@ from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import (
     CHARACTER_AXIS,
-    IDENTITIES,
+    IDENTITY_ATTRIBUTES,
     TIME_ATTRIBUTES,
     UNNAMED,
     add_character_axis,
@@ -78,7 +78,9 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
         array, packed = unpack(data)
         # a packing that changes no value appears only in the encoding
         same = all(p.packing is None for p in array.pipelines)
-        kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
+        kept = {
+            n: variable.encoding[n] for n in IDENTITY_ATTRIBUTES if same and n in variable.encoding
+        }
         return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
     if not isinstance(variable.dtype, np.dtype):
         raise UnsupportedError(

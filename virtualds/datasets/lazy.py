@@ -193,7 +193,7 @@ class ChunkGrid(NamedTuple):
         return found
 
 
-Together = Mapping[tuple[Hashable, Lengths], int]
+ChunksPerBlock = Mapping[tuple[Hashable, Lengths], int]
 """The number of chunks that form a block, by dimension and lengths."""
 
 
@@ -206,7 +206,9 @@ class PreferredChunks(dict[Hashable, Lengths]):
     """
 
     def __init__(
-        self, lengths: Mapping[Hashable, Lengths], count_chunks_per_block: Callable[[], Together]
+        self,
+        lengths: Mapping[Hashable, Lengths],
+        count_chunks_per_block: Callable[[], ChunksPerBlock],
     ) -> None:
         super().__init__(lengths)
         self._count_together = count_chunks_per_block
@@ -250,7 +252,7 @@ def enlarge_remote_blocks(
     }
 
     @cache
-    def count_chunks_per_block() -> Together:
+    def count_chunks_per_block() -> ChunksPerBlock:
         found: dict[tuple[Hashable, Lengths], int] = {}
         # the array with most chunks represents all, so that references are read once per dataset
         largest = max(known.values(), key=lambda grid: grid.array.nchunks).array

@@ -60,9 +60,14 @@ from virtualds.urls import join_path, normalise_url, scheme_of
 LOCAL = (None, "file", "local")
 """Protocols of paths."""
 
-KNOWN = {"fo", "target_protocol", "target_options", "remote_protocol", "remote_options", "fs"} | {
-    *("ref_storage_args", "template_overrides")
-}
+FILESYSTEM_OPTIONS = {
+    "fo",
+    "target_protocol",
+    "target_options",
+    "remote_protocol",
+    "remote_options",
+    "fs",
+} | {*("ref_storage_args", "template_overrides")}
 """Options of fsspec's ``reference`` filesystem that determine what it opens."""
 IGNORED_OPTIONS = {
     "simple_templates",
@@ -91,7 +96,7 @@ def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Loca
     if isinstance(given, str | os.PathLike):
         return None
     if isinstance(given, bytes | bytearray | memoryview):
-        return _hold(HeldBytes(given))
+        return _register_object(HeldBytes(given))
     if (filesystem := _filesystem_of(given)) is not None:
         return _resolve_fsspec_object(given, filesystem, options)
     # datasets of xarray are mappings, too
@@ -100,7 +105,7 @@ def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Loca
     return _resolve_open_file(given)
 
 
-def _hold(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Location:
+def _register_object(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Location:
     return Location(held.name, make_options(held), policy=policy)
 
 
@@ -117,8 +122,8 @@ def _resolve_open_file(given: Any) -> Location | None:
         return Location(normalise_url(path))
     if isinstance(given, io.BytesIO):
         # a snapshot: the user may change or close it later
-        return _hold(HeldBytes(given.getbuffer(), "BytesIO"))
-    return _hold(HeldFile(given))
+        return _register_object(HeldBytes(given.getbuffer(), "BytesIO"))
+    return _register_object(HeldFile(given))
 
 
 def _find_path(file: Any) -> str | None:
@@ -210,10 +215,11 @@ def _open_reference_url(url: str, options: Mapping[str, Any]) -> Location:
 
 def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> Location:
     """Return the location of the set that options of fsspec's ``reference`` filesystem open."""
-    if other := sorted(given.keys() - KNOWN - IGNORED_OPTIONS):
+    if other := sorted(given.keys() - FILESYSTEM_OPTIONS - IGNORED_OPTIONS):
         raise UnsupportedError(
             f"reference://: virtualds does not know the options {other} of fsspec's filesystem of "
-            f"references, which has {sorted(KNOWN)}; open the set by its url or as a dict"
+            f"references, which has {sorted(FILESYSTEM_OPTIONS)}; open the set by its url or as a "
+            f"dict"
         )
     policy = _find_policy(given, options)
     if isinstance(given["fo"], Mapping):
@@ -256,7 +262,7 @@ def _register_references(
 ) -> Location:
     """Register a dict of references as a set of this process, and return its location."""
     text = json.dumps(dict(document), default=_to_json).encode()
-    return _hold(
+    return _register_object(
         HeldBytes(text, "references"), policy or AccessPolicy(options=StorageOptions.of(options))
     )
 
@@ -284,14 +290,14 @@ def _to_json(value: Any) -> Any:
 # at once: a request takes as long as transferring hundreds of kilobytes.
 
 
-Found = tuple[Parser | Format, SourceFile]
+DetectedReader = tuple[Parser | Format, SourceFile]
 """The reader of a file or folder, and the source that it reads."""
 
 ARCHIVES = {"zip": is_zip, "tar": is_tar}
 """Functions that recognise archives by their first bytes, by the scheme of the files in them."""
 
-MOST, *OTHERS = PARSERS.entries
-READERS = LateTable[Parser | Format](MOST, *FORMATS, *OTHERS)
+MOST_COMMON, *ALL_OTHERS = PARSERS.entries
+READERS = LateTable[Parser | Format](MOST_COMMON, *FORMATS, *ALL_OTHERS)
 """Every reader: HDF5, the format of most files, comes first."""
 
 FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
@@ -302,14 +308,14 @@ HEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Candidate:
     """A file or folder whose reader is being detected, and its store."""
 
     url: str
     options: StorageOptions | None
     store: Store
 
-    def find_by_marker(self, tried: Sequence[str] = ()) -> Found | None:
+    def find_by_marker(self, tried: Sequence[str] = ()) -> DetectedReader | None:
         """Return the reader of a folder, or None; files in ``tried`` were checked before.
 
         If no reader recognises it, and access to one of its files is denied, that error is raised.
@@ -329,14 +335,16 @@ class _Place:
 
     def find_marked_by(
         self, readers: Sequence[Parser | Format], tried: Sequence[str] = ()
-    ) -> Found | None:
+    ) -> DetectedReader | None:
         """Return the first of some readers that recognises a folder, or None if none does."""
         names = list(dict.fromkeys(name for reader in readers for name in reader.markers))
         if names and (listed := find_names(self.url, self.options)) is not None:
             names = [name for name in names if name.partition("/")[0] in listed]
         return self.find_among(readers, [name for name in names if name not in tried])
 
-    def find_among(self, readers: Sequence[Parser | Format], names: Sequence[str]) -> Found | None:
+    def find_among(
+        self, readers: Sequence[Parser | Format], names: Sequence[str]
+    ) -> DetectedReader | None:
         """Return the first reader that recognises a folder by one of some files in it, or None."""
         # local ones are read one by one, remote ones concurrently
         read: Iterable[bytes | PermissionError | None] = map(self._read_marker, names)
@@ -383,7 +391,7 @@ class _Place:
             )
 
 
-def detect_reader(url: str, options: StorageOptions | None) -> Found:
+def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
     """Return the reader of a file, a folder, or the only content of an archive."""
     store, ends = find_store(url), url.rstrip("/")
     markers: tuple[str, ...] = ()
@@ -392,7 +400,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
         # checking a local folder takes no time
         named = (f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes))
         markers = next(named, ())
-    place = _Place(url, options, store)
+    place = _Candidate(url, options, store)
     try:
         if markers and (found := place.find_among(FOLDER_READERS, markers)) is not None:
             return found
@@ -444,7 +452,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
 
 def add_options(
     reader: Parser | Format, source: SourceFile, options: StorageOptions | None
-) -> Found:
+) -> DetectedReader:
     """Pass the access options on to a set, whose files may need them even if the set does not."""
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
@@ -471,10 +479,10 @@ def _find_by_bytes(head: bytes) -> Parser | Format | None:
     return next((r for r in READERS if not r.markers and r.detect(head)), None)
 
 
-def _find_only_content(root: str, options: StorageOptions | None) -> Found:
+def _find_only_content(root: str, options: StorageOptions | None) -> DetectedReader:
     """Return the reader of the only file or folder in an archive, and its location."""
     # the archive may have been replaced since, so its members are listed again
-    place = _Place(root, options, find_store(root))
+    place = _Candidate(root, options, find_store(root))
     names = [file.path for file in place.store.list_files(root, options)]
     if (found := place.find_by_marker()) is not None:
         return found
@@ -575,7 +583,7 @@ class Location:
 # ---------------------------------------------------------------------- readers
 
 
-def reader_of(location: Location, name: str | None = None) -> Found:
+def reader_of(location: Location, name: str | None = None) -> DetectedReader:
     """Return the named reader, or the one that recognises the file or folder, and its source.
 
     A file is recognised by its first bytes, a folder by its metadata file. An unknown name is a
@@ -642,4 +650,4 @@ def check_data(location: Location, reader: Parser | Format) -> None:
 
 def is_set_folder(url: str) -> bool:
     """Return whether a folder is a reference set, by its metadata file."""
-    return _Place(url, None, find_store(url)).find_marked_by(FORMATS) is not None
+    return _Candidate(url, None, find_store(url)).find_marked_by(FORMATS) is not None

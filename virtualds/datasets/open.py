@@ -25,7 +25,7 @@ from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.decoding import DecodingPlan
 from virtualds.datasets.keywords import format_suggestion, make_strict, select_fields
-from virtualds.datasets.location import Found, Location, check_data, reader_of
+from virtualds.datasets.location import DetectedReader, Location, check_data, reader_of
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
     Loadable,
@@ -246,7 +246,7 @@ def make_dataset_or_tree(
 
 
 def open_group(
-    location: Location, opening: OpenOptions = OPEN_DEFAULTS, found: Found | None = None
+    location: Location, opening: OpenOptions = OPEN_DEFAULTS, found: DetectedReader | None = None
 ) -> ManifestGroup:
     """Read the structure of a group of a file or set in any format.
 
@@ -279,7 +279,7 @@ def open_group(
 
 
 def _read_file(
-    location: Location, how: ReadOptions, opening: OpenOptions, found: Found | None
+    location: Location, how: ReadOptions, opening: OpenOptions, found: DetectedReader | None
 ) -> ManifestGroup:
     """Detect the reader of a file, set or object unless it is given, and read with it."""
     begun = time.perf_counter()

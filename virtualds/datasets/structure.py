@@ -28,7 +28,7 @@ REGULAR_TOLERANCE = 0.12
 """Tolerance for steps, as a fraction of the usual step: months have 28 to 31 days."""
 GAP_FACTOR = 1.5
 """The least length of a gap, in usual steps."""
-FEWEST = 2
+MIN_STEPS = 2
 """The least number of usual steps that make an axis regular."""
 
 
@@ -57,7 +57,7 @@ def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[in
         return []
     wide = steps >= GAP_FACTOR * usual
     regular = np.abs(steps - usual) <= REGULAR_TOLERANCE * usual
-    known = (wide | regular).all() and regular.sum() >= max(FEWEST, wide.sum())
+    known = (wide | regular).all() and regular.sum() >= max(MIN_STEPS, wide.sum())
     return np.flatnonzero(wide).tolist() if known else []
 
 
@@ -68,7 +68,7 @@ def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
     [(Timestamp('2001-01-03 00:00:00'), Timestamp('2001-01-07 00:00:00'))]
     """
     is_time = isinstance(index, pd.DatetimeIndex) or hasattr(index, "calendar")
-    if not is_time or index.size <= FEWEST or index.hasnans:
+    if not is_time or index.size <= MIN_STEPS or index.hasnans:
         return []
     ordered = index if index.is_monotonic_increasing else index[::-1]
     if not ordered.is_monotonic_increasing:
@@ -497,11 +497,11 @@ def list_differing(one: System, other: System) -> list[str]:
     >>> list_differing({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
     ['earth_radius']
     """
-    names = [n for n in (*KINDS, *NUMBERS) if not _is_alike(one.get(n), other.get(n))]
-    names += [n for n in CODES if not _is_alike(_format_code(one, n), _format_code(other, n))]
+    names = [n for n in (*KINDS, *NUMBERS) if not _agree(one.get(n), other.get(n))]
+    names += [n for n in CODES if not _agree(_format_code(one, n), _format_code(other, n))]
     codes = find_code(one), find_code(other)
     if None in codes:
-        names += [n for n in (*TITLES, *TEXTS) if not _is_alike(one.get(n), other.get(n))]
+        names += [n for n in (*TITLES, *TEXTS) if not _agree(one.get(n), other.get(n))]
     elif codes[0] != codes[1]:
         names += [n for n in (*TEXTS, *CODES) if n not in names]
     return names
@@ -563,7 +563,7 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _is_alike(one: Any, other: Any) -> bool:
+def _agree(one: Any, other: Any) -> bool:
     """Return whether two values of an attribute agree, or one of them is missing.
 
     >>> _is_alike("0,0,0", [0, 0, 1e-12]), _is_alike(["30", "60"], ["30", "61"])

@@ -30,7 +30,7 @@ from virtualds.source_file import StorageOptions
 if TYPE_CHECKING:
     from zarr.core.buffer import Buffer, BufferPrototype
 
-LISTED = 4096
+KEYS_PER_STEP = 4096
 """The number of keys that one step in a thread lists."""
 READ_ONLY = "does not support writing; write references with ds.virtual.to_manifest"
 REFUSAL_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
@@ -192,6 +192,6 @@ def _to_slice(request: ByteRequest | None) -> slice:
 
 async def _iterate_in_threads(names: Iterator[str]) -> AsyncIterator[str]:
     """Iterate in a thread, because an iterator may read references."""
-    while some := await asyncio.to_thread(lambda: list(islice(names, LISTED))):
+    while some := await asyncio.to_thread(lambda: list(islice(names, KEYS_PER_STEP))):
         for name in some:
             yield name

@@ -61,7 +61,7 @@ Objection = Callable[[Mapping[str, Any]], str | None]
 """A function of array metadata that returns why a reader cannot read the array, or None."""
 
 WHOLE_CHUNK = slice(None)
-LISTED = 2**16
+CHUNKS_PER_STEP = 2**16
 """The number of chunks that are listed at a time."""
 CHUNKS = "c"
 """The start of chunk keys, after the path of their array."""
@@ -118,7 +118,7 @@ class StoredArray:
         """Yield the positions of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
-            for ids, rows in iterate_blocks(part.manifest, most=LISTED):
+            for ids, rows in iterate_blocks(part.manifest, most=CHUNKS_PER_STEP):
                 there = ids[rows.file.reshape(-1) != MISSING]
                 yield from map(tuple, find_places(there, shape, part.origin).tolist())
 
@@ -299,16 +299,16 @@ def _serve_array(
     return UnsupportedError(f"variable {path}: {reason}")
 
 
-def _list_forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[ServedArray]:
+def _list_forms(path: str, data: Data, extra: dict[str, Any]) -> Iterator[ServedArray]:
     if isinstance(data, ManifestArray):
         with suppress(UnsupportedError):
             stored, parts = array_to_v3(data)
             is_odd = is_extended(stored) or any(_list_uneven_shuffles(stored, data))
             if not is_odd and not _has_oversized_chunks(data):
-                yield StoredArray(path, stored | said, tuple(parts))
+                yield StoredArray(path, stored | extra, tuple(parts))
     metadata = _describe_decoded(data)
     for grid in _list_decoded_grids(data):
-        yield DecodedArray(path, metadata | {"chunk_grid": grid} | said, data)
+        yield DecodedArray(path, metadata | {"chunk_grid": grid} | extra, data)
 
 
 def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]:

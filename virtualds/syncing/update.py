@@ -39,7 +39,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.files import Changes, FileOpener, Mask, SetFiles, Urls
 from virtualds.urls import scheme_of
-from virtualds.writing.append import Appending, append_along, remove_sources, replace_sources
+from virtualds.writing.append import AppendOptions, append_along, remove_sources, replace_sources
 from virtualds.writing.write import Destination
 
 MEANINGS = {
@@ -290,7 +290,7 @@ class Update:
             self._check_replaced_files(group, new)
         position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
         for on_duplicate, part in self._split(new):
-            how = Appending(self.dim, position, on_duplicate, root=self.known.root, **REMEDIES)
+            how = AppendOptions(self.dim, position, on_duplicate, root=self.known.root, **REMEDIES)
             with self._name_mismatch(group, urls, on_duplicate):
                 grown = append_along(group, part, how)
             group = group if grown is group else as_read(grown)
@@ -313,7 +313,7 @@ class Update:
     def _is_mismatch(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
         try:
             if (found := self.opener.open((url,))) is not None:
-                how = Appending(self.dim, on_duplicate=on_duplicate, root=self.known.root)
+                how = AppendOptions(self.dim, on_duplicate=on_duplicate, root=self.known.root)
                 append_along(group, found, how)
         except CombineError:
             return True

@@ -61,7 +61,7 @@ from virtualds.options import get_options
 
 
 @dataclass(frozen=True)
-class Appending:
+class AppendOptions:
     """How a dataset is appended to a group of a set along a dimension.
 
     ``position``, ``on_duplicate``, ``new_variables`` and ``missing_variables`` are as in
@@ -167,7 +167,7 @@ CODING_ATTRIBUTES = (
 """Attributes that determine how stored numbers encode values."""
 
 
-def append_along(old: ManifestGroup, new: xr.Dataset, how: Appending) -> ManifestGroup:
+def append_along(old: ManifestGroup, new: xr.Dataset, how: AppendOptions) -> ManifestGroup:
     """Return a group with a dataset appended along a dimension, or unchanged if it has all of it.
 
     A group without the dimension does not grow: the dataset must be equal to it. Raises
@@ -207,7 +207,7 @@ def replace_sources(
     # variables without the dimension may come from one of the changed sources
     static = find_replaced_static(present, new, dim)
     new = _load_index_alike(present, new.drop_vars(list(static)), dim)
-    new = _select_comparable(present, new, Appending(dim))
+    new = _select_comparable(present, new, AppendOptions(dim))
     places = pair_stretches(present, new, dim)
     return to_stored(old, _put(present, new, places, dim, root).assign(static))
 
@@ -389,7 +389,7 @@ def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Data
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
-def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: Appending) -> xr.Dataset:
+def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: AppendOptions) -> xr.Dataset:
     """Return the variables that grow; raise an error for variables that do not fit the set."""
     dim = how.dim
     check_systems_of_set(list_systems(present), new)

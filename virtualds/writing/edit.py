@@ -80,7 +80,7 @@ TIME_UNITS = (
 """Units with which xarray decodes numbers to durations."""
 
 Attributes = Mapping[str, Any]
-Words = Callable[[str], str | None]
+NewName = Callable[[str], str | None]
 """A function that returns the new name of a variable, or None if the variable was removed."""
 
 
@@ -193,7 +193,7 @@ def _rename_below(group: ManifestGroup, dims: Mapping[str, str]) -> ManifestGrou
 
 
 def _rename_in_attributes(
-    group: ManifestGroup, change: Words, attributes: Collection[str]
+    group: ManifestGroup, change: NewName, attributes: Collection[str]
 ) -> ManifestGroup:
     """Return a group in whose attributes variables are renamed."""
     variables = {
@@ -204,7 +204,7 @@ def _rename_in_attributes(
     return replace(group, variables=variables, attributes=found)
 
 
-def _rename_in_values(given: Attributes, change: Words, names: Collection[str]) -> dict[str, Any]:
+def _rename_in_values(given: Attributes, change: NewName, names: Collection[str]) -> dict[str, Any]:
     found = dict(given)
     for name in (name for name in names if isinstance(found.get(name), str)):
         words: list[str | None] = []
@@ -420,7 +420,7 @@ def drop_sources(
 
 
 Result = TypeVar("Result")
-SAMPLE = 20
+SAMPLE_SIZE = 20
 """How many moved files are checked before a set is changed."""
 
 
@@ -494,7 +494,7 @@ def rename_paths(
     url: str | os.PathLike[str],
     change: Mapping[str, str] | Callable[[str], str],
     *,
-    sample: int | None = SAMPLE,
+    sample: int | None = SAMPLE_SIZE,
     conflict: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:

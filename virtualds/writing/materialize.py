@@ -227,13 +227,13 @@ class _ContentCopier:
         # shared by many threads
         copied: list[int] = []
 
-        def keep(data: bytes) -> tuple[str, int]:
+        def copy_chunk(data: bytes) -> tuple[str, int]:
             path = self._put(data)
             copied.append(len(data))
             self._advance(len(data))
             return path, checksum_of(data) if self._checksums else 0
 
-        rows, copies, which = chunks.read_distinct(there, keep)
+        rows, copies, which = chunks.read_distinct(there, copy_chunk)
         # equal references are copied only once
         self._advance(int(chunks.length[there].sum()) - sum(copied))
         # the files need no fingerprint, since their names are hashes

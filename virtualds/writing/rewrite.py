@@ -395,15 +395,15 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
     return found
 
 
-def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, most: int) -> list[Box]:
-    """Split a box in two, the first of ``most`` bytes, or in halves; None if indivisible."""
+def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, max_bytes: int) -> list[Box]:
+    """Split a box in two, the first of ``max_bytes``, or in halves; None if indivisible."""
     for axis, (along, cuts) in enumerate(zip(box, edges, strict=True)):
         first, last = np.searchsorted(cuts, along.start, "right"), np.searchsorted(cuts, along.stop)
         inner = cuts[first:last]
         if inner.size:
-            length = most * (along.stop - along.start) // nbytes
+            length = max_bytes * (along.stop - along.start) // nbytes
             fits = int(np.searchsorted(inner, along.start + length, "right")) - 1
-            at = int(inner[max(fits, 0) if nbytes > most else inner.size // 2])
+            at = int(inner[max(fits, 0) if nbytes > max_bytes else inner.size // 2])
             halves = slice(along.start, at), slice(at, along.stop)
             return [(*box[:axis], half, *box[axis + 1 :]) for half in halves]
     return []
@@ -412,7 +412,7 @@ def _cut_box(box: Box, edges: Sequence[Ints], nbytes: int, most: int) -> list[Bo
 # ---------------------------------------------------------------------- runs
 
 
-TINY = 512
+MAX_INLINE_BYTES = 512
 """The size in bytes up to which chunks are stored inline."""
 
 
@@ -435,10 +435,10 @@ class _ChunkWriter:
         """Write all chunks, and return the manifest of the variable."""
         plan, main = self.plan, self.plan.main
         if plan.filled.any():
-            self._share(plan.filled, main.encode_fill())
+            self._write_shared(plan.filled, main.encode_fill())
         if plan.cells.gaps.any():
             gap = np.full(main.chunks, plan.array.fill_value, plan.array.dtype)
-            self._share(plan.cells.gaps, main.encode(gap))
+            self._write_shared(plan.cells.gaps, main.encode(gap))
         self.advance(main.nbytes * int(np.count_nonzero(plan.filled | plan.cells.gaps)))
         blocks = list_blocks(plan.array, main.chunks, plan.cells.rewritten)
         present: dict[str, SourceFile] = {}
@@ -446,7 +446,7 @@ class _ChunkWriter:
             listed = find_store(self.folder).list_files(self.folder, self.options)
             present = {one.path: one.file for one in listed if one.file.size is not None}
         run_all(iter(blocks), lambda box: self._write_block(box, present))
-        self.has_files = bool(blocks) and main.nbytes > TINY
+        self.has_files = bool(blocks) and main.nbytes > MAX_INLINE_BYTES
         return self._build_manifest()
 
     def _write_block(self, box: Box, present: Mapping[str, SourceFile]) -> None:
@@ -462,8 +462,10 @@ class _ChunkWriter:
             chunks = list(self._encode_block(box))
             if self.stopping.is_set():
                 return
-            place = None if self.plan.main.nbytes <= TINY else self._put(name, chunks)
-            self._note(np.array([cell for cell, _ in chunks]), [data for _, data in chunks], place)
+            place = None if self.plan.main.nbytes <= MAX_INLINE_BYTES else self._put(name, chunks)
+            self._record(
+                np.array([cell for cell, _ in chunks]), [data for _, data in chunks], place
+            )
         except BaseException:
             # an interrupt reaches only one thread
             self.stopping.set()
@@ -490,11 +492,11 @@ class _ChunkWriter:
                 yield int(np.ravel_multi_index(cell, wanted.shape)) if cell else 0, data
                 self.advance(main.nbytes)
 
-    def _share(self, where: Mask, data: bytes) -> None:
+    def _write_shared(self, where: Mask, data: bytes) -> None:
         """Write a chunk that is equal in many cells."""
         name = hashlib.sha256(data).hexdigest()[:16]
-        place = None if len(data) <= TINY else self._put(name, [(-1, data)])
-        self._note(np.flatnonzero(where), [data], place)
+        place = None if len(data) <= MAX_INLINE_BYTES else self._put(name, [(-1, data)])
+        self._record(np.flatnonzero(where), [data], place)
 
     def _put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
         """Write chunks to a file, which exists either completely or not at all."""
@@ -505,7 +507,7 @@ class _ChunkWriter:
         find_store(url).write_file(url, data, self.options)
         return SourceFile(url, len(data), options=self.options)
 
-    def _note(self, cells: Ints, chunks: list[bytes], place: SourceFile | None) -> None:
+    def _record(self, cells: Ints, chunks: list[bytes], place: SourceFile | None) -> None:
         self.written.append((cells, np.array([*map(len, chunks)]), place or chunks))
 
     def _build_manifest(self) -> ChunkManifest:

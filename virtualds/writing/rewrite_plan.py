@@ -53,7 +53,7 @@ MAX_CANDIDATES = 48
 """How many encodings of a variable are compared: those of most of its elements."""
 MAX_ELEMENTS = 2**20
 """The most elements in the chunks of a variable that has none, unless a single row is longer."""
-LEVEL = 4
+COMPRESSION_LEVEL = 4
 """The compression level of encodings whose own codecs have no encoder."""
 
 
@@ -64,10 +64,10 @@ Choices = Mapping[str, Any]
 
 
 def _apply_choices(
-    wanted: Choices, main: MainEncoding, dims: tuple[str, ...]
+    choices: Choices, main: MainEncoding, dims: tuple[str, ...]
 ) -> Iterator[MainEncoding]:
     """Yield an encoding with the wanted codecs and chunks, if it has the wanted dtype."""
-    dtype, codecs, chunks = (wanted.get(name) for name in ("dtype", "codecs", "chunks"))
+    dtype, codecs, chunks = (choices.get(name) for name in ("dtype", "codecs", "chunks"))
     pipeline = main.pipeline
     if dtype is not None and np.dtype(dtype) != pipeline.dtype:
         return
@@ -82,13 +82,13 @@ def _apply_choices(
     yield MainEncoding(pipeline, main.chunks if chunks is None else tuple(map(int, chunks)))
 
 
-def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Choices) -> Cells:
+def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, choices: Choices) -> Cells:
     """Return the cells of the main encoding of a variable.
 
     Raises `UnsupportedError` if the format can store none, or none that the user allows.
     """
     array: ManifestArray = variable.data  # type: ignore[assignment]
-    costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, wanted)}
+    costs = {main: Cells(array, main).nbytes for main in _list_candidates(variable, choices)}
     why = "there is no encoding that it could hold"
     for main in sorted(costs, key=lambda one: costs[one]):
         reason = _find_objection(variable, main, costs[main], obstacles)
@@ -98,7 +98,7 @@ def choose_encoding(variable: ManifestVariable, obstacles: Obstacles, wanted: Ch
     raise UnsupportedError(f"its chunks cannot be rewritten: {why}")
 
 
-def _list_candidates(variable: ManifestVariable, wanted: Choices) -> Iterator[MainEncoding]:
+def _list_candidates(variable: ManifestVariable, choices: Choices) -> Iterator[MainEncoding]:
     """Yield the encodings that chunks have, then those that can represent any of their values."""
     found = list(islice(_list_present(variable), MAX_CANDIDATES))
     dims = variable.dims
@@ -109,7 +109,7 @@ def _list_candidates(variable: ManifestVariable, wanted: Choices) -> Iterator[Ma
         rows = max(1, min(shape[0], MAX_ELEMENTS // prod(shape[1:]))) if shape else 1
         found = [MainEncoding(build_fill_pipeline(array), (rows, *shape[1:])[: array.ndim])]
     for main in (*found, *(_make_plain(variable, main) for main in found)):
-        yield from _apply_choices(wanted, main, dims)
+        yield from _apply_choices(choices, main, dims)
 
 
 def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
@@ -144,7 +144,7 @@ def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
         pairs = (shuffle if name_of(codec) == "shuffle" else (codec,) for codec in codecs)
         codecs = tuple(chain.from_iterable(pairs))
     else:
-        codecs = (*shuffle, Zlib(LEVEL))
+        codecs = (*shuffle, Zlib(COMPRESSION_LEVEL))
     fill = array.fill_value
     return MainEncoding(make_plain_pipeline(dtype, fill, array.ndim, codecs, bare), main.chunks)
 

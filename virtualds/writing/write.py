@@ -346,13 +346,13 @@ class WriteOptions:
 
 # ---------------------------------------------------------------------- where a set is written
 
-Whole = Callable[[], ManifestGroup]
+MakeGroup = Callable[[], ManifestGroup]
 """A function that returns the group of a new set."""
-Change = Callable[[ManifestGroup], ManifestGroup]
+ChangeGroup = Callable[[ManifestGroup], ManifestGroup]
 """A function that returns the new group of a set, given the present one."""
 
 
-class Written(NamedTuple):
+class CommitResult(NamedTuple):
     """The previous group of a set, None if the set is new, and the group that was written."""
 
     before: ManifestGroup | None
@@ -421,15 +421,15 @@ class Destination:
         with explain_write_errors(where):
             return replace(self, place=parts.begin(where, self.location.options, replace=replaces))
 
-    def create(self, whole: Whole) -> Written:
+    def create(self, whole: MakeGroup) -> CommitResult:
         """Write a set with the group that ``whole`` returns, completely or not at all."""
         return self._write(partial(self._create, whole))
 
-    def change(self, change: Change, whole: Whole | None = None) -> Written:
+    def change(self, change: ChangeGroup, whole: MakeGroup | None = None) -> CommitResult:
         """Change a set; if there is none, create one with the group that ``whole`` returns."""
         return self._write(partial(self._change, change, whole))
 
-    def _write(self, write: Callable[[], Written]) -> Written:
+    def _write(self, write: Callable[[], CommitResult]) -> CommitResult:
         begun = time.perf_counter()
         written = retry_on_conflict(write, self.options.conflict)
         if is_logged(INFO):
@@ -437,7 +437,7 @@ class Destination:
             log(INFO, f"{self.location.url}: {self.format.name}, written, {seconds:.3f} s")
         return written
 
-    def _create(self, whole: Whole) -> Written:
+    def _create(self, whole: MakeGroup) -> CommitResult:
         if self.rewrite.is_needed or self.options.changes.inline_threshold:
             # chunks are read only for a set that one process can write
             self.check_not_existing()
@@ -460,14 +460,14 @@ class Destination:
                 with self._count_writing(group):
                     write(group, where, self.location.options, replace=replaces, **chosen)
                 self.rewrite.clear(group)
-        return Written(None, group)
+        return CommitResult(None, group)
 
-    def _change(self, change: Change, whole: Whole | None) -> Written:
-        found: list[Written] = []
+    def _change(self, change: ChangeGroup, whole: MakeGroup | None) -> CommitResult:
+        found: list[CommitResult] = []
         counting = ExitStack()
 
         def prepared(before: ManifestGroup) -> ManifestGroup:
-            found[:] = [Written(before, self._prepare_change(before, change))]
+            found[:] = [CommitResult(before, self._prepare_change(before, change))]
             if found[0].after is not before:
                 # only now is it known what has to be written
                 counting.enter_context(self._count_writing(found[0].after))
@@ -495,7 +495,7 @@ class Destination:
                 f"conflict='retry' does"
             ) from error
 
-    def _prepare_change(self, before: ManifestGroup, change: Change) -> ManifestGroup:
+    def _prepare_change(self, before: ManifestGroup, change: ChangeGroup) -> ManifestGroup:
         """Return the new content of a set, in a form that the format can write."""
         if problems := before.all_problems():
             # parts of the set that cannot be read would be lost
@@ -542,7 +542,7 @@ def prepare_write(
 
 # ---------------------------------------------------------------------- sets that stay in memory
 
-WHERE = "a dict of references"
+DICT_TARGET = "a dict of references"
 """The name of the target in errors."""
 
 
@@ -565,7 +565,7 @@ def make_dict(
     _check_new(options, storage_options)
     whole_set = add_group(EMPTY, options.path, whole())
     group = options.changes.apply(whole_set, no_table_known)
-    check_admissible(group, WHERE, keep_query=options.keep_query)
+    check_admissible(group, DICT_TARGET, keep_query=options.keep_query)
     return form.to_dict(group, **options.format_choices)
 
 
@@ -633,7 +633,9 @@ class ReferenceChanges:
             cutter.check_done(group)
         if self.inline_threshold:
             most = int(self.inline_threshold)
-            group = _change_arrays(group, lambda path, _, array: _hold(array, path, most, is_known))
+            group = _change_arrays(
+                group, lambda path, _, array: _inline_small_chunks(array, path, most, is_known)
+            )
         return group
 
 
@@ -730,8 +732,10 @@ def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
 # ---------------------------------------------------------------------- holding
 
 
-def _hold(array: ManifestArray, path: str, most: int, is_known: IsKnown) -> ManifestArray:
-    """Return an array with chunks of at most ``most`` bytes in memory, or unchanged without any.
+def _inline_small_chunks(
+    array: ManifestArray, path: str, limit: int, is_known: IsKnown
+) -> ManifestArray:
+    """Return an array with chunks of at most ``limit`` bytes in memory, or unchanged without any.
 
     Chunks are read as usual: adjacent ones in one request, many files at a time, and verified by
     their checksums. Equal ranges are read once.
@@ -741,7 +745,7 @@ def _hold(array: ManifestArray, path: str, most: int, is_known: IsKnown) -> Mani
         if _is_inside(fragment.manifest, is_known):
             continue
         chunks = StoredChunks(fragment.manifest, path)
-        is_small = (chunks.file >= 0) & (chunks.length <= most)
+        is_small = (chunks.file >= 0) & (chunks.length <= limit)
         if is_small.any():
             rows, new, which = chunks.read_distinct(is_small, lambda data: data)
             old, inline = chunks.manifest, (*chunks.manifest.inline, *new)

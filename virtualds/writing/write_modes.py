@@ -36,7 +36,7 @@ from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, UnsupportedError, list_details, locating
 from virtualds.formats.undecodable import decode_group
 from virtualds.writing.append import (
-    Appending,
+    AppendOptions,
     append_along,
     join_coordinates,
     list_mismatches,
@@ -47,10 +47,10 @@ from virtualds.writing.append import (
 from virtualds.writing.write import (
     CREATING,
     EMPTY,
+    CommitResult,
     Destination,
-    Whole,
+    MakeGroup,
     WriteOptions,
-    Written,
     add_group,
     check_aligned,
     find_group,
@@ -162,7 +162,7 @@ def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> Combi
 # ---------------------------------------------------------------------- groups of a set
 
 
-class Added(NamedTuple):
+class AddedCounts(NamedTuple):
     """What was added to a set: positions along the growing dimension, and references.
 
     ``sizes`` are those of the set now.
@@ -173,7 +173,7 @@ class Added(NamedTuple):
     sizes: Mapping[str, int]
 
 
-def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
+def write_dataset(dataset: xr.Dataset, destination: Destination) -> AddedCounts:
     """Write the references of a dataset; return how much was added, which may be nothing.
 
     See ``ds.virtual.to_manifest``.
@@ -196,7 +196,7 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
     # once changed, coordinates that the set stores itself are values in memory
     references = sum(count - begun.get(name, 0) for name, count in grown.items())
     sizes = list_sizes(after)
-    return Added(sizes.get(dim, 0) - list_sizes(before).get(dim, 0), references, sizes)
+    return AddedCounts(sizes.get(dim, 0) - list_sizes(before).get(dim, 0), references, sizes)
 
 
 def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:
@@ -230,14 +230,14 @@ class _ModeWriter:
 
     destination: Destination
     datasets: Mapping[str, xr.Dataset]
-    make: Whole
+    make: MakeGroup
     is_tree: bool = False
 
     @property
     def options(self) -> WriteOptions:
         return self.destination.options
 
-    def write(self) -> Written:
+    def write(self) -> CommitResult:
         """Create or change the set."""
         if self.options.creates_set:
             return self.destination.create(self._begin)
@@ -344,7 +344,7 @@ class _ModeWriter:
             raise CombineError("the set has no such group; mode='a' adds it")
         if options.is_append:
             given = vars(options) | {"dim": options.append_dim, "root": root}
-            return append_along(old, new, select_fields(Appending, given))
+            return append_along(old, new, select_fields(AppendOptions, given))
         if options.mode == "replace-source":
             return replace_sources(old, new, options.append_dim, root)
         if options.region is None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from virtualds.combine.report import BuildReport
-    from virtualds.writing.write_modes import Added
+    from virtualds.writing.write_modes import AddedCounts
 
 NOTHING = "nothing; all data are in the set already"
 DASK = click.option(
@@ -66,7 +66,7 @@ def _client(address: str) -> Iterator[Any]:
 
 
 def report_written(
-    target: str, form: str, dataset: xr.Dataset, seconds: float, added: Added | None = None
+    target: str, form: str, dataset: xr.Dataset, seconds: float, added: AddedCounts | None = None
 ) -> None:
     """Report what was opened and written; ``added`` is what an append added to the set.
 

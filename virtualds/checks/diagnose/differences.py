@@ -30,13 +30,13 @@ from virtualds.checks.diagnose.trials import (
     EXPLANATIONS,
     FORMAT_CHECKS,
     GAP,
-    KEEPING,
     KIND,
     NAME,
     OPENING,
     ORDER,
     OVERLAP,
     RENAMED,
+    SIDE_BY_SIDE,
     TOGETHER,
     FoundChange,
     Pair,
@@ -139,7 +139,7 @@ def find_mend(row: Difference, usual: Usual) -> Mend:
     """Return what does something about a difference."""
     if row.verdict == "combines":
         return NOTHING
-    if (options := KEEPING.get(row.remedy)) is not None:
+    if (options := SIDE_BY_SIDE.get(row.remedy)) is not None:
         return Mend(options)
     find = _take_first_system if usual.attribute is not None else _MENDS.get(row.aspect)
     return NOTHING if find is None else find(row, usual)

@@ -35,7 +35,7 @@ from virtualds.combine.alike_files import DECODING_ATTRIBUTES
 from virtualds.combine.batch_job import OPEN_ERRORS, BatchJob, PrepareStep, make_outcome
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.report import LeftOut, OutcomeCounter
-from virtualds.combine.workers import MOST, Outcome, Workers
+from virtualds.combine.workers import MAX_FILES_TOGETHER, Outcome, Workers
 from virtualds.datasets.decoding import MisfitError, build_index, decode_together
 from virtualds.datasets.structure import (
     CALENDAR,
@@ -484,7 +484,7 @@ def survey_files(
                         alone.append((outcome.numbers, facts))
                     else:
                         examined.append((outcome.numbers, facts))
-                if len(alone) >= MOST:
+                if len(alone) >= MAX_FILES_TOGETHER:
                     # apart, they would take more memory
                     examined.append(_join_facts(alone))
                     alone.clear()

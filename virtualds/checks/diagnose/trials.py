@@ -19,7 +19,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.checks.diagnose.report import Difference, Verdict, describe_error
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS
-from virtualds.combine.xarray_combine import KEEPING as OF_BUILDS
+from virtualds.combine.xarray_combine import SIDE_BY_SIDE as OF_BUILDS
 from virtualds.combine.xarray_combine import format_options
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
@@ -98,7 +98,7 @@ class ChangeMeaning(NamedTuple):
 
 SPLIT = "open the eras separately"
 LEAVE_OUT = "leave out the variable with drop_variables"
-KEEPING: dict[str, Mapping[str, str]] = {
+SIDE_BY_SIDE: dict[str, Mapping[str, str]] = {
     f"{format_options(options)} keeps the values of every file; or {LEAVE_OUT}": options
     for options in OF_BUILDS
 }
@@ -303,7 +303,7 @@ def _describe_failure(
     # variables without the joined dimension are compared only when files are combined
     if isinstance(error, xr.MergeError):
         remedy = _find_keeping(examples, trial)
-        name = "" if remedy in KEEPING else _find_failing(examples, trial)
+        name = "" if remedy in SIDE_BY_SIDE else _find_failing(examples, trial)
     change = FoundChange(Fact(name, TOGETHER), *pair, pair, 1)
     return _make_difference(change, "blocks", describe_error(error), remedy)
 
@@ -324,7 +324,7 @@ def _find_keeping(
     alone: Callable[[xr.Dataset], xr.Dataset] | None = None,
 ) -> str:
     """Return what to do about values that differ, without losing any."""
-    for remedy, options in KEEPING.items():
+    for remedy, options in SIDE_BY_SIDE.items():
         try:
             replace(trial, options={**trial.options, **options}).combine(files, alone)
         except OPEN_ERRORS:

@@ -278,7 +278,7 @@ CONTAINER = {
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
 """Kinds of chunks that are not in source files."""
-PATIENCE, PAUSE = 3.0, 0.05
+CREATION_TIMEOUT, PAUSE = 3.0, 0.05
 """How many seconds to wait for another writer that creates a repository, and between two attempts.
 """
 REQUESTS_AT_ONCE = 256
@@ -326,7 +326,7 @@ class Split(NamedTuple):
     chunks: int
 
 
-class Needs(NamedTuple):
+class RequiredConfig(NamedTuple):
     """What the configuration of a repository must contain before references are written.
 
     Locations of files, by the prefix of their urls, and splits of manifests, by the path of the
@@ -337,7 +337,7 @@ class Needs(NamedTuple):
     splits: Mapping[str, Split]
 
 
-NO_REQUIREMENTS = Needs({}, {})
+NO_REQUIREMENTS = RequiredConfig({}, {})
 
 
 def _make_storage(place: ObjectLocation) -> Any:
@@ -352,7 +352,9 @@ def open_repository(url: str, options: StorageOptions | None) -> Any:
         return icechunk.Repository.open(_make_storage(find_storage(url, options)))
 
 
-def _create_repository(place: ObjectLocation, url: str, needed: Needs, given: Any = None) -> Any:
+def _create_repository(
+    place: ObjectLocation, url: str, needed: RequiredConfig, given: Any = None
+) -> Any:
     """Create a repository whose configuration contains what is needed."""
     config = icechunk.RepositoryConfig.default()
     config = config if given is None else config.merge(given)
@@ -363,7 +365,7 @@ def _create_repository(place: ObjectLocation, url: str, needed: Needs, given: An
             return icechunk.Repository.create(storage, config)
     except FormatError as error:
         # another writer may be creating it at the same time
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + CREATION_TIMEOUT
         while not icechunk.Repository.exists(storage) and time.monotonic() < end:
             time.sleep(PAUSE)
         raise FileExistsError(
@@ -389,7 +391,7 @@ def _list_uncovered(config: Any, prefixes: Iterable[str]) -> list[str]:
     return [prefix for prefix in prefixes if not prefix.startswith(known)]
 
 
-def _add_needed(config: Any, needed: Needs) -> bool:
+def _add_needed(config: Any, needed: RequiredConfig) -> bool:
     """Add the needed containers and splits to a configuration; return whether it changed."""
     lacking = _list_uncovered(config, needed.containers)
     for prefix in lacking:
@@ -745,7 +747,7 @@ class Target:
 
     def open_store(
         self,
-        needed: Needs = NO_REQUIREMENTS,
+        needed: RequiredConfig = NO_REQUIREMENTS,
         before: OpenStore | None = None,
         *,
         begins: bool = True,
@@ -770,7 +772,7 @@ class Target:
             )
         return store
 
-    def _open_repository(self, place: ObjectLocation, needed: Needs) -> None:
+    def _open_repository(self, place: ObjectLocation, needed: RequiredConfig) -> None:
         """Open the repository, or create it, with the configuration that is needed."""
         if not self.exists():
             self.given = _create_repository(place, self.name, needed, self.config)

@@ -42,7 +42,7 @@ from virtualds.urls import scheme_of
 
 CACHED_TABLES = 8
 """The number of arrays whose references are cached."""
-OWN = "icechunk:"
+NATIVE_PREFIX = "icechunk:"
 """The prefix of names of native chunks in a store whose location is unknown."""
 Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 """A function that returns the references of an array, given its path and grid."""
@@ -169,11 +169,11 @@ class StoreReferences:
         allow: AccessPolicy,
         snapshot: str,
         opened: tuple[Any, OpenStore] | None = None,
-        kept: int = CACHED_TABLES,
+        cache_size: int = CACHED_TABLES,
     ) -> None:
         self.root, self.options, self.allow, self.snapshot = root, options, allow, snapshot
         self._opened, self._opening = opened, name_opening()
-        self._kept: RecordCache[Any] = RecordCache(kept)
+        self._kept: RecordCache[Any] = RecordCache(cache_size)
         self._beginning = SourceFile(f"{root or 'file:///'}/repo", options=options)
         # native chunks need no permission, as long as they are in the repository
         within = None if root is None or allow.prefixes is None else (root,)
@@ -260,7 +260,7 @@ class StoreReferences:
         """Return the file of an Icechunk location, or of a native chunk."""
         if native:
             if self.root is None:
-                return SourceFile(f"{OWN}{name}")
+                return SourceFile(f"{NATIVE_PREFIX}{name}")
             return self._own.get_file(f"{self.root}/{CHUNKS}/{name}")
         url = unquote_url(name)
         is_unknown = self.root is None and self.only_allowed and self.allow.prefixes is None
@@ -328,7 +328,7 @@ class ArrayTable(Table):
 
     def load(self, ids: Ints) -> ChunkManifest:
         found = self._manifest.at(ids).pruned()
-        own = [n for n, file in enumerate(found.files) if file.url.startswith(OWN)]
+        own = [n for n, file in enumerate(found.files) if file.url.startswith(NATIVE_PREFIX)]
         rows = np.isin(found.file, own)
         if not rows.any():
             return found
@@ -346,7 +346,9 @@ class ArrayTable(Table):
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         # except for native chunks of the store
-        return tuple(file for file in self._manifest.sources if not file.url.startswith(OWN))
+        return tuple(
+            file for file in self._manifest.sources if not file.url.startswith(NATIVE_PREFIX)
+        )
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         found = self.store.find_noted(urls)

@@ -14,8 +14,8 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, Ints
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.formats.icechunk.library import (
-    Needs,
     OpenStore,
+    RequiredConfig,
     Split,
     Target,
     find_containers,
@@ -178,7 +178,7 @@ def _list_needs(
     is_own: Callable[[str], bool],
     is_there: Callable[[Any], bool],
     nodes: Mapping[str, Any] | None = None,
-) -> Needs:
+) -> RequiredConfig:
     """Return what a plan needs in the configuration of the repository.
 
     ``is_own`` returns whether the file of a url belongs to the repository, and ``is_there`` whether
@@ -189,7 +189,7 @@ def _list_needs(
     files = (file for p in parts if not is_there(p.manifest) for file in p.manifest.sources)
     outside = dict.fromkeys(file for file in files if not is_own(file.url))
     places = find_containers((file.url, file.options) for file in outside)
-    return Needs(places, dict(_list_splits(planned, nodes or {})))
+    return RequiredConfig(places, dict(_list_splits(planned, nodes or {})))
 
 
 def _list_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple[str, Split]]:
@@ -198,14 +198,14 @@ def _list_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple
         if not grid or not node.parts:
             continue
         group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
-        axis = _find_growing(grid, node.metadata, nodes.get(path), group)
+        axis = _find_growing_axis(grid, node.metadata, nodes.get(path), group)
         around = max(prod(grid) // max(grid[axis], 1), 1)
         # rounded up, so that there are at most so many
         few = -(-grid[axis] // MAX_SPLITS)
         yield path, Split(axis, max(1, SPLIT_REFERENCES // around, few))
 
 
-def _find_growing(
+def _find_growing_axis(
     grid: tuple[int, ...], metadata: Mapping[str, Any], there: Any, group: Mapping[str, Any]
 ) -> int:
     """Return the axis that grows: now, or later according to a file; otherwise the first one."""

@@ -52,7 +52,7 @@ COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 FORM = "kerchunk-json"
 GRIDS = ("regular",)
 """Chunk grids of Zarr v3 that readers of references support."""
-GROWING = {"shape", "attributes"}
+GROWTH_KEYS = {"shape", "attributes"}
 """Metadata of an array that do not affect how its chunks are stored and named."""
 Metadata = Mapping[str, Any]
 
@@ -395,7 +395,8 @@ def _is_stored_alike(before: Description, after: Description, path: str) -> bool
         return False
     key = f"{path}/.zarray" if f"{path}/.zarray" in after.metadata else f"{path}/{MARKER}"
     nodes = [
-        {k: v for k, v in one.metadata[key].items() if k not in GROWING} for one in (before, after)
+        {k: v for k, v in one.metadata[key].items() if k not in GROWTH_KEYS}
+        for one in (before, after)
     ]
     parts = [one.arrays[path].parts for one in (before, after)]
     return (
@@ -490,14 +491,14 @@ def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
 
 
 def _edit_metadata(
-    document: Document, before: Description, after: Description, anew: set[str]
+    document: Document, before: Description, after: Description, rewritten: set[str]
 ) -> dict[str, Any]:
     """Return what differs in the metadata, by key; None for removed ones."""
     found: dict[str, Any] = {key: None for key in before.metadata if key not in after.metadata}
     for key, value in after.metadata.items():
         there, path = document.metadata.get(key), key.rpartition("/")[0]
         noted = before.get_attribute_notes(path) == after.get_attribute_notes(path)
-        is_new = path in anew or not noted or key not in before.metadata
+        is_new = path in rewritten or not noted or key not in before.metadata
         edited = value if is_new else _edit_node(before.metadata[key], value, there)
         if edited != there:
             found[key] = edited
@@ -512,7 +513,7 @@ def _edit_node(before: Any, after: Any, found: Any) -> Any:
         return after
     if "chunks" in after or "chunk_grid" in after:
         # the other metadata of an array together determine how its chunks are stored
-        nodes = [{k: v for k, v in one.items() if k not in GROWING} for one in (before, after)]
+        nodes = [{k: v for k, v in one.items() if k not in GROWTH_KEYS} for one in (before, after)]
         if nodes[0] != nodes[1]:
             return after
     edited = {key: value for key, value in found.items() if key in after or key not in before}

@@ -74,7 +74,7 @@ DISPLACED = "displaced"
 """The key in the notes of a fence: the number of fences that it displaced in succession."""
 MAX_EARLIER = 64
 """The most earlier names of a set in its records; beyond that, all records are rewritten."""
-ROOM = 10_000
+MIN_RECORD_SIZE = 10_000
 """The fewest references in a record after records were joined: more will follow."""
 MAX_EMPTY = 16
 """The most records without chunks that are written nevertheless, for readers that list all keys."""
@@ -195,13 +195,13 @@ class ParquetSet:
             if (path := key.removesuffix("/.zarray")) != key
         }
 
-    def find_written(self, there: Mapping[str, list[tuple[int, int]]]) -> dict[str, Any]:
+    def find_written_ranges(self, existing: Mapping[str, list[tuple[int, int]]]) -> dict[str, Any]:
         """Return the ranges of existing records for each array that lacks some."""
         found = {}
         for path, array in self.read_arrays().items():
             count = -(-array.manifest.size // self.records.size)
             everything = [(0, count)] if count else []
-            if (runs := there.get(path, [])) != everything:
+            if (runs := existing.get(path, [])) != everything:
                 found[path] = runs
         return found
 
@@ -247,7 +247,7 @@ def read_version(
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     if found.records.token is None:
         # other tools do not record which records they have left out
-        found.records.written = found.find_written(list_record_ranges(url, options))
+        found.records.written = found.find_written_ranges(list_record_ranges(url, options))
     return replace(found, version=version, displaced=displaced)
 
 
@@ -317,7 +317,7 @@ def write(
 def compact(found: ParquetSet) -> dict[str, Any] | None:
     """Return the record size with which a set has fewer records, or None if there is none."""
     counts = [array.manifest.size for array in found.read_arrays().values()]
-    size = min(RECORD_SIZE, max([ROOM, *counts]))
+    size = min(RECORD_SIZE, max([MIN_RECORD_SIZE, *counts]))
     now, then = (sum(-(-n // rows) for n in counts) for rows in (found.records.size, size))
     return {"record_size": size} if then < now else None
 
@@ -437,13 +437,13 @@ class _NextVersion:
 
     @classmethod
     def replaced(
-        cls, base: ParquetSet, hierarchy: Hierarchy, size: int, is_alike: bool
+        cls, base: ParquetSet, hierarchy: Hierarchy, size: int, same_storage: bool
     ) -> _NextVersion:
         """Return a version that keeps the records whose rows do not change."""
         token = base.records.token
         new, earlier = cls.new(hierarchy, size), [token, *base.records.earlier]
         # records of other tools have no name, and could not be told from others in the same place
-        if token is None or not is_alike or len(earlier) > MAX_EARLIER:
+        if token is None or not same_storage or len(earlier) > MAX_EARLIER:
             return new
         changed = {
             path: _compare(then, hierarchy, path, size).records

@@ -278,32 +278,32 @@ def _encode_raw(value: Any, dtype: np.dtype[Any]) -> bytes:
     return raw
 
 
-def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
+def dtype_from_zarr_v2(value: Any) -> np.dtype[Any]:
     """Return the dtype of a Zarr v2 representation ("Data type encoding")."""
     try:
-        found: np.dtype[Any] = np.dtype(_to_numpy_descr(spelled))
+        found: np.dtype[Any] = np.dtype(_to_numpy_descr(value))
     except (SyntaxError, TypeError, ValueError) as error:
         # numpy parses shapes in types as Python
         raise FormatError(
-            f"dtype {spelled!r}: it is not a dtype of numpy; the reference set is damaged"
+            f"dtype {value!r}: it is not a dtype of numpy; the reference set is damaged"
         ) from error
     if not found.itemsize:
-        raise FormatError(f"dtype {spelled!r}: it has no bytes; the reference set is damaged")
+        raise FormatError(f"dtype {value!r}: it has no bytes; the reference set is damaged")
     if found.names and found.hasobject:
         raise FormatError(
-            f"dtype {spelled!r}: a field holds Python objects, which are not bytes of a file; the "
+            f"dtype {value!r}: a field holds Python objects, which are not bytes of a file; the "
             f"reference set is damaged"
         )
     check_shallow(found, "dtype")
-    check_element(found.itemsize, f"dtype {spelled!r}")
+    check_element(found.itemsize, f"dtype {value!r}")
     return found
 
 
-def _to_numpy_descr(spelled: Any) -> Any:
+def _to_numpy_descr(value: Any) -> Any:
     """Convert a Zarr v2 data type to the form that numpy accepts: fields as tuples."""
-    if isinstance(spelled, str):
-        return spelled
-    return [(name, _to_numpy_descr(kind), *map(tuple, shape)) for name, kind, *shape in spelled]
+    if isinstance(value, str):
+        return value
+    return [(name, _to_numpy_descr(kind), *map(tuple, shape)) for name, kind, *shape in value]
 
 
 def dtype_to_zarr_v2(dtype: np.dtype[Any]) -> Any:

@@ -52,7 +52,7 @@ PIPELINE = ("dtype", "codecs", "fill", "layout", "packing")
 """Keys of an axis of a fragment, in its two forms, and of a pipeline; readers must support all."""
 MAX_EMPTY = 2**20
 """The most slabs without elements along an axis."""
-NEEDED = (
+REQUIRED_KEYS = (
     "zarr_format",
     "node_type",
     "shape",
@@ -63,7 +63,7 @@ NEEDED = (
     "codecs",
 )
 """Keys that the metadata of an array must have."""
-OPTIONAL = ("attributes", "dimension_names", "storage_transformers")
+OPTIONAL_KEYS = ("attributes", "dimension_names", "storage_transformers")
 GRIDS = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}
 """Supported grids, and the key of chunk lengths in their configurations."""
 TEXT = "string"
@@ -284,66 +284,66 @@ def _build_array(
     return replace(found, fill_value=fill)
 
 
-def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
+def _axis_from_json(config: Mapping[str, Any], size: int) -> ChunkAxis:
     """Return the chunk axis of a fragment; the array has ``size`` elements along it."""
-    check_extras(said, {*EVEN_AXIS, *LISTED_AXIS})
-    if "size" in said:
-        numbers = [said[name] for name in EVEN_AXIS]
+    check_extras(config, {*EVEN_AXIS, *LISTED_AXIS})
+    if "size" in config:
+        numbers = [config[name] for name in EVEN_AXIS]
         if any(type(n) is not int for n in numbers):
-            raise FormatError(f"{dict(said)} does not cut an axis; the metadata is damaged")
+            raise FormatError(f"{dict(config)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
-    runs = [np.array(said[name]).reshape(-1, 2) for name in LISTED_AXIS]
+    runs = [np.array(config[name]).reshape(-1, 2) for name in LISTED_AXIS]
     # check before memory is allocated
     whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
     counts = {sum(run[:, 1].tolist()) for run in runs}
     if not whole or len(counts) != 1 or counts.pop() > size + MAX_EMPTY:
         raise FormatError(
-            f"lengths {said['lengths']!r:.80}, stored {said['stored']!r:.80}, hidden "
-            f"{said['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
+            f"lengths {config['lengths']!r:.80}, stored {config['stored']!r:.80}, hidden "
+            f"{config['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
         )
     return ChunkAxis.from_slabs(*(np.repeat(run[:, 0], run[:, 1]) for run in runs))
 
 
-def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:
-    check_extras(said, PIPELINE)
-    dtype = dtype_from_json(said["dtype"])
+def _pipeline_from_json(config: Mapping[str, Any]) -> CodecPipeline:
+    check_extras(config, PIPELINE)
+    dtype = dtype_from_json(config["dtype"])
     codecs = tuple(
-        codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in said["codecs"]
+        codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in config["codecs"]
     )
     layout: list[FixedAxis | int] = []
-    for entry in said["layout"]:
+    for entry in config["layout"]:
         # a number denotes that axis of the array
         if isinstance(entry, Mapping):
             check_extras(entry, {"length", "index"})
             layout.append(FixedAxis(entry["length"], entry["index"]))
         else:
             layout.append(int(entry))
-    fill = None if said["fill"] is None else base64.b64decode(said["fill"])
-    packing = _packing_from_json(said["packing"], dtype) if "packing" in said else None
+    fill = None if config["fill"] is None else base64.b64decode(config["fill"])
+    packing = _packing_from_json(config["packing"], dtype) if "packing" in config else None
     return CodecPipeline(dtype, codecs, fill, tuple(layout), packing)
 
 
-def _packing_from_json(said: Mapping[str, Any], stored: np.dtype[Any]) -> Decoding | None:
-    check_extras(said, {"dtype", "attributes", "types"})
-    types = said["types"]
-    attributes = {n: from_json(v, types.get(n)) for n, v in said["attributes"].items()}
-    dtype = np.dtype(said["dtype"])
+def _packing_from_json(config: Mapping[str, Any], stored: np.dtype[Any]) -> Decoding | None:
+    check_extras(config, {"dtype", "attributes", "types"})
+    types = config["types"]
+    attributes = {n: from_json(v, types.get(n)) for n, v in config["attributes"].items()}
+    dtype = np.dtype(config["dtype"])
     if dtype.kind in "mM":
         return TimePacking.from_attributes(attributes, dtype)
     return Packing.from_attributes(stored, attributes, dtype)
 
 
-def dtype_from_json(said: Any) -> np.dtype[Any]:
+def dtype_from_json(value: Any) -> np.dtype[Any]:
     """Return the dtype that `dtype_to_json` describes."""
-    if not isinstance(said, Mapping):
-        return dtype_from_zarr_v2(said)
-    names, kinds, shapes, offsets = zip(*said["members"], strict=True)
+    if not isinstance(value, Mapping):
+        return dtype_from_zarr_v2(value)
+    names, kinds, shapes, offsets = zip(*value["members"], strict=True)
     formats = [(dtype_from_json(k), tuple(s)) for k, s in zip(kinds, shapes, strict=True)]
     spelled: Any = {
         "names": list(names),
         "formats": formats,
         "offsets": list(offsets),
-        "itemsize": said["itemsize"],
+        "itemsize": value["itemsize"],
     }
     found: np.dtype[Any] = np.dtype(spelled)
     return found
@@ -359,7 +359,7 @@ def check_zarr_v3(metadata: Any) -> None:
     for key, value in (("zarr_format", 3), ("node_type", "array")):
         if (found := metadata.get(key)) != value:
             raise FormatError(f"zarr.json: its {key} is {found!r}, not {value!r}")
-    if absent := set(NEEDED) - metadata.keys():
+    if absent := set(REQUIRED_KEYS) - metadata.keys():
         raise FormatError(f"zarr.json: there is no {min(absent)!r}; the metadata is damaged")
     shape, names = metadata["shape"], metadata.get("dimension_names")
     if not is_shape(shape):
@@ -375,7 +375,7 @@ def check_zarr_v3(metadata: Any) -> None:
     for key, kind in (("codecs", list | tuple), ("attributes", Mapping)):
         if key in metadata and not isinstance(metadata[key], kind):
             raise FormatError(f"zarr.json: {key} {metadata[key]!r}; the metadata is damaged")
-    check_extras(metadata, {*NEEDED, *OPTIONAL})
+    check_extras(metadata, {*REQUIRED_KEYS, *OPTIONAL_KEYS})
 
 
 def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:

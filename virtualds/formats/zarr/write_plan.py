@@ -73,9 +73,9 @@ RELATIVE = "relative_paths"
 """The note of a set whose urls are relative to its folder, for later writers."""
 MAX_INLINE = 2**20
 """The most bytes of missing chunks of one array that are written out inline."""
-PIECES = ("contiguous", "chunksizes")
+CHUNK_ENTRIES = ("contiguous", "chunksizes")
 """Encoding entries about the chunks of a variable."""
-SET_ENTRIES = ("zstd", "complevel", *PIECES)
+SET_ENTRIES = ("zstd", "complevel", *CHUNK_ENTRIES)
 """Encoding entries that a set determines for values that it stores as Zarr v3."""
 ListSources = Callable[[ChunkManifest], Iterable[SourceFile]]
 
@@ -280,14 +280,14 @@ def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) 
         names = [*NO_FILTERS]
     # arrays of several files, or of a part of one, have no such source
     if stored is None and encoding.get("original_shape") == variable.data.shape:
-        names += PIECES
+        names += CHUNK_ENTRIES
     elif stored is not None and stored.nchunks <= 1:
         # a set stores the values inline if the source stored them with its metadata
         inline = encoding.get("original_shape") == variable.data.shape and (
             not isinstance(variable.data, ManifestArray)
             or any(fragment.manifest.inline for fragment in variable.data.fragments)
         )
-        names += PIECES if inline else PIECES[:1]
+        names += CHUNK_ENTRIES if inline else CHUNK_ENTRIES[:1]
     missing = object()
     differing = {
         n: encoding[n] for n in names if n in encoding and encoding[n] != derived.get(n, missing)

@@ -42,13 +42,13 @@ from virtualds.formats.zarr_manifests.set_files import (
 )
 from virtualds.formats.zarr_manifests.snapshots import (
     FoundSet,
+    commit_document,
     extend_history,
     find_replaceable,
     find_set,
     open_newest,
     read_all_nodes,
     read_document,
-    swap,
     write_nodes,
 )
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
@@ -184,7 +184,7 @@ def _commit(
         writer.undo()
         raise
     try:
-        swap(root, options, document, found.version if found else None)
+        commit_document(root, options, document, found.version if found else None)
     except ConflictError:
         writer.undo()
         raise

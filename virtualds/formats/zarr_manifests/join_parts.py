@@ -31,9 +31,9 @@ MAX_GROWTH = 4
 MAX_SMALL = 16
 """The most adjacent tables that could be merged, but are not."""
 
-COMPARED = 100_000
+COMPARED_AT_ONCE = 100_000
 """How many references are compared at a time."""
-OVER = -1
+AS_LAYERS = -1
 """Used in place of an axis: parts are layers over each other."""
 
 TableOf = Callable[[ManifestPart], Hashable | None]
@@ -116,7 +116,7 @@ class _Run:
         if one.fragment != other.fragment or (self.rest is None) != (right.rest is None):
             return None
         if self.rest is not None:
-            return OVER
+            return AS_LAYERS
         sides = zip(one.origin, self.shape, other.origin, right.shape, strict=True)
         axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]
         return axes[0][0] if len(axes) == 1 and axes[0][1] else None
@@ -130,7 +130,7 @@ class _Run:
 
     def takes(self, right: _Run) -> bool:
         """Return whether an adjacent run is written with this one, if both are written anyway."""
-        return self.find_axis(right) == OVER or self.fits(right)
+        return self.find_axis(right) == AS_LAYERS or self.fits(right)
 
     def append(self, right: _Run) -> None:
         """Add the next run to this one."""
@@ -141,7 +141,7 @@ class _Run:
             self.parts += right.parts
         else:
             self.parts = [self.merge(), right.merge()]
-        if axis != OVER:
+        if axis != AS_LAYERS:
             length = self.shape[axis] + right.shape[axis]
             self.shape = (*self.shape[:axis], length, *self.shape[axis + 1 :])
         self.size += right.size
@@ -367,7 +367,7 @@ def _is_same(before: ManifestPart, after: ManifestPart) -> bool:
     ):
         # the same rows of the same table
         return True
-    for ids, rows in iterate_blocks(before.manifest, most=COMPARED):
+    for ids, rows in iterate_blocks(before.manifest, most=COMPARED_AT_ONCE):
         others = after.manifest.at(ids)
         alike = all(
             np.array_equal(getattr(rows, name), getattr(others, name))

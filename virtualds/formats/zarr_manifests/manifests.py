@@ -71,8 +71,8 @@ class JsonTable(Table):
         """The fingerprints of files by their paths."""
         return self._read_object(self.sources or {}, "its sources are")
 
-    def _read_object(self, said: Any, what: str) -> Mapping[str, Any]:
-        found = self.store.read_document(said) if isinstance(said, str) else said
+    def _read_object(self, value: Any, what: str) -> Mapping[str, Any]:
+        found = self.store.read_document(value) if isinstance(value, str) else value
         if not isinstance(found, Mapping):
             raise FormatError(f"{self._where}: {what} an object, found {found!r:.40}")
         return found
@@ -473,10 +473,10 @@ def list_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def read_source_table(
-    folder: str, said: Any, ranges: Mapping[str, Any] | None = None
+    folder: str, entry: Any, ranges: Mapping[str, Any] | None = None
 ) -> SourceTable:
     """Return the table of files to which the metadata of an array refer."""
-    path, count = to_set_path(folder, said[0]), said[1]
+    path, count = to_set_path(folder, entry[0]), entry[1]
     known = tuple((str(first), str(last)) for first, last in (ranges or {}).get(path, ()))
     return SourceTable(path, _check_naturals([count])[0], known)
 

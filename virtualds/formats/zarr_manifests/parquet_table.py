@@ -47,7 +47,7 @@ RECORD_SIZE = 100_000
 SHARED_TABLES = 1000
 """From so many files on, tuples of files are shared between arrays, and tables record path ranges.
 """
-ABOVE = "../"
+PARENT_PREFIX = "../"
 """The start of relative paths to files outside the set. No range is recorded for them: after the
 set was moved, they may still lead to the files, but a writer would write other paths to these
 files."""
@@ -115,9 +115,9 @@ def describe_counts(counts: Counts) -> dict[str, Any]:
     return {"counts": {"must_understand": False, "runs": [list(run) for run in counts.runs]}}
 
 
-def read_counts(said: Any) -> Counts:
+def read_counts(value: Any) -> Counts:
     """Return the counts that the metadata of a table describe."""
-    match said:
+    match value:
         case None:
             return NO_COUNTS
         case {"path": str() as name} if name == COUNTS:
@@ -126,7 +126,7 @@ def read_counts(said: Any) -> Counts:
             isinstance(run, list) and [type(n) for n in run] == [int, int] for run in runs
         ):
             return Counts(tuple((files, chunks) for files, chunks in runs))
-    raise FormatError(f"{said!r:.80} are not the counts of a table; the set is damaged")
+    raise FormatError(f"{value!r:.80} are not the counts of a table; the set is damaged")
 
 
 # ---------------------------------------------------------------------- tables
@@ -403,7 +403,7 @@ class SourceTable(NamedTuple):
         return [
             record
             for record, place in enumerate(firsts)
-            if self.ranges[record][0].startswith(ABOVE)
+            if self.ranges[record][0].startswith(PARENT_PREFIX)
             or (place < len(paths) and paths[place] <= self.ranges[record][1])
         ]
 
@@ -472,7 +472,7 @@ def list_path_ranges(paths: Sequence[str]) -> list[list[str]]:
 
     Returns an empty list for a small table, or if a relative path leads out of the set.
     """
-    if len(paths) < SHARED_TABLES or any(path.startswith(ABOVE) for path in paths):
+    if len(paths) < SHARED_TABLES or any(path.startswith(PARENT_PREFIX) for path in paths):
         return []
     records = (paths[n : n + RECORD_SIZE] for n in range(0, len(paths), RECORD_SIZE))
     return [[min(some), max(some)] for some in records]

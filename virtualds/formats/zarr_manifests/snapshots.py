@@ -114,7 +114,7 @@ def read_all_nodes(
     return found
 
 
-def swap(
+def commit_document(
     root: str, options: StorageOptions | None, document: Document, version: str | None
 ) -> None:
     """Make a document the newest, unless another writer was faster."""
@@ -234,7 +234,7 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
                     find_store(root).write_file(f"{root}/{path}", data, options)
 
                 document.notes[HISTORY] = [_put_history(staying, put)]
-            swap(root, options, document, version)
+            commit_document(root, options, document, version)
         write_nodes(root, options, document, None)
     unneeded = list(_list_unneeded(root, options, needed, lost, set(going), now - expiry.grace))
     if not expiry.dry_run:
