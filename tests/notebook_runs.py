@@ -4,16 +4,20 @@ What is kept is shown by the pages and by sites that host code, so nobody has to
 look at it. A cell with the tag ``varies`` prints other numbers on each machine, such as seconds.
 """
 
+import itertools
 import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -21,6 +25,13 @@ SIZE = 300_000
 """A notebook has at most so many bytes, with all pictures."""
 QUIET = {"TQDM_DISABLE": "1"}
 """Progress bars show seconds, which differ from run to run."""
+BEGIN = """
+get_ipython().reset()
+import os
+os.chdir({!r})
+del os
+"""
+"""What runs before a notebook: names of the one before are gone."""
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -36,17 +47,33 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def run(path: Path, folder: Path) -> NotebookNode:
+@contextmanager
+def running_kernel() -> Iterator[NotebookClient]:
+    """Start a process that runs one notebook after the other: it takes longer than most of them."""
+    client = NotebookClient(new_notebook(), timeout=300, kernel_name="python3")
+    with client.setup_kernel(env=os.environ | QUIET):
+        yield client
+
+
+def run(path: Path, folder: Path, client: NotebookClient) -> NotebookNode:
     """Return a notebook as it is after its last cell, without what is random in it."""
+    _execute(client, new_notebook(cells=[new_code_cell(BEGIN.format(str(folder)))]))
     notebook = nbformat.read(path, as_version=4)
-    resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources)
-    client.execute(env=os.environ | QUIET)
+    _execute(client, notebook)
     names: dict[str, str] = {}
     text = RANDOM_NAME.sub(
         lambda found: names.setdefault(found[0], f"part-{len(names)}"), nbformat.writes(notebook)
     )
     return nbformat.reads(RANDOM_FOLDER.sub("/archive", text), as_version=4)
+
+
+def _execute(client: NotebookClient, notebook: NotebookNode) -> None:
+    client.nb = notebook
+    client.reset_execution_trackers()
+    numbers = itertools.count(1)
+    for place, cell in enumerate(notebook.cells):
+        number = next(numbers) if cell.cell_type == "code" else None
+        client.execute_cell(cell, place, execution_count=number)
 
 
 def printed(notebook: NotebookNode) -> list[tuple[str, list[str]]]:
@@ -65,8 +92,8 @@ def texts(notebook: NotebookNode) -> str:
 
 def keep(path: Path) -> None:
     """Run a notebook, and write it with its outputs."""
-    with tempfile.TemporaryDirectory() as folder:
-        notebook = run(path, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, running_kernel() as client:
+        notebook = run(path, Path(folder), client)
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in code_cells(notebook):
         cell.metadata.pop("execution", None)

@@ -1,16 +1,18 @@
 """Every notebook runs from its first cell to its last, and shows what it did when it was kept."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
-from notebook_runs import NOTEBOOKS, SIZE, code_cells, printed, run, texts
+from nbclient import NotebookClient
+from notebook_runs import NOTEBOOKS, SIZE, code_cells, printed, run, running_kernel, texts
 from peers import peer
 
 LIBRARIES = {"from_other_tools": "virtualizarr"}
 """Notebooks that need a library which not every Python has."""
-LONG = {"cloud", "dask_cluster", "million_references"}
+LONG = {"changed_archive", "cloud", "dask_cluster", "main_job", "million_references"}
 """Notebooks that the quick tests do not run."""
 PLACE = re.compile(r"/tmp/|/home/|/Users/|site-packages| at 0x")
 """What only makes sense on one machine, or for one run."""
@@ -45,11 +47,21 @@ def test_notebook_shows_no_warning_and_no_place_of_a_machine(path: Path) -> None
     assert PLACE.findall(texts(notebook)) == []
 
 
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[NotebookClient]:
+    with running_kernel() as client:
+        yield client
+
+
+# What a person runs: up to 20 s each.
+@pytest.mark.every
 @pytest.mark.parametrize("path", RUNS)
 # The kernel is a process of its own: what its messaging libraries warn of is not about us.
 @pytest.mark.filterwarnings("default")
-def test_notebook_runs_and_prints_what_was_kept(path: Path, tmp_path: Path) -> None:
+def test_notebook_runs_and_prints_what_was_kept(
+    path: Path, kernel: NotebookClient, tmp_path: Path
+) -> None:
     if path.stem in LIBRARIES:
         peer(LIBRARIES[path.stem])
     kept = printed(nbformat.read(path, as_version=4))
-    assert printed(run(path, tmp_path)) == kept, "keep what it prints now: make notebooks"
+    assert printed(run(path, tmp_path, kernel)) == kept, "keep what it prints now: make notebooks"
