@@ -28,7 +28,7 @@ from virtualds.accessors.virtual import (
     VirtualDataTreeAccessor,
 )
 from virtualds.codecs.zlib import Zlib
-from virtualds.combine.report import LeftOut
+from virtualds.combine.workers import LeftOut
 from virtualds_cli.program import main as program
 
 # each page and each docstring is an example that a reader may copy

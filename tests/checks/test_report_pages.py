@@ -17,7 +17,7 @@ import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
 from virtualds.checks.diagnose.differences import NOTHING, Usual, find_mend, write_remedy
 from virtualds.checks.diagnose.report import CoordinateSpan, EraFile, EraStretch, place_eras
-from virtualds.checks.diagnose.trials import KEEPING
+from virtualds.checks.diagnose.trials import SIDE_BY_SIDE
 from virtualds.checks.verify.report import KINDS, NOT_COMPARED, Problem, list_runs
 
 HOSTILE = "<script>alert('&\"')</script>"
@@ -309,7 +309,7 @@ GIVEN = {
     "group": "g",
     "storage_options": {"key": "hunter2"},
 }
-KEEPING_COORDINATES = next(iter(KEEPING))
+KEEPING_COORDINATES = next(iter(SIDE_BY_SIDE))
 LINES_OF_CODE: dict[str, tuple[dict[str, str], Usual, str]] = {
     "drop": ({"aspect": "presence"}, Usual("there"), '"time", drop_variables=["v", "t"]'),
     "coordinate": (

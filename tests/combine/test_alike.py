@@ -22,10 +22,9 @@ import virtualds
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import ListedFiles
 from virtualds.combine import concat_stored, file_batch
-from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.concat_stored import Concatenator
-from virtualds.combine.file_batch import FileBatch, open_stored
+from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError, open_stored
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree, open_group

@@ -16,9 +16,8 @@ from builds import assert_same
 from products import few_quick, looped
 
 import virtualds
-from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.concat_stored import CERTAIN, Concatenator
-from virtualds.combine.file_batch import FileBatch, as_batch
+from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError, as_batch
 from virtualds.combine.xarray_combine import Combination
 
 pytestmark = [

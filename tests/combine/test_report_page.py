@@ -7,7 +7,8 @@ from markup import Tags, parse, text_of
 
 import virtualds
 from virtualds import BuildReport
-from virtualds.combine.report import FilesRead, LeftOut, LibraryReason
+from virtualds.combine.report import FilesRead, LibraryReason
+from virtualds.combine.workers import LeftOut
 from virtualds.pictures.blocks import SHOWN_ROWS
 
 HOSTILE = "<script>alert('&')</script>"

@@ -17,7 +17,7 @@ from products import looped
 
 import virtualds
 from virtualds import FormatError
-from virtualds.combine.report import LeftOut
+from virtualds.combine.workers import LeftOut
 from virtualds_cli.program import main
 
 

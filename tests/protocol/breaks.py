@@ -242,15 +242,15 @@ def a_failed_writer_removes_first_what_says_whose_the_files_are(patch: Patch) ->
 @breaks("zarr-v3", "append", WHOLE)
 def a_writer_without_an_answer_removes_its_files(patch: Patch) -> None:
     # as this library did
-    commit = zarr_manifests.swap
+    commit = zarr_manifests.commit_document
 
-    def swap(*what: Any) -> None:
+    def commit_document(*what: Any) -> None:
         try:
             commit(*what)
         except RequestError as error:
             raise ConflictError(str(error)) from error
 
-    patch.setattr(zarr_manifests, "commit_document", swap)
+    patch.setattr(zarr_manifests, "commit_document", commit_document)
 
 
 @breaks("zarr-v3", "build and append", WHOLE)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import (
     BatchJob,
     BuildOptions,
@@ -23,7 +22,7 @@ from virtualds.combine.batch_job import (
     return_unchanged,
 )
 from virtualds.combine.concat_stored import MIN_FILES, Concatenator
-from virtualds.combine.file_batch import FileBatch, as_batch
+from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError, as_batch
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import (
     Arrangement,
@@ -36,15 +35,10 @@ from virtualds.combine.ordering import (
     is_incomplete_grid,
     list_groups,
 )
-from virtualds.combine.report import (
-    DAMAGED,
-    BuildReport,
-    LeftOut,
-    OutcomeCounter,
-    list_schemas,
-)
+from virtualds.combine.report import DAMAGED, BuildReport, OutcomeCounter, list_schemas
 from virtualds.combine.workers import (
     MAX_FILES_TOGETHER,
+    LeftOut,
     NumberedFile,
     Outcome,
     Workers,

@@ -25,21 +25,25 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import TOGETHER
-from virtualds.combine.alike_files import (
-    AlikeOpener,
+from virtualds.arrays.parser import AlikeFiles, Parser, ReadAlike
+from virtualds.codecs.cf import PACKING_ATTRIBUTES
+from virtualds.combine.concat_stored import Concatenator
+from virtualds.combine.file_batch import (
+    FileBatch,
     JoinableFiles,
     NeedsFullCombineError,
+    as_batch,
     collect_files,
+    find_plan,
+    open_stored,
 )
-from virtualds.combine.concat_stored import Concatenator
-from virtualds.combine.file_batch import FileBatch, as_batch, open_stored
 from virtualds.combine.file_cache import FileCache
 from virtualds.combine.file_coordinates import FileCoordinates, Opened, Source
-from virtualds.combine.report import LeftOut
 from virtualds.combine.workers import (
     GROWTH,
     MAX_FILES_TOGETHER,
     PIECES_AHEAD,
+    LeftOut,
     NumberedFile,
     Outcome,
     Outcomes,
@@ -47,18 +51,22 @@ from virtualds.combine.workers import (
     list_unopened,
 )
 from virtualds.combine.xarray_combine import Combination
-from virtualds.datasets.decoding import MisfitError
+from virtualds.datasets.decoding import MisfitError, are_date_units
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.location import Location
+from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.registry import PARSERS
+from virtualds.datasets.structure import SYSTEM_ATTRIBUTES
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
 from virtualds.progress import INFO, ProgressOption, is_logged, log
+from virtualds.reading.fetch import chunk_cache
 from virtualds.reading.threads import in_turn
 from virtualds.source_file import StorageOptions
+from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.requests import choose_wait, is_temporary, list_causes, pause, tell_failure
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import normalise_url
@@ -631,3 +639,95 @@ def _replace_arrays(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
     for name, array in arrays.items():
         found.variables[name].data = array
     return found
+
+
+# ---------------------------------------------------------------------- files read together
+
+DECODING_ATTRIBUTES = frozenset(
+    {
+        *PACKING_ATTRIBUTES,
+        *("units", "calendar", "_Encoding", "char_dim_name", "_ARRAY_DIMENSIONS"),
+        *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables"),
+        *("cell_measures", "formula_terms", "geometry", "node_coordinates", "node_count"),
+        *("part_node_count", "interior_ring", "dimensions", "axis", "standard_name"),
+        *SYSTEM_ATTRIBUTES,
+    }
+)
+"""Attributes that may determine how xarray decodes a variable, besides its values (CF conventions
+1.12, appendix A), and some that may do so in the future. Units of dates are handled separately."""
+
+
+PLAIN_SEPARATOR = "::"
+"""Separates the parts of urls of files in archives, and of chained fsspec urls."""
+
+
+@dataclass(frozen=True)
+class AlikeOpener:
+    """Opens files of the same structure together, if their parser can."""
+
+    opening: OpenOptions
+    options: StorageOptions | None = None
+
+    @contextmanager
+    def open_alike(
+        self, items: Sequence[tuple[int, Any]], compares_all: bool
+    ) -> Iterator[Sequence[AlikeFiles]]:
+        """Yield the files of each structure, open until the end of the block.
+
+        With ``compares_all``, files of the same structure agree in all attributes, not only in
+        those that determine how xarray decodes a variable.
+        """
+        files = [file for _, file in items]
+        if len(files) < 2 or not all(isinstance(file, str | os.PathLike) for file in files):
+            yield ()
+            return
+        urls = [normalise_url(file) for file in files]
+        first = Location.of(files[0], self.options)
+        # the first file shows which parser all need, and often how they decode
+        with first.hold_scan():
+            plain = not any(PLAIN_SEPARATOR in url for url in urls)
+            plain = plain and self.opening.snapshot is None and not self.opening.parser_options
+            read: ReadAlike | None = None
+            if plain and (self.opening.parser is not None or _may_be_read_together(first.url)):
+                parser, _ = reader_of(first, self.opening.parser)
+                read = parser.read_alike if isinstance(parser, Parser) else None
+            if read is None:
+                yield ()
+                return
+            AccessPolicy.of(self.opening.allow)
+            chunk_cache().open()
+            opening = self.opening
+
+            def heeds(name: str, value: Any) -> bool:
+                is_column = name == "units" and opening.decode_cf and are_date_units(value)
+                return not is_column and (compares_all or name in DECODING_ATTRIBUTES)
+
+            wanted = opening.group, opening.skip, heeds, opening.below
+            with read(urls, self.options, *wanted) as found:
+                yield [alike for alike in found if len(alike.numbers) > 1]
+
+    def make_joinable(self, alike: AlikeFiles, items: Sequence[tuple[int, Any]]) -> JoinableFiles:
+        """Return files of the same structure in a form that can be joined.
+
+        Raises `NeedsFullCombineError` if they have to be decoded one by one.
+        """
+        numbers, files = zip(*(items[n] for n in alike.numbers), strict=True)
+        found = dict[str, JoinableFiles]()
+        for path, one in {"": alike, **alike.below}.items():
+            if not all(isinstance(v.data, ManifestArray) for v in one.group.variables.values()):
+                raise NeedsFullCombineError("some variables are read when they are needed")
+            plan = find_plan(files[0], one.group, self.opening, self.options)
+            found[path] = JoinableFiles(one, files, numbers, plan, self.opening, self.options)
+        first = found.pop("")
+        return replace(first, below=found) if self.opening.below else first
+
+
+def _may_be_read_together(url: str) -> bool:
+    """Return whether a file may be read together with others, judging by its name alone."""
+    name, is_known = url.partition("?")[0].lower(), False
+    for parser in PARSERS:
+        if name.endswith(parser.suffixes):
+            is_known = True
+            if parser.read_alike is not None:
+                return True
+    return not is_known

@@ -23,12 +23,13 @@ import xarray as xr
 from virtualds.arrays.concatenate import concatenate, reorder
 from virtualds.arrays.group import list_sizes
 from virtualds.chunks.columns import Ints
-from virtualds.combine.alike_files import (
+from virtualds.combine.file_batch import (
+    UNPICKLABLE,
+    FileBatch,
     JoinableFiles,
     NeedsFullCombineError,
     guess_dimension,
 )
-from virtualds.combine.file_batch import UNPICKLABLE, FileBatch
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, check_lengths
 from virtualds.datasets.decoding import (
     DecodingPlan,

@@ -39,13 +39,14 @@ from virtualds.arrays.parser import ABSENT, Absent
 from virtualds.chunks.columns import COLUMNS, PackedColumn, SmallColumn, compact, pack, unpack
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import Unreadable
-from virtualds.combine.alike_files import (
+from virtualds.combine.file_batch import (
+    NO_PLAN,
+    FileBatch,
     JoinableFiles,
     NeedsFullCombineError,
     collect_files,
     find_plan,
 )
-from virtualds.combine.file_batch import NO_PLAN, FileBatch
 from virtualds.datasets.decoding import UNNAMED, encoding_of
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.location import Location

@@ -19,6 +19,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ALONE, LIBRARY, TOGETHER, ReadWay
 from virtualds.codecs.pipeline import FILLS, SCALING, format_attributes, format_codecs
 from virtualds.combine.file_batch import FileBatch
+from virtualds.combine.workers import LeftOut
 from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
 from virtualds.errors import format_count, name_some, public, without_secrets
 from virtualds.pictures.blocks import (
@@ -329,28 +330,6 @@ class OutcomeCounter:
 
 
 DAMAGED = "damaged part"
-
-
-class LeftOut(NamedTuple):
-    """A file, or a part of it, that cannot be read: its url, class and message of the error."""
-
-    url: str
-    error: str
-    message: str
-
-    @classmethod
-    def of(cls, file: object, error: BaseException) -> LeftOut:
-        """Return the file that an error is about, with the notes of the error."""
-        notes: list[str] = getattr(error, "__notes__", [])
-        message = without_secrets("; ".join([f"{error}", *notes]))
-        return cls(str(file), type(error).__name__, message)
-
-    def __str__(self) -> str:
-        return f"{without_secrets(self.url)}: {self.error}: {self.message}"
-
-    def __repr__(self) -> str:
-        shown = without_secrets(self.url)
-        return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
 
 
 @public

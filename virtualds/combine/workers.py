@@ -33,12 +33,12 @@ from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data
 from types import FrameType
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 from virtualds.arrays.group import ReadWay
 from virtualds.combine.file_coordinates import Opened
 from virtualds.combine.ordering import Files
-from virtualds.combine.report import LeftOut
+from virtualds.errors import without_secrets
 from virtualds.options import get_options
 
 NumberedFile = tuple[int, Any]
@@ -47,6 +47,28 @@ NumberedFile = tuple[int, Any]
 
 MAX_FILES_TOGETHER = 256
 """The most files that are opened together."""
+
+
+class LeftOut(NamedTuple):
+    """A file, or a part of it, that cannot be read: its url, class and message of the error."""
+
+    url: str
+    error: str
+    message: str
+
+    @classmethod
+    def of(cls, file: object, error: BaseException) -> LeftOut:
+        """Return the file that an error is about, with the notes of the error."""
+        notes: list[str] = getattr(error, "__notes__", [])
+        message = without_secrets("; ".join([f"{error}", *notes]))
+        return cls(str(file), type(error).__name__, message)
+
+    def __str__(self) -> str:
+        return f"{without_secrets(self.url)}: {self.error}: {self.message}"
+
+    def __repr__(self) -> str:
+        shown = without_secrets(self.url)
+        return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ It also rejects references that must not be written to a set, before a format wr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import chain, islice
 from operator import is_
 from typing import Any
@@ -22,13 +21,12 @@ from virtualds.errors import (
     AccessError,
     AccessWarning,
     FormatError,
-    ReadError,
     UnsupportedError,
-    VirtualdsError,
     format_count,
     warn_user,
     without_secrets,
 )
+from virtualds.formats.undecodable import unreachable_error
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, is_own, is_same_host, resolve_url
@@ -291,40 +289,3 @@ def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
         return find_store(file.url).get_ranges(file, [(row.offset, row.length)])[0]
     except OSError as error:
         raise unreachable_error(file.url, error) from error
-
-
-def unreachable_error(url: str, error: OSError) -> ReadError:
-    """Return the error for a referenced file that cannot be read."""
-    return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
-
-
-MALFORMED_ERRORS = (
-    AttributeError,
-    IndexError,
-    KeyError,
-    OverflowError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-"""Errors of code that expects well-formed metadata; numpy parses types as Python."""
-
-
-@contextmanager
-def explain_malformed(url: str) -> Iterator[None]:
-    """Convert errors of code that expects well-formed metadata to `FormatError`."""
-    try:
-        yield
-    except MALFORMED_ERRORS as error:
-        if isinstance(error, VirtualdsError):
-            raise
-        raise malformed_error(url, error) from error
-
-
-def malformed_error(url: str, error: Exception) -> FormatError:
-    """Return the error for a set that does not follow its specification."""
-    return FormatError(
-        f"{url}: its metadata or references are not of the form that the specification "
-        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"
-    )

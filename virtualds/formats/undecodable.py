@@ -18,13 +18,13 @@ from virtualds.bounds import MOST_AXES
 from virtualds.chunks.axes import LONGEST_AXIS
 from virtualds.errors import (
     FormatError,
+    ReadError,
     UnsupportedError,
     VirtualdsError,
     list_details,
     warn_user,
     without_secrets,
 )
-from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.json_values import is_shape
 
 DECODING_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -216,3 +216,40 @@ def _find_problems(
 
 def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(format(error).split())[:300]}"
+
+
+def unreachable_error(url: str, error: OSError) -> ReadError:
+    """Return the error for a referenced file that cannot be read."""
+    return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
+
+
+MALFORMED_ERRORS = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""Errors of code that expects well-formed metadata; numpy parses types as Python."""
+
+
+@contextmanager
+def explain_malformed(url: str) -> Iterator[None]:
+    """Convert errors of code that expects well-formed metadata to `FormatError`."""
+    try:
+        yield
+    except MALFORMED_ERRORS as error:
+        if isinstance(error, VirtualdsError):
+            raise
+        raise malformed_error(url, error) from error
+
+
+def malformed_error(url: str, error: Exception) -> FormatError:
+    """Return the error for a set that does not follow its specification."""
+    return FormatError(
+        f"{url}: its metadata or references are not of the form that the specification "
+        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"
+    )

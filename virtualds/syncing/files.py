@@ -22,7 +22,8 @@ from virtualds.arrays.sources import count_sources
 from virtualds.chunks.columns import CountedSources
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS, BuildOptions
-from virtualds.combine.report import BuildReport, LeftOut
+from virtualds.combine.report import BuildReport
+from virtualds.combine.workers import LeftOut
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group

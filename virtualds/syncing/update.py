@@ -18,7 +18,8 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import move_files
 from virtualds.chunks.axes import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
-from virtualds.combine.report import LeftOut, list_left_out
+from virtualds.combine.report import list_left_out
+from virtualds.combine.workers import LeftOut
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import (
     cut_along,

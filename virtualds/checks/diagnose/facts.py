@@ -31,11 +31,16 @@ from virtualds.checks.diagnose.report import (
 )
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import FILLS, SCALING
-from virtualds.combine.alike_files import DECODING_ATTRIBUTES
-from virtualds.combine.batch_job import OPEN_ERRORS, BatchJob, PrepareStep, make_outcome
+from virtualds.combine.batch_job import (
+    DECODING_ATTRIBUTES,
+    OPEN_ERRORS,
+    BatchJob,
+    PrepareStep,
+    make_outcome,
+)
 from virtualds.combine.file_batch import FileBatch
-from virtualds.combine.report import LeftOut, OutcomeCounter
-from virtualds.combine.workers import MAX_FILES_TOGETHER, Outcome, Workers
+from virtualds.combine.report import OutcomeCounter
+from virtualds.combine.workers import MAX_FILES_TOGETHER, LeftOut, Outcome, Workers
 from virtualds.datasets.decoding import MisfitError, build_index, decode_together
 from virtualds.datasets.structure import (
     CALENDAR,

@@ -29,7 +29,8 @@ from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.kerchunk.encode_json import Document, DocumentForm, describe, edit_document
 from virtualds.formats.kerchunk.templates import Templates, generate_references
-from virtualds.formats.referenced_files import ReferencedFiles, explain_malformed
+from virtualds.formats.referenced_files import ReferencedFiles
+from virtualds.formats.undecodable import explain_malformed
 from virtualds.formats.zarr.document import MARKER, NOTES, number_in_grid
 from virtualds.formats.zarr.groups import (
     V2,

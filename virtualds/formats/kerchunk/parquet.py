@@ -42,7 +42,7 @@ from virtualds.formats.kerchunk.records import (
     list_record_ranges,
     split_like,
 )
-from virtualds.formats.referenced_files import explain_malformed
+from virtualds.formats.undecodable import explain_malformed
 from virtualds.formats.zarr.document import NOTES, ZMETADATA
 from virtualds.formats.zarr.groups import (
     V2,

@@ -45,9 +45,9 @@ from virtualds.chunks.tables import (
     share_opening,
 )
 from virtualds.errors import AccessError, FormatError, ReadError
-from virtualds.formats.referenced_files import (
+from virtualds.formats.referenced_files import ReferencedFiles
+from virtualds.formats.undecodable import (
     MALFORMED_ERRORS,
-    ReferencedFiles,
     explain_malformed,
     malformed_error,
     unreachable_error,

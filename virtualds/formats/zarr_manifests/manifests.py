@@ -21,7 +21,8 @@ from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, Table, comp
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import PlacedReferences, TiledReferences, have_overlap
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
-from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
+from virtualds.formats.referenced_files import UNKNOWN
+from virtualds.formats.undecodable import MALFORMED_ERRORS
 from virtualds.formats.zarr.document import DOTTED_KEYS, ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart, check_extras
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_counts

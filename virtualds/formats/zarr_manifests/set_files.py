@@ -8,12 +8,8 @@ from typing import Any
 
 from virtualds.chunks.tables import RecordCache, name_opening, read_parquet, share_opening
 from virtualds.errors import FormatError, ReadError
-from virtualds.formats.referenced_files import (
-    UNKNOWN,
-    Fingerprint,
-    ReferencedFiles,
-    unreachable_error,
-)
+from virtualds.formats.referenced_files import UNKNOWN, Fingerprint, ReferencedFiles
+from virtualds.formats.undecodable import unreachable_error
 from virtualds.formats.zarr.document import FOLDER
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
