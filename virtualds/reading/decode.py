@@ -18,8 +18,8 @@ from virtualds.streams import Buffer, Bytes
 
 Array = npt.NDArray[Any]
 
-MOST_KEPT = 8 * 2**20
-"""Bytes of scratch memory that a thread keeps of each kind."""
+MOST_SCRATCH = 8 * 2**20
+"""Most bytes of scratch memory of each kind that a thread has for later."""
 
 _thread = threading.local()
 
@@ -101,7 +101,7 @@ class Decoder:
                 data = decoded.data
             else:
                 data = codec.decode(data, size)
-                hold(data)
+                retain(data)
         if self._last is None and len(data) != self.nbytes:
             raise CodecError(
                 f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
@@ -218,16 +218,16 @@ def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any,
 
 def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
     """Return memory of this thread, valid until the thread asks for this kind again."""
-    if nbytes > MOST_KEPT:
+    if nbytes > MOST_SCRATCH:
         return np.empty(nbytes, np.uint8)
     name = f"scratch for a {kind}"
-    kept: npt.NDArray[np.uint8] | None = getattr(_thread, name, None)
-    if kept is None or kept.size < nbytes:
-        kept = np.empty(nbytes, np.uint8)
-        setattr(_thread, name, kept)
-    return kept[:nbytes]
+    memory: npt.NDArray[np.uint8] | None = getattr(_thread, name, None)
+    if memory is None or memory.size < nbytes:
+        memory = np.empty(nbytes, np.uint8)
+        setattr(_thread, name, memory)
+    return memory[:nbytes]
 
 
-def hold(decoded: Buffer) -> None:
+def retain(decoded: Buffer) -> None:
     """Keep the memory that a codec allocated until this thread holds the next."""
-    _thread.decoded = decoded if len(decoded) <= MOST_KEPT else None
+    _thread.decoded = decoded if len(decoded) <= MOST_SCRATCH else None

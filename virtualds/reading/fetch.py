@@ -86,6 +86,19 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
     return runs
 
 
+def cut_runs(
+    ranges: Sequence[Range], runs: Sequence[JoinedRange], fetched: Sequence[Buffer]
+) -> list[Buffer]:
+    """Return the bytes of every range, without a copy, out of those of the runs."""
+    found: list[Buffer] = [b""] * len(ranges)
+    for run, data in zip(runs, fetched, strict=True):
+        view = memoryview(data)
+        for member in run.members:
+            offset, length = ranges[member]
+            found[member] = view[offset - run.offset : offset - run.offset + length]
+    return found
+
+
 # ---------------------------------------------------------------------- local files
 # Reads local files into existing memory: that of a thread, or the result itself.
 
@@ -254,15 +267,15 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     # a selection, or pass over an array, that is larger would push out all its chunks
     itemsize = max((p.dtype.itemsize for p in source.pipelines), default=0)
     # an array has as many decoded bytes as its shape tells, but for what the edges of chunks hide
-    keeps_parts, keeps_whole = 2 * selection.nbytes <= most, prod(source.shape) * itemsize <= most
-    reading = _SelectionReader(source, out, keeps_parts, keeps_whole, chunk_cache().opened)
-    work = _announce_ahead(reading.separate_kept(selection.batches))
+    caches_parts, caches_whole = 2 * selection.nbytes <= most, prod(source.shape) * itemsize <= most
+    reading = _SelectionReader(source, out, caches_parts, caches_whole, chunk_cache().opened)
+    work = _announce_ahead(reading.separate_cached(selection.batches))
     run_all(Prefetcher(work, _host_slot_of, reading.fetch), reading.finish)
 
 
 def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
     """Carry out one batch of near chunks that are wanted whole, in this thread."""
-    alone = _SelectionReader(source, out, keeps_parts=False, keeps_whole=False, opened=0)
+    alone = _SelectionReader(source, out, caches_parts=False, caches_whole=False, opened=0)
     alone.finish((batch, None))
 
 
@@ -304,14 +317,14 @@ def _list_ranges(work: Batch | Tile) -> list[Range]:
 class _SelectionReader:
     """One selection that is being read, into ``out``.
 
-    ``keeps_parts`` and ``keeps_whole`` say whether chunks that are used in part, or whole, are kept
-    for later selections; ``opened`` is the value of `ChunkCache.opened` before the read.
+    ``caches_parts`` and ``caches_whole`` say whether chunks that are used in part, or whole, go to
+    the cache; ``opened`` is the value of `ChunkCache.opened` before the read.
     """
 
     source: Readable
     out: Array
-    keeps_parts: bool
-    keeps_whole: bool
+    caches_parts: bool
+    caches_whole: bool
     opened: int
 
     # ------------------------------------------------------------------ bytes
@@ -319,7 +332,7 @@ class _SelectionReader:
     def fetch(self, work: Work) -> Callable[[], None]:
         """Fetch the bytes of every chunk; return a function that decodes and places them."""
         if isinstance(work, DecodedTasks):
-            return partial(self._place_kept, work)
+            return partial(self._place_decoded, work)
         if isinstance(work, Batch):
             return partial(
                 self._finish_batch, work, Decoders(work.pipelines), self._read_chunks(work)
@@ -337,13 +350,7 @@ class _SelectionReader:
         if work.store is None:
             return [work.fragment.manifest.inline[number] for number, _ in ranges]
         runs = join_ranges(ranges, work.store.reach.gap, work.store.reach.run)
-        found: list[Buffer] = [b""] * len(ranges)
-        for run, data in zip(runs, self._read_runs(work, work.store, runs), strict=True):
-            view = memoryview(data)
-            for member in run.members:
-                offset, length = ranges[member]
-                found[member] = view[offset - run.offset : offset - run.offset + length]
-        return found
+        return cut_runs(ranges, runs, self._read_runs(work, work.store, runs))
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
         """Return the chunks of a comb; None where each chunk must be fetched alone."""
@@ -390,9 +397,9 @@ class _SelectionReader:
             if work.tasks:
                 self._finish_batch(work, decoders, self._read_chunks(work))
 
-    def _place_kept(self, kept: DecodedTasks) -> None:
-        decoders = Decoders(kept.batch.pipelines)
-        for task, stored in zip(kept.batch.tasks, kept.chunks, strict=True):
+    def _place_decoded(self, work: DecodedTasks) -> None:
+        decoders = Decoders(work.batch.pipelines)
+        for task, stored in zip(work.batch.tasks, work.chunks, strict=True):
             place_stored(decoders.of(task), stored, task, self.out)
 
     def _read_in_place(self, batch: Batch, store: LocalStore, decoders: Decoders) -> Batch:
@@ -444,8 +451,8 @@ class _SelectionReader:
         if batch.file == MISSING:
             place_missing(decoder.pipeline, task, self.out)
             return
-        keeps = self.keeps_whole if is_used_whole(task) else self.keeps_parts
-        if keeps and (key := chunk_key_of(batch, task, self.opened)) is not None:
+        is_cached = self.caches_whole if is_used_whole(task) else self.caches_parts
+        if is_cached and (key := chunk_key_of(batch, task, self.opened)) is not None:
             stored = decoder.decode(encoded, to_keep=True)
             chunk_cache().put(key, stored)
             place_stored(decoder, stored, task, self.out)
@@ -454,7 +461,7 @@ class _SelectionReader:
 
     # ------------------------------------------------------------------ chunks in memory
 
-    def separate_kept(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
+    def separate_cached(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
         """Yield batches, with the tasks whose chunks are in memory apart."""
         cache = chunk_cache()
         cache.shrink()
@@ -465,11 +472,11 @@ class _SelectionReader:
                 continue
             keys = (chunk_key_of(batch, task, self.opened) for task in batch.tasks)
             chunks = [cache.find(key) if key else None for key in keys]
-            known = [number for number, chunk in enumerate(chunks) if chunk is not None]
-            if known and is_logged(DEBUG):
+            cached = [number for number, chunk in enumerate(chunks) if chunk is not None]
+            if cached and is_logged(DEBUG):
                 url = batch.fragment.manifest.files[batch.file].url
-                log(DEBUG, f"{url}: {len(known)} of {len(chunks)} chunks from the chunk cache")
-            if not known:
+                log(DEBUG, f"{url}: {len(cached)} of {len(chunks)} chunks from the chunk cache")
+            if not cached:
                 yield batch
                 continue
             if batch.store is not None:
@@ -478,7 +485,7 @@ class _SelectionReader:
                     batch.store.check_unchanged(_file_of(batch))
                 except StoreError as error:
                     raise chunk_read_error(self.source, batch, 0, error) from error.__cause__
-            yield DecodedTasks(_take_tasks(batch, known), [c for c in chunks if c is not None])
+            yield DecodedTasks(_take_tasks(batch, cached), [c for c in chunks if c is not None])
             if rest := [number for number, chunk in enumerate(chunks) if chunk is None]:
                 yield _take_tasks(batch, rest)
 
@@ -495,7 +502,7 @@ RESTORE = (
     "restore the file, take its new state into the set (virtualds.sync), or if it has moved, call "
     "virtualds.rename_paths"
 )
-"""What to do about bytes that are not as they were, where the store knows nothing better."""
+"""What to do about bytes that are not as they were, where the store has no better advice."""
 
 
 def chunk_read_error(

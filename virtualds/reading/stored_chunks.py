@@ -12,7 +12,7 @@ from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import ReadError
 from virtualds.options import count_cores
-from virtualds.reading.fetch import join_ranges
+from virtualds.reading.fetch import cut_runs, join_ranges
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile, find_mismatch
 from virtualds.stores import find_store
@@ -48,11 +48,11 @@ class StoredChunks:
         )
 
     def read_distinct(
-        self, chosen: npt.NDArray[np.bool_], keep: Callable[[bytes], Hashable]
+        self, chosen: npt.NDArray[np.bool_], make: Callable[[bytes], Hashable]
     ) -> tuple[Ints, list[Any], Ints]:
-        """Give the bytes of chosen chunks to ``keep``, each range once.
+        """Call ``make`` with the bytes of chosen chunks, each range once.
 
-        Return the numbers of the chunks, what ``keep`` has returned, equal things once, and the
+        Return the numbers of the chunks, what ``make`` has returned, equal things once, and the
         place in that of each chunk.
         """
         rows = np.flatnonzero(chosen)
@@ -63,7 +63,7 @@ class StoredChunks:
 
         def note(batch: Ints, chunks: Sequence[bytes]) -> None:
             for one, data in zip(batch.tolist(), chunks, strict=True):
-                found[one] = keep(data)
+                found[one] = make(data)
 
         self.read(rows[first], note)
         numbers: dict[Hashable, int] = {}
@@ -124,24 +124,21 @@ class StoredChunks:
         """Return the bytes of chunks of one file, neighbours by one request; or of inline ones."""
         number = int(self.file[batch[0]])
         offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
-        found: list[bytes] = [self.manifest.inline[k] if number == INLINE else b"" for k in offsets]
-        if number != INLINE:
+        if number == INLINE:
+            found: list[bytes] = [self.manifest.inline[k] for k in offsets]
+        else:
             file = self.manifest.files[number]
-            reach = find_store(file.url).reach
+            store = find_store(file.url)
             ranges = list(zip(offsets, lengths, strict=True))
-            runs = join_ranges(ranges, reach.gap, reach.run)
+            runs = join_ranges(ranges, store.reach.gap, store.reach.run)
             try:
-                wanted = [(run.offset, run.length) for run in runs]
-                fetched = find_store(file.url).get_ranges(file, wanted)
+                fetched = store.get_ranges(file, [(run.offset, run.length) for run in runs])
             except StoreError as error:
                 if len(batch) == 1:
                     raise self._make_error(int(batch[0]), f"{error}") from error
                 # one by one, to find the chunk that fails
                 return [data for one in batch for data in self.fetch(np.array([one]))]
-            for run, data in zip(runs, fetched, strict=True):
-                for member in run.members:
-                    begin = offsets[member] - run.offset
-                    found[member] = bytes(data[begin : begin + lengths[member]])
+            found = list(map(bytes, cut_runs(ranges, runs, fetched)))
         for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
             if reason := find_mismatch(data, expected):
                 raise self._make_error(int(one), reason)
