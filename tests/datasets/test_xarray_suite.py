@@ -82,6 +82,8 @@ class TestDirectly(VirtualSuite):
     opener = staticmethod(open_directly)
 
 
+# one in three: how a set is decoded is the same code
+@pytest.mark.sampled(3)
 class TestThroughKerchunk(VirtualSuite):
     """kerchunk JSON made from netCDF files."""
 
