@@ -514,7 +514,7 @@ class BatchJob:
     def join_opened(
         self, outcomes: Sequence[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> list[Outcome[Any]]:
-        """Join those of all items that were opened one by one, so that they take less memory."""
+        """Join the files that were opened one by one, so that they take less memory."""
         alone = [outcome for outcome in outcomes if len(outcome.numbers) == 1]
         joined = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
         files = {outcome.number: items[outcome.number][1] for outcome in alone}

@@ -313,15 +313,17 @@ def to_batch(opened: FileBatch) -> FileBatch:
     """Return an opened file as a batch with loaded values; lazy variables raise an error."""
     if opened.decoded is None:
         return opened
-    return replace(opened, group=_as_opened(opened.group, opened.decoded), decoded=None)
+    return replace(opened, group=_restore_loaded_values(opened.group, opened.decoded), decoded=None)
 
 
-def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
+def _restore_loaded_values(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
     """Return a group with the values that were loaded, and the variables that did not decode."""
     below = {}
     if isinstance(found, xr.DataTree):
         nodes = found.children
-        below = {name: _as_opened(child, nodes[name]) for name, child in group.groups.items()}
+        below = {
+            name: _restore_loaded_values(child, nodes[name]) for name, child in group.groups.items()
+        }
         found = found.to_dataset(inherit=False)
     variables = dict[str, ManifestVariable]()
     for name, stored in group.variables.items():

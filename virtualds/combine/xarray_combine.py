@@ -467,7 +467,7 @@ def _is_mixed(combination: Combination, parts: Parts, dim: Any, whole: pd.Index[
         lists = [found for alike in groups if (found := _list_indexes(alike).get(dim))]
         if any(map(_differ, lists)):
             return True
-    # does one lack elements of the whole grid between its own?
+    # whether a file lacks elements of the whole grid between its own
     indexes = [index for index in _list_indexes(everything)[dim] if index.size]
     places = map(whole.get_indexer, indexes if whole.is_unique else ())
     return any(there.max() - there.min() + 1 > there.size for there in places)

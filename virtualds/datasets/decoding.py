@@ -298,7 +298,7 @@ def are_date_units(units: Any) -> bool:
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
     """Return whether all groups decode equal stored values to equal results."""
-    # groups share these objects, and mostly all of them share one
+    # groups share these objects, so that there are few distinct ones
     return all(part.decodes_like(parts[0]) for part in {id(part): part for part in parts}.values())
 
 

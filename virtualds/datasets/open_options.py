@@ -242,7 +242,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
             others.append(one)
     with explain_open_errors(url):
         fetch_ahead(ranges)
-    # parts of arrays are read at once, so that the fetched bytes stay cached
+    # the values of parts of arrays are read here, so that the fetched bytes are cached
     sizes = accumulate(one.nbytes for one in others)
     few = [one for one, so_far in zip(others, sizes, strict=True) if so_far <= MAX_PREFETCH_BYTES]
     if few:

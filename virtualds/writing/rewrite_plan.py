@@ -420,7 +420,7 @@ class MainEncoding:
         shape = [self.chunks[axis] for axis in self.order]
         stored = np.frombuffer(found, self.pipeline.dtype).reshape(shape)
         shown = stored.transpose(np.argsort(self.order))[tuple(map(slice, values.shape))]
-        if not is_same(unpack_numbers(shown, self.pipeline), values):
+        if not are_bit_identical(unpack_numbers(shown, self.pipeline), values):
             raise UnsupportedError(
                 f"{self.describe()} does not hold the values to the last bit; choose another "
                 f"encoding with main_encoding="
@@ -482,7 +482,7 @@ def pack(values: Array, pipeline: CodecPipeline) -> Array:
         stored = _pack_times(values, pipeline, packing)
     else:
         stored = _pack_numbers(values, pipeline, packing)
-    if not is_same(unpack_numbers(stored, pipeline), values):
+    if not are_bit_identical(unpack_numbers(stored, pipeline), values):
         raise UnsupportedError(
             f"packing with {dict(packing.attributes)} as {pipeline.dtype} would change values; "
             f"store them unpacked: main_encoding={{variable: {{'dtype': {values.dtype.name!r}}}}}"
@@ -526,7 +526,7 @@ def unpack_numbers(stored: Array, pipeline: CodecPipeline) -> Array:
     return pipeline.packing.decode(native) if pipeline.packing else native
 
 
-def is_same(one: Array, other: Array) -> bool:
+def are_bit_identical(one: Array, other: Array) -> bool:
     """Return whether values are bit-identical; all NaN are considered equal."""
     native = [np.ascontiguousarray(a.astype(other.dtype.newbyteorder("="))) for a in (one, other)]
     if other.dtype.names:

@@ -306,7 +306,7 @@ ERRORS: tuple[tuple[type[Exception], type[Exception], str], ...] = (
 
 
 @contextmanager
-def describe_errors(url: str) -> Iterator[None]:
+def translate_errors(url: str) -> Iterator[None]:
     """Replace errors of Icechunk by ours, with the url."""
     try:
         yield
@@ -348,7 +348,7 @@ def _make_storage(place: ObjectLocation) -> Any:
 
 def open_repository(url: str, options: StorageOptions | None) -> Any:
     """Open a repository."""
-    with describe_errors(url):
+    with translate_errors(url):
         return icechunk.Repository.open(_make_storage(find_storage(url, options)))
 
 
@@ -361,7 +361,7 @@ def _create_repository(
     _add_needed(config, needed)
     storage = _make_storage(place)
     try:
-        with describe_errors(url):
+        with translate_errors(url):
             return icechunk.Repository.create(storage, config)
     except FormatError as error:
         # another writer may be creating it at the same time
@@ -460,7 +460,7 @@ def _blocking(
     @wraps(method)
     def wait(self: OpenStore, /, *given: Given.args, **options: Given.kwargs) -> Result:
         with (
-            describe_errors(self.url),
+            translate_errors(self.url),
             ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool,
         ):
             return pool.submit(asyncio.run, method(self, *given, **options)).result()
@@ -576,7 +576,7 @@ class OpenStore:
 
     def commit(self, message: str, metadata: Mapping[str, Any] | None) -> None:
         """Commit the written changes as a snapshot."""
-        with describe_errors(self.url):
+        with translate_errors(self.url):
             known = None if metadata is None else dict(metadata)
             self.store.session.commit(message, known, allow_empty=True)
 
@@ -602,7 +602,7 @@ class OpenStore:
         places = find_places(numbers, grid)
         low = places.min(0)
         box = tuple((places.max(0) - low + 1).tolist())
-        with describe_errors(self.url):
+        with translate_errors(self.url):
             if len(used) == 1 and grid and not is_sparse(prod(box), numbers.size):
                 refused = self.store.set_virtual_refs_arr(
                     f"/{path}",
@@ -727,7 +727,7 @@ class Target:
         """Remove a branch created in the block if the block fails, or if it is not to be kept."""
         done = False
         try:
-            with describe_errors(self.name):
+            with translate_errors(self.name):
                 yield
             done = True
         finally:
@@ -742,7 +742,7 @@ class Target:
 
     def exists(self) -> bool:
         """Return whether the repository exists."""
-        with describe_errors(self.name):
+        with translate_errors(self.name):
             return self.place is None or icechunk.Repository.exists(_make_storage(self.place))
 
     def open_store(
@@ -757,7 +757,7 @@ class Target:
         It must be based on the same snapshot as ``before``. A missing branch is created if
         ``begins`` is true; otherwise the store is that of ``main``.
         """
-        with describe_errors(self.name):
+        with translate_errors(self.name):
             if self.place is not None:
                 self._open_repository(self.place, needed)
             else:

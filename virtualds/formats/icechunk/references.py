@@ -26,10 +26,10 @@ from virtualds.formats.icechunk.library import (
     CHUNKS,
     MAIN,
     OpenStore,
-    describe_errors,
     name_object,
     open_repository,
     store_of,
+    translate_errors,
     unquote_url,
 )
 from virtualds.formats.referenced_files import ReferencedFiles
@@ -55,7 +55,7 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """
     root = source.url.rstrip("/")
     repository = open_repository(root, source.options)
-    with describe_errors(root):
+    with translate_errors(root):
         # the default needs one request less
         which = (
             {"branch": MAIN}
@@ -77,7 +77,7 @@ def read_object(
     """
     name = name_object(opened)
     repository, snapshot = None, how.snapshot
-    with describe_errors(name):
+    with translate_errors(name):
         if isinstance(opened, icechunk.Repository):
             repository, snapshot = opened, _find_snapshot(opened, snapshot or MAIN, name)
             opened = opened.readonly_session(snapshot_id=snapshot)
@@ -111,7 +111,7 @@ def _find_snapshot(repository: Any, name: str, url: str) -> str:
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
     """Return the ids and times of the snapshots of the branch ``main``, the newest last."""
     root = url.rstrip("/")
-    with describe_errors(root):
+    with translate_errors(root):
         found = list(open_repository(root, options).ancestry(branch=MAIN))[::-1]
         # the first snapshot is that of an empty repository
         return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
@@ -185,7 +185,7 @@ class StoreReferences:
             # a store without a location was passed as an open object
             root = str(self.root)
             repository = open_repository(root, self.options)
-            with describe_errors(root):
+            with translate_errors(root):
                 session = repository.readonly_session(snapshot_id=self.snapshot)
             self._opened = repository, OpenStore(session.store, root)
         return self._opened
@@ -213,7 +213,7 @@ class StoreReferences:
         repository, store = self._open()
         if repository is None:
             return None
-        with describe_errors(store.url):
+        with translate_errors(store.url):
             return repository.lookup_snapshot(self.snapshot).parent_id  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ pickles

@@ -82,7 +82,7 @@ class DocumentForm:
         format = 3 if MARKER in document.get("refs", {}) else 2
         return cls(bool(document.get("templates")), relative, format)
 
-    def but(self, **given: Any) -> DocumentForm:
+    def with_given(self, **given: Any) -> DocumentForm:
         """Return the form with all given values replaced that are not None."""
         return replace(self, **{name: v for name, v in given.items() if v is not None})
 
@@ -230,7 +230,7 @@ def edit_document(
     return found.apply(document, after, templates)
 
 
-class _Written(NamedTuple):
+class _WrittenReferences(NamedTuple):
     """References to write: of the array at a path, and a function that returns their keys below it.
 
     Keys are created only when they are used, since they take several times the memory of the
@@ -259,7 +259,7 @@ class _Difference:
     metadata: dict[str, Any]
     anew: set[str]
     removed: list[str]
-    written: list[_Written]
+    written: list[_WrittenReferences]
     moves: dict[str, str]
 
     @classmethod
@@ -267,7 +267,7 @@ class _Difference:
         """Compare the group that a document describes with another one."""
         moves = _find_moves(before, after)
         anew = {*before.arrays, *after.arrays}
-        removed, written = list[str](), list[_Written]()
+        removed, written = list[str](), list[_WrittenReferences]()
         for path, references in after.arrays.items():
             if _is_stored_alike(before, after, path):
                 key, old = _find_keys(document, path), before.arrays[path]
@@ -281,7 +281,7 @@ class _Difference:
             for origin, manifest in references.parts:
                 for ids, rows in iterate_references(manifest):
                     make_keys = partial(references.key.list_keys, ids, manifest.shape, origin)
-                    written.append(_Written(path, make_keys, rows))
+                    written.append(_WrittenReferences(path, make_keys, rows))
         metadata = _edit_metadata(document, before, after, anew)
         return cls(metadata, anew, removed, written, moves)
 
@@ -415,7 +415,7 @@ def _compare(
     new: ArrayReferences,
     key: ChunkKeys,
     moves: Mapping[str, str],
-) -> tuple[list[str], list[str], list[_Written]]:
+) -> tuple[list[str], list[str], list[_WrittenReferences]]:
     """Compare the chunks of an array, position by position.
 
     Returns the keys in the document of chunks to remove, those of chunks to replace, and the
@@ -424,7 +424,7 @@ def _compare(
     (origin, before), (_, after) = old.parts[0], new.parts[0]
     if moves:
         before = before.with_files(lambda file: file._replace(url=moves.get(file.url, file.url)))
-    gone, replaced, written = list[str](), list[str](), list[_Written]()
+    gone, replaced, written = list[str](), list[str](), list[_WrittenReferences]()
     for ids, _ in iterate_references(before):
         inside, twins = _find_common_chunks(ids, before.shape, after.shape)
         there = inside & (after.at(twins).file != MISSING) if after.size else inside
@@ -435,7 +435,7 @@ def _compare(
         differs = np.flatnonzero(~(find_same_rows(others, rows) & inside))
         if differs.size:
             keys = key.list_keys(ids[differs], after.shape, origin)
-            written.append(_Written(path, keys.copy, rows.at(differs).pruned()))
+            written.append(_WrittenReferences(path, keys.copy, rows.at(differs).pruned()))
             replaced += compress(keys, (inside & (others.file != MISSING))[differs])
     prefix = f"{path}/"
     return [prefix + name for name in gone], [prefix + name for name in replaced], written
@@ -566,7 +566,7 @@ def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
     return url if plain else f"{{{{{folders[folder]}}}}}/{name}"
 
 
-def _encode_rows(written: _Written, urls: Sequence[str]) -> Iterator[str]:
+def _encode_rows(written: _WrittenReferences, urls: Sequence[str]) -> Iterator[str]:
     """Yield references as members of a JSON object."""
     prefix, rows = json.dumps(f"{written.path}/")[:-1], written.rows
     heads = [f"[{json.dumps(url)}," for url in urls]

@@ -468,7 +468,9 @@ def write(
     """
     document = Document() if base is None else base.document
     was = DocumentForm.like(document.content)
-    form = was.but(templates=templates, relative_paths=relative_paths, zarr_format=zarr_format)
+    form = was.with_given(
+        templates=templates, relative_paths=relative_paths, zarr_format=zarr_format
+    )
     after = describe(group, url, form)
     before = None
     if base is not None and form == was:
