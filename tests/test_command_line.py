@@ -479,7 +479,8 @@ def test_a_source_is_replaced() -> None:
     changed["t"] = changed["t"] + 10
     changed["t"].encoding = {"dtype": "f8"}
     changed.to_netcdf("2001.nc")
-    done("append", "refs.zarr", "2001.nc", "--dim", "time", "--mode", "replace-source")
+    replaced = said("append", "refs.zarr", "2001.nc", "--dim", "time", "--mode", "replace-source")
+    assert replaced["written"] and replaced["dims"]["time"] == 24
     assert_identical(opened("refs.zarr").isel(time=slice(12)), xr.load_dataset("2001.nc"))
 
 

@@ -20,10 +20,7 @@ from virtualds_cli.options import (
     make_keywords,
     select_given,
 )
-from virtualds_cli.output import (
-    exit_by,
-    report,
-)
+from virtualds_cli.output import exit_by, report
 from virtualds_cli.parameter_types import Name, Url
 
 if TYPE_CHECKING:
@@ -66,17 +63,24 @@ def _client(address: str) -> Iterator[Any]:
 
 
 def report_written(
-    target: str, form: str, dataset: xr.Dataset, seconds: float, added: AddedCounts | None = None
+    target: str,
+    form: str,
+    dataset: xr.Dataset,
+    seconds: float,
+    added: AddedCounts | None = None,
+    sizes: Mapping[Any, int] | None = None,
 ) -> None:
-    """Report what was opened and written; ``added`` is what an append added to the set.
+    """Report what was opened and written.
 
-    How files were read, and how they differ, is shown by ``-v``, or if something is left out.
+    ``added`` is what an append added to the set, and ``sizes`` are those of the set, if they are
+    not those of the dataset. How files were read, and how they differ, is shown by ``-v``, or if
+    something is left out.
     """
     from virtualds.errors import format_count
 
     opening: BuildReport = dataset.virtual.report
     written = added is None or added.positions > 0
-    dims: Mapping[Any, int] = dict(dataset.sizes) if added is None else added.sizes
+    dims = dict(dataset.sizes if sizes is None else sizes)
     references = dataset.virtual.nchunks if added is None else added.references
     document = {
         **opening.to_dict(),
@@ -107,8 +111,8 @@ def report_written(
         "files": files,
         **(of_set if written else {}),
     }
-    is_told = is_verbose() or opening.left_out or opening.damaged
-    report(document, rows, *([opening] if is_told else []))
+    shows_files = is_verbose() or opening.left_out or opening.damaged
+    report(document, rows, *([opening] if shows_files else []))
 
 
 # ---------------------------------------------------------------------- scan
@@ -245,7 +249,7 @@ def append(
     added = write_dataset(dataset, destination)
     grown = added if mode == "a" else None
     seconds = time.perf_counter() - begun
-    report_written(target, destination.format.name, dataset, seconds, grown)
+    report_written(target, destination.format.name, dataset, seconds, grown, added.sizes)
 
 
 # ---------------------------------------------------------------------- sync
