@@ -51,6 +51,7 @@ class Toy(Codec):
     zarr_v2_id = "toy"
     hdf5_filter = NUMBER
     tiff_compressions = (COMPRESSION,)
+    grows_by = 0
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
@@ -59,9 +60,6 @@ class Toy(Codec):
     @classmethod
     def from_tiff(cls, page: Any) -> Self:
         return cls(page.imagewidth)
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         return masked(data, self.key)

@@ -92,6 +92,7 @@ class Bitshuffle(Codec):
     zarr_v2_id = "imagecodecs_bitshuffle"
     hdf5_filter = 32008
     damage = DECODE_ERRORS
+    grows_by = 0
 
     def __post_init__(self) -> None:
         known = 0 < self.itemsize < LARGEST and 0 <= self.block < LARGEST
@@ -113,9 +114,6 @@ class Bitshuffle(Codec):
         if number:
             return BitshuffleBlocks(size, COMPRESSORS[number])
         return cls(size, block)
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         # the last elements, fewer than eight, are not shuffled

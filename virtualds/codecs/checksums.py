@@ -53,6 +53,7 @@ class Crc32c(Codec):
 
     zarr_v2_id = "crc32c"
     zarr_v3_name = "crc32c"
+    grows_by = 4
 
     def __post_init__(self) -> None:
         if self.location not in ("start", "end"):
@@ -66,9 +67,6 @@ class Crc32c(Codec):
         if self.location == "end":
             return {"name": self.zarr_v3_name}
         return {"name": self.prefixed_name(), "configuration": {"location": self.location}}
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes + 4
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
@@ -180,13 +178,11 @@ class Fletcher32(Codec):
     zarr_v2_id = "fletcher32"
     hdf5_filter = 3
     is_filter = True
+    grows_by = 4
 
     @property
     def encoding(self) -> dict[str, Any]:
         return {"fletcher32": True}
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes + 4
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)

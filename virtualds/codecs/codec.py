@@ -140,6 +140,8 @@ class Codec(ABC):
     """Whether Zarr v2 lists the codec among the filters even where it comes last."""
     serialises: ClassVar[bool] = False
     """Whether it is an array-to-bytes codec in Zarr v3."""
+    grows_by: ClassVar[int | None] = None
+    """Bytes that encoding adds to the data, None where that depends on the data."""
     damage: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
     """Errors that `_decode` raises for damaged bytes."""
 
@@ -261,7 +263,7 @@ class Codec(ABC):
 
     def encoded_size(self, nbytes: int) -> int | None:
         """Return the encoded length of ``nbytes``, or None where it depends on the data."""
-        return None
+        return None if self.grows_by is None else nbytes + self.grows_by
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         """Return the decoded bytes, ``nbytes`` of them where the length is known.

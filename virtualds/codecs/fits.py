@@ -46,13 +46,11 @@ class SignFlip(Codec):
     elementsize: int
 
     zarr_v2_id = "virtualds_sign_flip"
+    grows_by = 0
 
     def __post_init__(self) -> None:
         if self.elementsize < 1:
             raise ValueError(f"sign_flip: integers of {self.elementsize} bytes; give at least 1")
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if len(data) % self.elementsize:
@@ -385,12 +383,10 @@ class Logicals(Codec):
     has_ones: bool = False
 
     zarr_v2_id = "virtualds_logicals"
+    grows_by = 0
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, **({"has_ones": True} if self.has_ones else {})}
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stored = np.frombuffer(data, np.uint8)

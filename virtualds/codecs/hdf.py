@@ -62,6 +62,7 @@ class Shuffle(Codec):
     zarr_v2_id = "shuffle"
     hdf5_filter = 2
     is_filter = True
+    grows_by = 0
 
     def __post_init__(self) -> None:
         if self.itemsize < 1:
@@ -81,9 +82,6 @@ class Shuffle(Codec):
     @property
     def encoding(self) -> dict[str, Any]:
         return {"shuffle": True}
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if self.itemsize == 1:

@@ -86,9 +86,7 @@ class ReversedBits(Codec):
     """Bytes whose bits are stored in reversed order (FillOrder 2)."""
 
     zarr_v2_id = "imagecodecs_bitorder"
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes
+    grows_by = 0
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         return bytes(data).translate(REVERSED)
@@ -171,6 +169,7 @@ class _Predictor(OfOneType):
     """Dtype kinds of its samples."""
     tiff_predictor: ClassVar[int]
     """Number in the TIFF tag Predictor."""
+    grows_by = 0
 
     def __post_init__(self) -> None:
         kind = np.dtype(self.dtype)
@@ -203,9 +202,6 @@ class _Predictor(OfOneType):
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {**super().to_zarr_v2(), "axis": -2, "dist": 1}
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes
 
     def _to_samples(self, data: Buffer, dtype: Any) -> Any:
         """Return encoded samples as rows, pixels, samples."""

@@ -220,6 +220,7 @@ class ScaledValues(OfOneType):
 
     zarr_v2_id = "virtualds_scaled_values"
     registered_name = "scale_offset"
+    grows_by = 0
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "iuf":
@@ -263,9 +264,6 @@ class ScaledValues(OfOneType):
 
     def in_order(self, order: Order) -> Self:
         return replace(self, dtype=np.dtype(self.dtype).newbyteorder(order).str)
-
-    def encoded_size(self, nbytes: int) -> int | None:
-        return nbytes
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
