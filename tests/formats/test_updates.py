@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -924,6 +924,9 @@ def test_of_threads_that_create_a_set_one_succeeds(target: Target, years: list[P
 
 def append_in_processes(target: Target, paths: list[Path]) -> int:
     """Append each file in a process of its own; return how many failed."""
+    folder, _, name = target.url.rpartition("/")
+    another = replace(target, url=f"{folder}/another-{name}")
+    import_what_it_imports(partial(add_first, another, paths[0]))
     children = [start_forked(partial(add_first, target, path)) for path in paths]
     return sum(map(wait_for, children))
 
@@ -1168,9 +1171,11 @@ def test_upkeep_killed_at_any_write_leaves_a_whole_set(
     name = f"refs{BY_NAME[form].suffixes[0]}"
     (tmp_path / "before").mkdir()
     target = Target(f"file://{tmp_path}/before/{name}", form)
+    # few references of zarr-v3 stand in its document, and there is nothing to compact
+    count = 10_000 if form == "zarr-v3" else 1000
     choices = {"record_size": 100} if form == "kerchunk-parquet" else {}
-    target.write(target.counted(0, 500), **choices)
-    target.change(lambda old: joined([old, target.counted(500, 1000)]))
+    target.write(target.counted(0, count // 2), **choices)
+    target.change(lambda old: joined([old, target.counted(count // 2, count)]))
     moved = tmp_path / "moved"
     moved.mkdir()
     for path in (tmp_path / "before" / f"{name}.of").iterdir():
@@ -1180,11 +1185,11 @@ def test_upkeep_killed_at_any_write_leaves_a_whole_set(
     for number in range(writes + 1):
         target = Target(f"file://{tmp_path}/{number}/{name}", form)
         virtualds.clean_up(target.url, older_than=timedelta(0))
-        np.testing.assert_array_equal(target.open()["v"].values, np.arange(1000))
+        np.testing.assert_array_equal(target.open()["v"].values, np.arange(count))
         where = set(virtualds.open_virtual_dataset(target.url).virtual.sources["url"])
         assert len({url.rpartition("/")[0] for url in where}) == 1
-        target.change(lambda old, target=target: joined([old, target.counted(1000, 1003)]))
-        assert target.open().sizes["time"] == 1003
+        target.change(lambda old, target=target: joined([old, target.counted(count, count + 3)]))
+        assert target.open().sizes["time"] == count + 3
     assert all("/moved/" in url for url in where) == (action == "move")
     assert writes >= 3
 
