@@ -221,9 +221,9 @@ def test_lengths_need_not_fill_chunks(
 def test_many_files_are_read_in_batches(
     each: ReadEach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from virtualds.combine import workers
+    from virtualds.combine import batch_job
 
-    monkeypatch.setattr(workers, "MAX_FILES_TOGETHER", 4)
+    monkeypatch.setattr(batch_job, "MAX_FILES_TOGETHER", 4)
     paths = [tmp_path / f"{number:02}.nc" for number in range(11)]
     for number, path in enumerate(paths):
         day(number).to_netcdf(path)

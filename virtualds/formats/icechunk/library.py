@@ -580,7 +580,7 @@ class OpenStore:
             known = None if metadata is None else dict(metadata)
             self.store.session.commit(message, known, allow_empty=True)
 
-    def refer(
+    def write_references(
         self,
         path: str,
         chunks: tuple[tuple[int, ...], Ints],
@@ -717,13 +717,16 @@ class Target:
         return cls(None, url, None, name_object(url), branch, **more)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Exclude other writers in the block; if it fails, remove a branch created in it."""
-        with exclude_other_writers(self.place, self.name, self.options), self.whole_branch():
+        with (
+            exclude_other_writers(self.place, self.name, self.options),
+            self.remove_branch_on_error(),
+        ):
             yield
 
     @contextmanager
-    def whole_branch(self, *, keep: bool = True) -> Iterator[None]:
+    def remove_branch_on_error(self, *, keep: bool = True) -> Iterator[None]:
         """Remove a branch created in the block if the block fails, or if it is not to be kept."""
         done = False
         try:

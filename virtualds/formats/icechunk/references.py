@@ -383,7 +383,7 @@ class ExistingReferences(StoreReferences):
         return self.noted
 
     @cached_property
-    def notes_all(self) -> bool:
+    def records_all(self) -> bool:
         """Whether every file of the store is recorded: nobody else has committed since."""
         parent = self.find_parent()
         notes = self.store.read_document("").get(NOTES) if parent else None
@@ -392,7 +392,7 @@ class ExistingReferences(StoreReferences):
         )
 
     def find_noted(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
-        if not self.notes_all:
+        if not self.records_all:
             return None
         return tuple(self.files.get_file(url) for url in urls if url in self.noted)
 

@@ -55,7 +55,7 @@ def is_occupied(url: Any, options: StorageOptions | None = None, **where: Any) -
     target = Target.of(url, options, **where)
     if target.place is not None and not target.exists():
         return False
-    with target.whole_branch(keep=False):
+    with target.remove_branch_on_error(keep=False):
         if nodes := target.open_store().read_documents():
             raise occupied_error(target, nodes)
     return False
@@ -133,7 +133,7 @@ def write(
     if base is None:
         target = Target.of(url, options, **where)
         planned = _plan(group, target, bool(rectilinear))
-        with target.alone():
+        with target.exclusive():
             store = target.open_store(_list_needs(planned, target.is_own, lambda manifest: False))
             there = store.read_documents()
             if there and not replace:
@@ -145,7 +145,7 @@ def write(
         return
     target, known = base.target, base.known
     if joins:
-        with target.alone():
+        with target.exclusive():
             rewrite = target.given.rewrite_manifests
             rewrite("Manifests joined by virtualds", branch=target.branch)
         return
@@ -155,7 +155,7 @@ def write(
         rectilinear = "rectilinear" in grids
     planned = _plan(group, target, rectilinear)
     needed = _list_needs(planned, target.is_own, known.is_known, nodes)
-    with target.alone():
+    with target.exclusive():
         store = target.open_store(needed, known.store)
         store.remove(path for path in nodes if path and path not in planned.nodes)
         NodeWriter(store, target, known, nodes).write_all(planned)
@@ -247,7 +247,7 @@ class NodeWriter:
         """Return the fingerprints of files to record."""
         arrays = planned.arrays
         everything = [part.manifest for node in arrays.values() for part in node.parts]
-        if self.known is None or not self.known.notes_all:
+        if self.known is None or not self.known.records_all:
             return list_fingerprints(everything, str, every=True)
         noted = {url: tuple(known) for url, known in self.known.noted.items()}
         find_new = self.known.find_new_parts
@@ -352,7 +352,7 @@ class NodeWriter:
             for row, name in zip(held.tolist(), keys, strict=True)
         )
         virtual = chunks.at(np.flatnonzero(~is_held))
-        self.store.refer(
+        self.store.write_references(
             path,
             (virtual.grid, virtual.numbers),
             files,

@@ -300,7 +300,7 @@ class GroupReader:
         if isinstance(array, ManifestArray):
             encoding = _restore_encoding(array, dims, notes, self.root)
             return ManifestVariable(dims, array, attributes, encoding)
-        data, encoding = array.settle()
+        data, encoding = array.load_if_small()
         return ManifestVariable(dims, data, attributes, _restore_text_encoding(encoding, notes))
 
 

@@ -78,7 +78,7 @@ class VaryingArray:
         """The dtype of the values: objects."""
         return DTYPES[self.serialiser]
 
-    def settle(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
+    def load_if_small(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
         """Return the values of a small array, otherwise the array, and the encoding of a variable.
 
         xarray immediately converts strings declared as ``str``, like those of netCDF. Those of a
