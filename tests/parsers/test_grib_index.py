@@ -340,7 +340,7 @@ def test_a_template_whose_index_is_not_its_own_is_refused(template: Path, tmp_pa
     own = tmp_path / "template.grib2.idx"
     text = own.read_text()
     for changed, error, why in (
-        (text.replace("6 hour", "7 hour"), UnsupportedError, "the index tells time, step"),
+        (text.replace("6 hour", "7 hour"), UnsupportedError, "the index says time, step"),
         ("\n".join(text.splitlines()[:-1]), FormatError, "it is no template"),
     ):
         own.write_text(changed)
@@ -357,7 +357,7 @@ def test_what_an_index_cannot_tell_is_asked_for(template: Path, tmp_path: Path) 
     with pytest.raises(UnsupportedError, match=r"parser_options=\{'template'"):
         virtualds.open_virtual_dataset(index)
     options: dict[str, Any] = {"template": template, "filter_by_keys": {"startStep": 3}}
-    with pytest.raises(UnsupportedError, match="does not tell 'startStep'"):
+    with pytest.raises(UnsupportedError, match="does not say 'startStep'"):
         virtualds.open_virtual_dataset(index, parser_options=options)
     other = index.rename(tmp_path / "a.inventory")
     with pytest.raises(UnsupportedError, match="rename the index"):

@@ -486,19 +486,19 @@ class DescribedFiles:
         return self._found[href]
 
     def _make(self, href: str | None) -> SourceFile:
-        base, told = self.source.url, href or self.root.get(f"{DMRPP}href") or PLACEHOLDER
+        base, named = self.source.url, href or self.root.get(f"{DMRPP}href") or PLACEHOLDER
         # a path of the machine that made a sidecar is none of the machine that serves it
-        is_foreign = scheme_of(base) != "file" and told.startswith("file:")
-        if told == PLACEHOLDER or is_foreign:
+        is_foreign = scheme_of(base) != "file" and named.startswith("file:")
+        if named == PLACEHOLDER or is_foreign:
             url = join_url(base, self._find_neighbour())
-        elif told.startswith("/") and scheme_of(base) in ("http", "https"):
-            url = "/".join([*base.split("/")[:3], told.lstrip("/")])
+        elif named.startswith("/") and scheme_of(base) in ("http", "https"):
+            url = "/".join([*base.split("/")[:3], named.lstrip("/")])
         else:
-            url = resolve_url(told, base)
+            url = resolve_url(named, base)
         ANYWHERE.check(url, base)
         is_near = scheme_of(base) == "file" or is_same_host(url, base)
         options = self.source.options if is_near else None
-        beside = self._find_beside(told)
+        beside = self._find_beside(named)
         if beside is not None and not _is_there(url, options):
             # the folders are those of the machine that made the sidecar
             url = beside if _is_there(beside, options) else url
@@ -509,14 +509,14 @@ class DescribedFiles:
             )
         return SourceFile(url, options=options)
 
-    def _find_beside(self, told: str) -> str | None:
+    def _find_beside(self, named: str) -> str | None:
         """Return where a file lies that a path with folders names as the sidecar itself is named.
 
         None for another file.
         """
-        if "/" not in told or told.startswith("/") or "://" in told:
+        if "/" not in named or named.startswith("/") or "://" in named:
             return None
-        base, name, neighbour = self.source.url, name_of(told), self._find_neighbour()
+        base, name, neighbour = self.source.url, name_of(named), self._find_neighbour()
         is_encoded = scheme_of(base) in ("http", "https")
         if name in (neighbour, unquote(neighbour) if is_encoded else neighbour):
             return join_url(base, neighbour)
@@ -575,9 +575,9 @@ def read_values(stored: Storage) -> tuple[Data, dict[str, Any]]:
     if stored.dtype.names and reader not in (read_chunks, None):
         raise UnsupportedError(f"the sidecar holds its structures, and not their form; {REMEDY}")
     if reader is None:
-        said = f"only {', '.join(sorted(kinds))}" if kinds else "nothing"
+        listed = f"only {', '.join(sorted(kinds))}" if kinds else "nothing"
         raise UnsupportedError(
-            f"the sidecar does not say where its values lie ({said}); {REMEDY}, or make the "
+            f"the sidecar does not say where its values lie ({listed}); {REMEDY}, or make the "
             f"sidecar again with a newer build_dmrpp"
         )
     data, encoding = reader(stored)

@@ -1,9 +1,5 @@
-"""Headers of FITS files: cards as attributes, and where the data of each part lie.
+"""Headers of FITS files: cards as attributes, where the data of each part lie, and names of axes.
 
-Names of the axes of FITS arrays: equal ones are shared, others name their array.
-
-References
-----------
 FITS Standard 4.0: section 3 (parts of a file), 4 (cards), 4.2.1.2 (CONTINUE).
 """
 

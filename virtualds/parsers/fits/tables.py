@@ -2,16 +2,8 @@
 
 FITS Standard 4.0, section 7. The rows of all columns lie interleaved. A wide column, or one of a
 single row, has a chunk for each row. A narrow column has chunks of many rows, from which a codec
-takes its bytes. Arrays of varying length are one ragged array, with a variable that counts the
-elements of each row.
-
-Columns of FITS tables: what their cards say of their bytes and values.
-
-FITS Standard 4.0, section 7.2 (tables in text), 7.3 (binary tables).
-
-Arrays of varying length in FITS tables: their rows say where they lie in the heap.
-
-FITS Standard 4.0, section 7.3.5.
+takes its bytes. Arrays of varying length (section 7.3.5), whose rows say where they lie in the
+heap, are one ragged array, with a variable that counts the elements of each row.
 """
 
 from __future__ import annotations

@@ -43,13 +43,13 @@ from virtualds.parsers.grib.messages import (
     describe_coordinate,
     describe_dataset,
     describe_variable,
+    find_message,
     name_level,
     name_variable,
     read_coordinates,
     read_key,
     scan_messages,
 )
-from virtualds.parsers.grib.sections import find_message
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive import is_tar, is_zip
@@ -120,8 +120,8 @@ def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
     names = (*OF_PARAMETERS, *OF_DATASETS, "md5GridSection")
     fields: dict[tuple[Any, ...], list[GribField]] = {}
     for field in found:
-        told = tuple(field.keys.get(n) for n in names)
-        fields.setdefault((*told, _number_unknown(field)), []).append(field)
+        shared = tuple(field.keys.get(n) for n in names)
+        fields.setdefault((*shared, _number_unknown(field)), []).append(field)
     several = len({numbers for *_, numbers in fields if numbers}) > 1
     for (*_, numbers), same in sorted(fields.items(), key=_rank):
         name = name_variable(same[0].keys)
@@ -142,7 +142,7 @@ def _number_unknown(field: GribField) -> str:
 
 def _list_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
     """Return the values of fields on the axes that they have, and which axes some of them lack."""
-    found = {name: {tell(m) for m in fields} for name, tell in AXES.items()}
+    found = {name: {describe(m) for m in fields} for name, describe in AXES.items()}
     axes = {name: sorted(values - {None}) for name, values in found.items() if values != {None}}
     if name_level(fields[0].keys) in FROM_GROUND_UP and "level" in axes:
         axes["level"].reverse()
@@ -159,49 +159,49 @@ def _can_join(other: Parameter, parameter: Parameter) -> bool:
 # ---------------------------------------------------------------------- names of groups
 
 
-def _tell_levels(kind: Kind) -> str:
+def _describe_levels(kind: Kind) -> str:
     levels = next((p.axes["level"] for p in kind if "level" in p.axes), [])
     return f"{levels[0]:g}" if len(levels) == 1 else f"{len(levels)}_levels"
 
 
-def _tell_key(name: str) -> Callable[[Kind], str]:
+def _describe_key(name: str) -> Callable[[Kind], str]:
     """Return a function that tells a key of a kind, if all its fields have the same."""
 
-    def tell(kind: Kind) -> str:
+    def describe(kind: Kind) -> str:
         values = {str(parameter.fields[0].keys.get(name, "")) for parameter in kind}
         return values.pop() if len(values) == 1 else ""
 
-    return tell
+    return describe
 
 
-def _tell_steps(kind: Kind) -> str:
+def _describe_steps(kind: Kind) -> str:
     steps = next((p.axes["step"] for p in kind if "step" in p.axes), [])
     return f"step_{steps[0]:g}" if len(steps) == 1 else f"{len(steps)}_steps"
 
 
-def _tell_parameters(kind: Kind) -> str:
+def _describe_parameters(kind: Kind) -> str:
     return kind[0].name if len(kind) == 1 else ""
 
 
-TELLING: tuple[Callable[[Kind], str], ...] = (
-    *(_tell_levels, _tell_key("stepType"), _tell_key("dataType"), _tell_steps),
-    _tell_parameters,
+DISTINCTIONS: tuple[Callable[[Kind], str], ...] = (
+    *(_describe_levels, _describe_key("stepType"), _describe_key("dataType"), _describe_steps),
+    _describe_parameters,
 )
-"""What tells kinds of one type of level apart, in the order in which names of groups tell it."""
+"""What tells kinds of one type of level apart, in the order in which names of groups use it."""
 
 
 def _name_kinds(kinds: Sequence[Kind]) -> list[str]:
     """Name kinds by type of level, and by as much else as tells them apart."""
     named = [str(kind[0].fields[0].keys.get("typeOfLevel", "unknown")) for kind in kinds]
-    for tell in TELLING:
+    for describe in DISTINCTIONS:
         counts = Counter(named)
-        told = [tell(kind) for kind in kinds]
+        texts = [describe(kind) for kind in kinds]
         differ = {
-            n for n in counts if len({t for m, t in zip(named, told, strict=True) if m == n}) > 1
+            n for n in counts if len({t for m, t in zip(named, texts, strict=True) if m == n}) > 1
         }
         named = [
             f"{name}_{t}" if name in differ and t else name
-            for name, t in zip(named, told, strict=True)
+            for name, t in zip(named, texts, strict=True)
         ]
     counts = Counter(named)
     return [f"{n}_{named[:i].count(n)}" if counts[n] > 1 else n for i, n in enumerate(named)]
@@ -338,8 +338,8 @@ def _place_fields(
     rows = np.full(lengths, -1)
     places = [{v: i for i, v in enumerate(parameter.axes[axis])} for axis in axes]
     for row, field in enumerate(parameter.fields):
-        told = zip(axes, places, strict=True)
-        at = tuple(place[AXES[axis](field)] for axis, place in told)
+        pairs = zip(axes, places, strict=True)
+        at = tuple(place[AXES[axis](field)] for axis, place in pairs)
         if rows[at] >= 0:
             raise _ambiguous_error(parameter.name, parameter.fields[rows[at]], field)
         rows[at] = row
@@ -402,7 +402,7 @@ def _build_place(
 SHOWN = 12
 """Fields that an error shows."""
 OWN_KEYS: dict[str, Callable[[GribField], Any]] = {**AXES, "offset": lambda field: field.offset}
-"""Keys that are told as coordinates have them: ``time`` in seconds, ``step`` in hours."""
+"""Keys whose values are those of coordinates: ``time`` in seconds, ``step`` in hours."""
 
 
 @dataclass(frozen=True)
@@ -440,14 +440,14 @@ class FoundFields:
         found = self.fields
         for name, values in (wanted or {}).items():
             several = isinstance(values, list | tuple | set | frozenset)
-            told = {str(v) for v in values} if several else {str(values)}
-            kept = [m for m in found if self._tell(m, name) & told]
+            given = {str(v) for v in values} if several else {str(values)}
+            kept = [m for m in found if self._list_texts(m, name) & given]
             if not kept:
                 raise self._nothing_error(name, values, found)
             found = kept
         return replace(self, fields=found)
 
-    def _tell(self, field: GribField, name: str) -> set[str]:
+    def _list_texts(self, field: GribField, name: str) -> set[str]:
         """Return the value of a key as texts that a user may give; none if the field lacks it."""
         if name in OWN_KEYS:
             value = OWN_KEYS[name](field)
@@ -460,7 +460,7 @@ class FoundFields:
         return set() if value is None else {str(value)}
 
     def _nothing_error(self, name: str, values: Any, found: Sequence[GribField]) -> ValueError:
-        there = sorted({min(self._tell(field, name), default="") for field in found} - {""})
+        there = sorted({min(self._list_texts(field, name), default="") for field in found} - {""})
         shown = ", ".join(there[:SHOWN]) + (", ..." if len(there) > SHOWN else "")
         return ValueError(
             f"{self.source.url}: filter_by_keys: no message has {name}={values!r}; "

@@ -57,7 +57,7 @@ class IndexLine:
         Of the message, in bytes; None if the index does not say it.
     number : int
         Of the field in its message, from 0.
-    told : tuple of str
+    labels : tuple of str
         What is the same in other files: parameter, level, kind of step.
     date : datetime
     start, end : int or None
@@ -68,7 +68,7 @@ class IndexLine:
     offset: int
     length: int | None
     number: int
-    told: tuple[str, ...]
+    labels: tuple[str, ...]
     date: datetime
     start: int | None = None
     end: int | None = None
@@ -104,17 +104,17 @@ def read_lines(text: str, url: str) -> list[IndexLine]:
 
 
 def _parse_wgrib2(line: str) -> IndexLine:
-    number, offset, when, *told = line.rstrip(":").split(":")
+    number, offset, when, *labels = line.rstrip(":").split(":")
     date = datetime.strptime(when.lower(), DATES[len(when)])
     start, end, member = None, None, None
-    for place, text in enumerate(told):
+    for place, text in enumerate(labels):
         if place == 2 and (step := STEP.fullmatch(text)) and step[3] in UNITS:
             start, end = _read_step(step, UNITS[step[3]])
-            told[place] = f"{'from-to' if step[1] else 'at'} {step[4]}"
+            labels[place] = f"{'from-to' if step[1] else 'at'} {step[4]}"
         elif of_member := MEMBER.fullmatch(text):
-            member, told[place] = int(of_member[2]), f"ENS={of_member[1]}"
+            member, labels[place] = int(of_member[2]), f"ENS={of_member[1]}"
     field = int(number.partition(".")[2] or 1) - 1
-    return IndexLine(int(offset), None, field, tuple(told), date, start, end, member)
+    return IndexLine(int(offset), None, field, tuple(labels), date, start, end, member)
 
 
 def _parse_json(line: str) -> IndexLine:
@@ -128,8 +128,8 @@ def _parse_json(line: str) -> IndexLine:
     if str(keys.get("number", "")).isdigit():
         member = int(keys["number"])
         keys["number"] = "a member"
-    told = tuple(f"{name}={keys[name]}" for name in sorted(keys))
-    return IndexLine(offset, length, 0, told, date, start, end, member)
+    labels = tuple(f"{name}={keys[name]}" for name in sorted(keys))
+    return IndexLine(offset, length, 0, labels, date, start, end, member)
 
 
 def _read_step(step: re.Match[str], unit: int) -> tuple[int | None, int]:
@@ -174,7 +174,7 @@ LOOKED_AT = 60
 
 _READING = Lock()
 
-Told = tuple[tuple[str, ...], int]
+Labels = tuple[tuple[str, ...], int]
 """What an index says of a field, and how many lines above say the same."""
 
 
@@ -217,13 +217,13 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
     suffix = _check_suffix(source.url)
     if unknown := sorted((wanted or {}).keys() - LISTED_KEYS - OWN_KEYS.keys()):
         raise UnsupportedError(
-            f"{source.url}: filter_by_keys: an index does not tell {unknown[0]!r}; open the file "
+            f"{source.url}: filter_by_keys: an index does not say {unknown[0]!r}; open the file "
             f"itself, or choose by other keys, such as shortName, typeOfLevel, level, stepRange"
         )
     names = given if isinstance(given, list | tuple) else [given]
     if given is None or not names:
         raise UnsupportedError(
-            f"{source.url}: an index does not tell grids and units; name a file of the same "
+            f"{source.url}: an index says nothing of grids and units; name a file of the same "
             f"product that has them: parser_options={{'template': 'a.grib2'}}"
         )
     eccodes = import_eccodes(source.url, "reading the index of a GRIB file")
@@ -266,30 +266,30 @@ class Template:
     """
 
     url: str
-    fields: Mapping[Told, GribField]
+    fields: Mapping[Labels, GribField]
 
     def place(self, lines: Sequence[IndexLine], file: SourceFile, url: str) -> list[GribField]:
         """Return the fields of another file with the same messages."""
         lengths = list_lengths(list(lines), file.size or 0, url)
         return [
             replace(
-                field := self.fields[told],
+                field := self.fields[labels],
                 offset=line.offset,
                 length=length,
                 number=line.number,
                 keys=_change_keys(field, line, url),
             )
-            for told, line, length in zip(_number_lines(lines), lines, lengths, strict=True)
+            for labels, line, length in zip(_number_lines(lines), lines, lengths, strict=True)
         ]
 
 
-def _number_lines(lines: Iterable[IndexLine]) -> list[Told]:
+def _number_lines(lines: Iterable[IndexLine]) -> list[Labels]:
     """Return what lines say, numbered where several say the same."""
     seen = Counter[tuple[str, ...]]()
     found = []
     for line in lines:
-        found.append((line.told, seen[line.told]))
-        seen[line.told] += 1
+        found.append((line.labels, seen[line.labels]))
+        seen[line.labels] += 1
     return found
 
 
@@ -297,23 +297,25 @@ def _choose_template(
     templates: Iterable[Template], lines: Sequence[IndexLine], source: SourceFile
 ) -> Template:
     """Return the first template with the same messages; those behind it are not looked at."""
-    told, others = set(_number_lines(lines)), list[Template]()
+    labels, others = set(_number_lines(lines)), list[Template]()
     for template in templates:
-        if template.fields.keys() == told:
+        if template.fields.keys() == labels:
             return template
         others.append(template)
-    nearest = min(others, key=lambda t: len(t.fields.keys() ^ told))
-    more, fewer = told - nearest.fields.keys(), nearest.fields.keys() - told
+    nearest = min(others, key=lambda t: len(t.fields.keys() ^ labels))
+    more, fewer = labels - nearest.fields.keys(), nearest.fields.keys() - labels
     raise UnsupportedError(
-        f"{source.url}: its {len(told)} messages are not the {len(nearest.fields)} of the template "
-        f"{nearest.url}; name a file with the same messages among the templates (first steps often "
-        f"have fewer)\n  only here: {_show(more)}\n  only in the template: {_show(fewer)}"
+        f"{source.url}: its {len(labels)} messages are not the {len(nearest.fields)} of the "
+        f"template {nearest.url}; name a file with the same messages among the templates (first "
+        f"steps often have fewer)\n  only here: {_show(more)}\n"
+        f"  only in the template: {_show(fewer)}"
     )
 
 
-def _show(told: set[Told]) -> str:
-    shown = [":".join(texts) for texts, _ in sorted(told)[:SHOWN]]
-    return ", ".join(shown) + (f" and {len(told) - SHOWN} more" if len(told) > SHOWN else "") or "-"
+def _show(labels: set[Labels]) -> str:
+    shown = [":".join(texts) for texts, _ in sorted(labels)[:SHOWN]]
+    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    return ", ".join(shown) + more or "-"
 
 
 def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
@@ -366,11 +368,11 @@ def _read_template(source: SourceFile, index: str) -> Template:
 def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
     """Refuse a template whose index means something else than is understood here."""
     read = replace(field, keys=_change_keys(field, line, url))
-    told = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
-    if told[0] != told[1]:
+    labels = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
+    if labels[0] != labels[1]:
         raise UnsupportedError(
-            f"{url}: of the message at byte {line.offset} the index tells time, step and number "
-            f"{told[0]}, its file {told[1]}; open the files themselves"
+            f"{url}: of the message at byte {line.offset} the index says time, step and number "
+            f"{labels[0]}, its file {labels[1]}; open the files themselves"
         )
 
 

@@ -39,6 +39,7 @@ from virtualds.parsers.hdf4.elements import (
     FORMATS,
     LABELS,
     LINK,
+    MOST_AXES,
     NUMBER_TYPE,
     NUMERIC_GROUP,
     OLD_GROUP,
@@ -58,7 +59,6 @@ from virtualds.parsers.hdf4.elements import (
     read_vgroup,
     unpack,
 )
-from virtualds.parsers.hdf4.storage import MOST_AXES
 
 SCALE, OFFSET = "scale_factor", "add_offset"
 OF_LIBRARY = {SCALE, "scale_factor_err", OFFSET, "add_offset_err", "calibrated_nt"}
@@ -102,13 +102,7 @@ PRECISE = 36
 
 
 def read_old_datasets(elements: Elements) -> Datasets:
-    """Return the data sets that groups of a file describe.
-
-    Raises
-    ------
-    FormatError
-        They are damaged.
-    """
+    """Return the data sets that groups of a file describe."""
     found: list[Dataset] = []
     groups = [(NUMERIC_GROUP, ref) for ref in elements.list_refs(NUMERIC_GROUP)]
     seen = set[int]()
@@ -284,13 +278,7 @@ def name_apart(name: str, taken: Collection[str]) -> str:
 
 
 def read_datasets(elements: Elements) -> Datasets | None:
-    """Return what Vgroups say of the data sets of a file, None if they say nothing.
-
-    Raises
-    ------
-    FormatError
-        They are damaged.
-    """
+    """Return what Vgroups say of the data sets of a file, None if they say nothing."""
     groups = (read_vgroup(elements, ref) for ref in elements.list_refs(VGROUP))
     root = next((group for group in groups if group.kind == FILE_KIND), None)
     if root is None:

@@ -1,13 +1,8 @@
-"""The elements of HDF4 files: what data descriptors say, and the bytes of small elements.
+"""The elements of HDF4 files: what data descriptors say, small elements, Vgroups and Vdatas.
 
-HDF Specification and Developer's Guide (HDF 4.2): section 2 (data descriptors), 9.2 (tags), 10
-(extended tags: linked blocks, external elements).
-
-Vgroups and Vdatas of HDF4 files: what is a member of what, and small tables of numbers.
-
-HDF Specification and Developer's Guide (HDF 4.2), section 6.
-
-Values of HDF4 that lie in several pieces which no references can express; read when needed.
+HDF Specification and Developer's Guide (HDF 4.2): section 2 (data descriptors), 6 (Vgroups and
+Vdatas), 9.2 (tags), 10 (extended tags: linked blocks, external elements). Damage is a
+`FormatError`, what nothing here reads is an `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -34,10 +29,13 @@ from virtualds.stores.scan_cache import fetch_ahead, open_blocks
 from virtualds.stores.store import Range, StoreError
 from virtualds.urls import local_path, scheme_of
 
+MOST_AXES = 32
+"""Axes that a data set may have (MAX_VAR_DIMS)."""
+
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array whose bytes are joined, and decoded as a whole, whenever it is read.
+    """An array in pieces that no references express: joined and decoded whenever it is read.
 
     Parameters
     ----------
@@ -67,13 +65,7 @@ class Pieces:
         return self.pipeline.decoded_dtype
 
     def read(self, key: Sequence[Any]) -> npt.NDArray[Any]:
-        """Read a selection: per axis an int, a slice, or a 1-D array of positions.
-
-        Raises
-        ------
-        ReadError
-            The file is gone, has changed, or is damaged.
-        """
+        """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
         taken = _select(np.broadcast_to(np.zeros((), self.dtype), self.shape), key)
         check_chunk(self.nbytes, taken.nbytes, self.source.url)
         try:
@@ -145,11 +137,6 @@ class Elements:
     read : callable
         Returns bytes of the file by offset and length, fewer where the file ends.
     source : SourceFile
-
-    Raises
-    ------
-    FormatError
-        The descriptors are damaged.
     """
 
     def __init__(self, read: Read, source: SourceFile) -> None:
@@ -174,13 +161,7 @@ class Elements:
         return sorted(ref for found, ref in self.descriptors if found == tag)
 
     def find(self, key: Key) -> Descriptor | None:
-        """Return where an element lies, None if there is none, or if it was never written.
-
-        Raises
-        ------
-        FormatError
-            It would lie where nothing can.
-        """
+        """Return where an element lies, None if there is none, or if it was never written."""
         found = self.descriptors.get(key)
         if found is None or found.offset == ABSENT:
             return None
@@ -192,13 +173,7 @@ class Elements:
         return found
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """Return bytes of the file.
-
-        Raises
-        ------
-        FormatError
-            The file is shorter.
-        """
+        """Return bytes of the file."""
         return _read_exactly(self._read, offset, length)
 
     def read_raw(self, key: Key) -> bytes:
@@ -256,11 +231,6 @@ class Elements:
 
 def unpack(form: str, data: bytes) -> tuple[Any, ...]:
     """Return the numbers that bytes begin with.
-
-    Raises
-    ------
-    FormatError
-        There are too few bytes.
 
     Examples
     --------
@@ -377,11 +347,6 @@ class Vdata(NamedTuple):
 def find_dtype(code: int, order: str = ">") -> np.dtype[Any]:
     """Return the dtype of a code of number types.
 
-    Raises
-    ------
-    UnsupportedError
-        numpy has no such numbers.
-
     Examples
     --------
     >>> find_dtype(22)
@@ -395,13 +360,7 @@ def find_dtype(code: int, order: str = ">") -> np.dtype[Any]:
 
 
 def read_vgroup(elements: Elements, ref: int) -> Vgroup:
-    """Return a Vgroup (section 6.2.1).
-
-    Raises
-    ------
-    FormatError
-        It is damaged.
-    """
+    """Return a Vgroup (section 6.2.1)."""
     data = elements.read((VGROUP, ref))
     (count,) = unpack(">H", data)
     numbers = unpack(f">{2 * count}H", data[2:])
@@ -420,13 +379,7 @@ def read_members(elements: Elements, key: Key) -> dict[int, int]:
 
 
 def read_vdata(elements: Elements, ref: int) -> Vdata:
-    """Return the header of a Vdata (section 6.2.2).
-
-    Raises
-    ------
-    FormatError
-        It is damaged.
-    """
+    """Return the header of a Vdata (section 6.2.2)."""
     data = elements.read((VDATA, ref))
     interlace, count, size, fields = unpack(">HIHH", data)
     columns = unpack(f">{4 * fields}H", data[10:])
@@ -447,15 +400,7 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
 
 
 def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
-    """Return the values of a Vdata of one field.
-
-    Raises
-    ------
-    FormatError
-        They are damaged.
-    UnsupportedError
-        They are of a type that numpy does not have, or there are several fields.
-    """
+    """Return the values of a Vdata of one field."""
     if len(vdata.types) != 1 or vdata.types[0] & NATIVE:
         raise UnsupportedError(
             f"Vdata {vdata.name!r} has {len(vdata.types)} fields, or numbers of another machine; "
@@ -474,13 +419,7 @@ def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
 
 
 def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the records of a Vdata of several fields, interlaced fully, as a known type.
-
-    Raises
-    ------
-    FormatError
-        It has records of another size, or fewer than it says.
-    """
+    """Return the records of a Vdata of several fields, interlaced fully, as a known type."""
     data, table = elements.read((VDATA_VALUES, ref)), read_vdata(elements, ref)
     needed = table.records * dtype.itemsize
     if table.interlace or table.size != dtype.itemsize or len(data) < needed:

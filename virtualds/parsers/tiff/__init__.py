@@ -580,8 +580,8 @@ def _name_axes(series: Any) -> str:
     """Return the letters of the axes, each once."""
     found = ""
     for letter in str(series.axes):
-        spare = (other for other in "QIABDEFGHJKLMNOPRTUVWZC" if other not in series.axes + found)
-        found += next(spare) if letter in found else letter
+        unused = (other for other in "QIABDEFGHJKLMNOPRTUVWZC" if other not in series.axes + found)
+        found += next(unused) if letter in found else letter
     return found
 
 
