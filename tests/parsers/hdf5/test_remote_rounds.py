@@ -20,8 +20,8 @@ from counting_server import CountingHandler, counting_server
 
 import virtualds
 from virtualds.errors import FormatError
+from virtualds.parsers.hdf5.file_structure import Blueprint
 from virtualds.parsers.hdf5.group_reader import read_groups
-from virtualds.parsers.hdf5.known_structure import Blueprint
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import Notes
 from virtualds.source_file import SourceFile

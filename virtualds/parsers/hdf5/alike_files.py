@@ -1,6 +1,6 @@
 """Many HDF5 files of one structure, read together: the lengths and chunks of their variables.
 
-What is structure, and which files match, `known_structure` says.
+What is structure, and which files match, `file_structure` says.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
-from virtualds.parsers.hdf5.known_structure import (
+from virtualds.parsers.hdf5.file_structure import (
     FEWEST,
     Dimension,
-    KnownStructure,
-    KnownVariable,
+    FileStructure,
     ManyFiles,
     Match,
     Part,
     UnreadValuesError,
     Variable,
+    VariableStructure,
     open_many,
     read_structure,
 )
@@ -266,124 +266,190 @@ class FoundColumns(NamedTuple):
     columns: dict[Variable, StoredColumns]
 
 
-def read_columns(known: KnownStructure, match: Match, files: ManyFiles) -> FoundColumns | None:
+def read_columns(known: FileStructure, match: Match, files: ManyFiles) -> FoundColumns | None:
     """Read where the chunks of all variables lie; None if no file matches.
 
     A file whose chunks cannot be read does not match.
     """
-    sound = match.sound.copy()
-    if not sound.any():
+    if not match.sound.any():
+        # blocks of files that do not match were not read
         return None
-    shapes = {name: _read_shape(v, known, match) for name, v in known.variables.items()}
-    lengths = _read_lengths(known, match, sound)
-    for shape in shapes.values():
-        sound &= shape.astype(float).prod(axis=1) <= LONGEST
-    while True:
+    reader = _ColumnReader(known, match, files)
+    while reader.sound.any():
         try:
-            columns = _read_chunks(known, match, files, shapes, sound)
+            columns = reader.read()
         except RowsError as error:
             # each time there are fewer files left
-            sound[list(error.files)] = False
+            reader.sound[list(error.files)] = False
             continue
         for found in columns.values():
-            sound &= found.have_small_grids()
-        return FoundColumns(sound, lengths, columns) if sound.any() else None
+            reader.sound &= found.have_small_grids()
+        return FoundColumns(reader.sound, reader.lengths, columns) if reader.sound.any() else None
+    return None
 
 
-def _get_column(match: Match, known: KnownStructure, *key: object) -> Ints:
-    slot = known.blueprint.notes.slots[key]
-    return read_uints(match.get_column(slot))
+class _ColumnReader:
+    """Reads the slots of a structure in many files; files that do not match lose their `sound`.
 
+    Attributes
+    ----------
+    sound : bool array, shape (files,)
+    shapes : dict of Variable to int array, shape (files, axes)
+    lengths : dict of Dimension to int array
+    """
 
-def _read_shape(variable: KnownVariable, known: KnownStructure, match: Match) -> Ints:
-    """Return the shape of a variable in each file."""
-    count = len(match.sound)
-    axes = range(len(variable.facts.space.limits))
-    columns = [_get_column(match, known, variable.owner, LENGTH, axis) for axis in axes]
-    columns += [np.full(count, n) for n in variable.within]
-    return np.stack(columns, axis=1) if columns else np.zeros((count, 0), np.int64)
+    def __init__(self, known: FileStructure, match: Match, files: ManyFiles) -> None:
+        self._known, self._match, self._files = known, match, files
+        self._slots = known.blueprint.notes.slots
+        self.sound = match.sound.copy()
+        self.shapes = {name: self._read_shape(v) for name, v in known.variables.items()}
+        self.lengths = self._read_lengths()
+        for shape in self.shapes.values():
+            self.sound &= shape.astype(float).prod(axis=1) <= LONGEST
 
+    def _get_column(self, *key: object) -> Ints:
+        return read_uints(self._match.get_column(self._slots[key]))
 
-def _read_lengths(known: KnownStructure, match: Match, sound: Bools) -> dict[Dimension, Ints]:
-    """Return how long each dimension is; files that contradict themselves do not match."""
-    lengths: dict[Dimension, Ints] = {}
-    for owner, axis in known.axes:
-        found = _get_column(match, known, owner, LENGTH, axis)
-        sound &= (found >= 0) & (found == lengths.setdefault(known.axes[owner, axis], found))
-        if (owner, LIMIT, axis) in known.blueprint.notes.slots:
-            sound &= found <= _get_column(match, known, owner, LIMIT, axis)
-    return lengths
+    def _stack(self, columns: list[Ints]) -> Ints:
+        return np.stack(columns, axis=1) if columns else np.zeros((len(self.sound), 0), np.int64)
 
+    def _read_shape(self, variable: VariableStructure) -> Ints:
+        axes = range(len(variable.facts.space.limits))
+        columns = [self._get_column(variable.owner, LENGTH, axis) for axis in axes]
+        return self._stack(columns + [np.full(len(self.sound), n) for n in variable.within])
 
-def _read_limits(variable: KnownVariable, known: KnownStructure, match: Match, shape: Ints) -> Ints:
-    """Return the greatest length of each axis in each file, `UNLIMITED_AXIS` for none."""
-    columns = []
-    for axis, limit in enumerate(variable.facts.space.limits):
-        if (variable.owner, LIMIT, axis) in known.blueprint.notes.slots:
-            columns.append(_get_column(match, known, variable.owner, LIMIT, axis))
+    def _read_lengths(self) -> dict[Dimension, Ints]:
+        """Return how long each dimension is; files that contradict themselves do not match."""
+        lengths: dict[Dimension, Ints] = {}
+        for (owner, axis), dimension in self._known.axes.items():
+            found = self._get_column(owner, LENGTH, axis)
+            self.sound &= (found >= 0) & (found == lengths.setdefault(dimension, found))
+            if (owner, LIMIT, axis) in self._slots:
+                self.sound &= found <= self._get_column(owner, LIMIT, axis)
+        return lengths
+
+    def read(self) -> dict[Variable, StoredColumns]:
+        """Return the chunks of each variable.
+
+        Raises
+        ------
+        RowsError
+            Some files are damaged.
+        """
+        columns: dict[Variable, StoredColumns] = {}
+        by_form: dict[IndexForm, list[tuple[Variable, Ints]]] = {}
+        chunks: dict[Variable, Ints] = {}
+        for name, variable in self._known.variables.items():
+            kind = variable.facts.layout.kind
+            if kind == LayoutClass.COMPACT:
+                columns[name] = self._read_compact(variable, self.shapes[name])
+            elif kind != LayoutClass.CHUNKED:
+                columns[name] = self._read_contiguous(variable, self.shapes[name])
+            else:
+                chunks[name] = self._read_chunk_lengths(variable)
+        for name in chunks:
+            for form, which in self._split_by_form(name, chunks[name]):
+                by_form.setdefault(form, []).append((name, which))
+        parts: dict[Variable, list[StoredColumns]] = {name: [] for name in chunks}
+        for form, members in by_form.items():
+            for name, part in self._read_indexes(form, members, chunks):
+                parts[name].append(part)
+        return columns | {name: _merge(some) for name, some in parts.items() if some}
+
+    def _read_chunk_lengths(self, variable: VariableStructure) -> Ints:
+        """Return the lengths of chunks; those of files that do not match are not used."""
+        axes = range(len(variable.facts.layout.dims) - 1)
+        chunks = self._stack([self._get_column(variable.owner, CHUNK_LENGTH, n) for n in axes])
+        self.sound &= (chunks > 0).all(axis=1)
+        return np.maximum(chunks, 1)
+
+    def _read_limits(self, variable: VariableStructure, shape: Ints) -> Ints:
+        """Return the greatest length of each axis, `UNLIMITED_AXIS` for none."""
+        columns = []
+        for axis, limit in enumerate(variable.facts.space.limits):
+            if (variable.owner, LIMIT, axis) in self._slots:
+                columns.append(self._get_column(variable.owner, LIMIT, axis))
+            else:
+                none = np.full(len(shape), UNLIMITED_AXIS)
+                columns.append(none if limit is None else shape[:, axis])
+        return self._stack(columns)
+
+    def _split_by_form(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexForm, Ints]]:
+        """Yield the files whose indexes have one form: lengths of chunks, and limits of axes."""
+        variable = self._known.variables[name]
+        which, form = np.flatnonzero(self.sound), IndexForm.of(variable.facts)
+        limits = self._read_limits(variable, self.shapes[name])
+        rows = np.concatenate([chunks, limits], axis=1)[which]
+        if (rows == rows[:1]).all():
+            kinds, group = rows[:1], np.zeros(len(which), np.int64)
         else:
-            columns.append(np.full(len(shape), UNLIMITED_AXIS) if limit is None else shape[:, axis])
-    return np.stack(columns, axis=1) if columns else np.zeros((len(shape), 0), np.int64)
+            kinds, group = np.unique(rows, axis=0, return_inverse=True)
+        rank = chunks.shape[1]
+        for number, kind in enumerate(kinds.tolist()):
+            most = tuple(None if n == UNLIMITED_AXIS else n for n in kind[rank:])
+            some = which[group.ravel() == number]
+            yield replace(form, chunks=tuple(kind[:rank]), limits=most), some
 
+    def _count_bytes(self, variable: VariableStructure, shape: Ints) -> Ints:
+        rank = len(variable.facts.space.limits)
+        return np.where(self.sound, shape[:, :rank].prod(axis=1) * variable.itemsize, 0)
 
-def _read_chunks(
-    known: KnownStructure,
-    match: Match,
-    files: ManyFiles,
-    shapes: dict[Variable, Ints],
-    sound: Bools,
-) -> dict[Variable, StoredColumns]:
-    columns: dict[Variable, StoredColumns] = {}
-    chunked: dict[Variable, Ints] = {}
-    for name, variable in known.variables.items():
-        layout = variable.facts.layout
-        if layout.kind == LayoutClass.CHUNKED:
-            chunked[name] = _read_chunk_lengths(variable, known, match, sound)
-        elif layout.kind == LayoutClass.COMPACT:
-            columns[name] = _read_compact(variable, known, match, shapes[name], sound)
-        else:
-            columns[name] = _read_contiguous(variable, known, match, files, shapes[name], sound)
-    by_form: dict[IndexForm, list[tuple[Variable, Ints]]] = {}
-    for name, chunks in chunked.items():
-        variable = known.variables[name]
-        limits = _read_limits(variable, known, match, shapes[name])
-        for form, which in _split_by_form(variable, chunks, limits, sound):
-            by_form.setdefault(form, []).append((name, which))
-    parts: dict[Variable, list[StoredColumns]] = {name: [] for name in chunked}
-    for form, members in by_form.items():
-        for name, part in _read_indexes(form, members, known, match, files, shapes, chunked, sound):
-            parts[name].append(part)
-    return columns | {name: _merge(some) for name, some in parts.items() if some}
+    def _read_compact(self, variable: VariableStructure, shape: Ints) -> StoredColumns:
+        slot, nbytes = self._slots[variable.owner, DATA], self._count_bytes(variable, shape)
+        self.sound &= nbytes <= slot.length
+        lengths = np.minimum(nbytes, slot.length).tolist()
+        parts = zip(self._match.get_column(slot), lengths, strict=True)
+        inline = tuple(row[:n].tobytes() for row, n in parts)
+        return _as_one_chunk(shape, nbytes > 0, np.arange(len(shape)), nbytes, inline)
 
-
-def _read_chunk_lengths(
-    variable: KnownVariable, known: KnownStructure, match: Match, sound: Bools
-) -> Ints:
-    """Return the lengths of chunks in each file; those of files that do not match are not used."""
-    axes = range(len(variable.facts.layout.dims) - 1)
-    found = [_get_column(match, known, variable.owner, CHUNK_LENGTH, axis) for axis in axes]
-    chunks = np.stack(found, axis=1) if found else np.zeros((len(sound), 0), np.int64)
-    sound &= (chunks > 0).all(axis=1)
-    return np.maximum(chunks, 1)
-
-
-def _split_by_form(
-    variable: KnownVariable, chunks: Ints, limits: Ints, sound: Bools
-) -> Iterator[tuple[IndexForm, Ints]]:
-    """Yield the files whose indexes have one form: lengths of chunks, and limits of axes."""
-    which, form = np.flatnonzero(sound), IndexForm.of(variable.facts)
-    rows = np.concatenate([chunks, limits], axis=1)[which]
-    if (rows == rows[:1]).all():
-        kinds, group = rows[:1], np.zeros(len(which), np.int64)
-    else:
-        kinds, group = np.unique(rows, axis=0, return_inverse=True)
-    rank = chunks.shape[1]
-    for number, kind in enumerate(kinds.tolist()):
-        most = tuple(None if n == UNLIMITED_AXIS else n for n in kind[rank:])
-        yield (
-            replace(form, chunks=tuple(kind[:rank]), limits=most),
-            which[group.ravel() == number],
+    def _read_contiguous(self, variable: VariableStructure, shape: Ints) -> StoredColumns:
+        address, nbytes = (
+            self._get_column(variable.owner, ADDRESS),
+            self._count_bytes(variable, shape),
         )
+        there = is_defined(address, self._files.offset_size)
+        if (variable.owner, SIZE) in self._slots:
+            self.sound &= ~there | (self._get_column(variable.owner, SIZE) >= nbytes)
+        self.sound &= ~there | ((address >= 0) & (address <= self._files.ends - nbytes))
+        return _as_one_chunk(shape, there & (nbytes > 0), address, nbytes)
+
+    def _read_indexes(
+        self,
+        form: IndexForm,
+        members: list[tuple[Variable, Ints]],
+        chunks: dict[Variable, Ints],
+    ) -> Iterator[tuple[Variable, StoredColumns]]:
+        """Read the indexes of one form: of each variable with some, in the files with them."""
+        rank = len(form.chunks)
+        known = [(name, self._known.variables[name], some) for name, some in members]
+        root = [self._get_column(v.owner, ADDRESS)[some] for _, v, some in known]
+        shape = [self.shapes[name][some, :rank] for name, _, some in known]
+        single = [self._read_single(v, form)[:, some] for _, v, some in known]
+        file = np.concatenate([some for _, some in members])
+        length, mask = np.concatenate(single, axis=1)
+        roots, shapes = np.concatenate(root), np.concatenate(shape)
+        found = read_indexes(self._files, form, file, roots, shapes, length, mask)
+        self.sound[file[found.owner[found.mask != 0]]] = False
+        ends = np.cumsum([len(some) for _, some in members])
+        stops = np.searchsorted(found.owner, ends).tolist()
+        for (name, variable, some), begin, stop in zip(known, [0, *stops], stops, strict=False):
+            if variable.facts.filters and not variable.facts.layout.is_filtering_edges:
+                whole = (self.shapes[name][some, :rank] % np.array(form.chunks) == 0).all(axis=1)
+                self.sound[some[~whole]] = False
+            yield (
+                name,
+                _select_chunks(
+                    found, slice(begin, stop), file, variable, self.shapes[name], chunks[name]
+                ),
+            )
+
+    def _read_single(self, variable: VariableStructure, form: IndexForm) -> Ints:
+        """Return bytes and filter mask of single chunks."""
+        count = len(self.sound)
+        if not variable.facts.layout.flags & FILTERED_SINGLE:
+            return np.stack([np.full(count, form.nbytes), np.zeros(count, np.int64)])
+        raw = self._match.get_column(self._slots[variable.owner, CHUNK])
+        return np.stack([read_uints(raw[:, :-MASK_BYTES]), read_uints(raw[:, -MASK_BYTES:])])
 
 
 def _merge(parts: list[StoredColumns]) -> StoredColumns:
@@ -396,40 +462,6 @@ def _merge(parts: list[StoredColumns]) -> StoredColumns:
     return StoredColumns(parts[0].chunks, parts[0].shape, owner, place, address, length)
 
 
-def _count_bytes(variable: KnownVariable, shape: Ints) -> Ints:
-    rank = len(variable.facts.space.limits)
-    counted: Ints = shape[:, :rank].prod(axis=1) * variable.itemsize
-    return counted
-
-
-def _read_compact(
-    variable: KnownVariable, known: KnownStructure, match: Match, shape: Ints, sound: Bools
-) -> StoredColumns:
-    slot = known.blueprint.notes.slots[variable.owner, DATA]
-    nbytes = np.where(sound, _count_bytes(variable, shape), 0)
-    sound &= nbytes <= slot.length
-    parts = zip(match.get_column(slot), np.minimum(nbytes, slot.length).tolist(), strict=True)
-    inline = tuple(row[:n].tobytes() for row, n in parts)
-    return _as_one_chunk(shape, nbytes > 0, np.arange(len(shape)), nbytes, inline)
-
-
-def _read_contiguous(
-    variable: KnownVariable,
-    known: KnownStructure,
-    match: Match,
-    files: ManyFiles,
-    shape: Ints,
-    sound: Bools,
-) -> StoredColumns:
-    address = _get_column(match, known, variable.owner, ADDRESS)
-    nbytes = np.where(sound, _count_bytes(variable, shape), 0)
-    there = is_defined(address, files.offset_size)
-    if (variable.owner, SIZE) in known.blueprint.notes.slots:
-        sound &= ~there | (_get_column(match, known, variable.owner, SIZE) >= nbytes)
-    sound &= ~there | ((address >= 0) & (address <= files.ends - nbytes))
-    return _as_one_chunk(shape, there & (nbytes > 0), address, nbytes)
-
-
 def _as_one_chunk(
     shape: Ints, there: Bools, address: Ints, length: Ints, inline: tuple[bytes, ...] = ()
 ) -> StoredColumns:
@@ -439,63 +471,11 @@ def _as_one_chunk(
     return StoredColumns(chunks, shape, owner, place, address[owner], length[owner], inline)
 
 
-def _read_indexes(
-    form: IndexForm,
-    members: list[tuple[Variable, Ints]],
-    known: KnownStructure,
-    match: Match,
-    files: ManyFiles,
-    shapes: dict[Variable, Ints],
-    chunks: dict[Variable, Ints],
-    sound: Bools,
-) -> Iterator[tuple[Variable, StoredColumns]]:
-    """Read the indexes of one form: of each variable that has some, in the files that have them."""
-    rank = len(form.chunks)
-    variables = [known.variables[name] for name, _ in members]
-    which = [some for _, some in members]
-    root = [
-        _get_column(match, known, v.owner, ADDRESS)[some]
-        for v, some in zip(variables, which, strict=True)
-    ]
-    shape = [shapes[name][some, :rank] for name, some in members]
-    single = [
-        _read_single(v, known, match, form)[:, some]
-        for v, some in zip(variables, which, strict=True)
-    ]
-    length, mask = np.concatenate(single, axis=1)
-    file = np.concatenate(which)
-    found = read_indexes(
-        files, form, file, np.concatenate(root), np.concatenate(shape), length, mask
-    )
-    sound[file[found.owner[found.mask != 0]]] = False
-    ends = np.cumsum([len(some) for some in which])
-    begins = np.searchsorted(found.owner, ends - [len(some) for some in which])
-    stops = np.searchsorted(found.owner, ends)
-    for (name, some), variable, begin, stop in zip(members, variables, begins, stops, strict=True):
-        if variable.facts.filters and not variable.facts.layout.is_filtering_edges:
-            whole = (shapes[name][some, :rank] % np.array(form.chunks) == 0).all(axis=1)
-            sound[some[~whole]] = False
-        rows = slice(int(begin), int(stop))
-        yield name, _select_chunks(found, rows, file, variable, shapes[name], chunks[name])
-
-
-def _read_single(
-    variable: KnownVariable, known: KnownStructure, match: Match, form: IndexForm
-) -> Ints:
-    """Return bytes and filter mask of single chunks."""
-    count = len(match.sound)
-    if not variable.facts.layout.flags & FILTERED_SINGLE:
-        return np.stack([np.full(count, form.nbytes), np.zeros(count, np.int64)])
-    slot = known.blueprint.notes.slots[variable.owner, CHUNK]
-    raw = match.get_column(slot)
-    return np.stack([read_uints(raw[:, :-MASK_BYTES]), read_uints(raw[:, -MASK_BYTES:])])
-
-
 def _select_chunks(
     found: ChunkRows,
     rows: slice,
     file: Ints,
-    variable: KnownVariable,
+    variable: VariableStructure,
     shape: Ints,
     chunks: Ints,
 ) -> StoredColumns:
@@ -639,15 +619,15 @@ def _list_rows(column: Ints) -> list[tuple[int, ...]]:
 class _Structures:
     """The structures that were used last, by the group and the names that were left out."""
 
-    kept: list[tuple[Part, KnownStructure]] = field(default_factory=list)
+    kept: list[tuple[Part, FileStructure]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def list(self, part: Part) -> list[KnownStructure]:
+    def list(self, part: Part) -> list[FileStructure]:
         """Return the structures, the latest first."""
         with self.lock:
             return [known for other, known in self.kept if other == part]
 
-    def use(self, part: Part, known: KnownStructure) -> None:
+    def use(self, part: Part, known: FileStructure) -> None:
         """Keep a structure as the latest."""
         with self.lock:
             rest = [pair for pair in self.kept if pair[1] is not known]
@@ -713,7 +693,7 @@ class _BatchReader:
             rest = left if len(left) < len(rest) else rest[1:]
         return self.found
 
-    def _take(self, known: KnownStructure, which: Ints) -> Ints:
+    def _take(self, known: FileStructure, which: Ints) -> Ints:
         """Add the files that have a structure; return the files that have not."""
         if len(which) < FEWEST:
             return which

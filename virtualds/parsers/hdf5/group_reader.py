@@ -56,7 +56,6 @@ from virtualds.parsers.hdf5.objects import (
     GroupMembers,
     HDF5Files,
     HDF5Location,
-    ask_chosen_fill,
     descend_to,
     describe_damage,
     explain_damage,
@@ -67,6 +66,7 @@ from virtualds.parsers.hdf5.objects import (
     list_members,
     make_dataset,
     open_root,
+    read_storage_fill,
 )
 from virtualds.parsers.hdf5.storage import (
     build_raw_array,
@@ -141,7 +141,7 @@ def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None =
 def read_elements(
     dataset: Dataset, size: int, box: Sequence[slice] | None = None
 ) -> Iterator[tuple[tuple[slice, ...], Elements]]:
-    """Yield parts of a box inside a dataset, and their elements as stored, one a row."""
+    """Yield parts of a box inside a dataset, and the bytes of their elements, one per row."""
     array = build_raw_array(dataset, size)
     for part in _cut_box(array.shape, box, size):
         raw = np.ascontiguousarray(array.read(part))
@@ -335,7 +335,7 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
         return found
     plist = dataset.id.get_create_plist()
     has_fill = plist.fill_value_defined() == FillState.CHOSEN and not dtype.hasobject
-    chosen = ask_chosen_fill(plist, dtype).tobytes() if has_fill else None
+    chosen = read_storage_fill(plist, dtype).tobytes() if has_fill else None
     whole = np.full(shape, find_fill_beyond(chosen, dtype), dtype)
     whole[tuple(slice(0, n) for n in found.shape)] = found
     return whole

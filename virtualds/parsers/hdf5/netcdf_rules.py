@@ -17,7 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.data_types import encode_type, find_obstacle
+from virtualds.parsers.hdf5.data_types import (
+    CHARSETS,
+    encode_type,
+    find_obstacle,
+    parse_stored_type,
+)
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     GroupMembers,
@@ -34,7 +39,7 @@ from virtualds.parsers.hdf5.structure.element_types import (
     read_sequences,
 )
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, give_up, note_same
-from virtualds.parsers.hdf5.structure.messages import TypeClass
+from virtualds.parsers.hdf5.structure.messages import MESSAGE_ERRORS, TypeClass
 from virtualds.parsers.hdf5.structure.object_header import IN_PLACE, Attribute, find_string_size
 
 # ---------------------------------------------------------------------- fill values
@@ -95,40 +100,18 @@ RESERVED = frozenset(
 )
 """Attributes that serve dimension scales and the netCDF library, not the user."""
 
-INTEGER, FLOAT, VLEN = (
-    0x10 | kind for kind in (TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.VLEN)
-)
-"""The first byte of a type: its class and version 1 (IV.A.2.d)."""
 LONGEST_TEXT = 2**31 - 1
 """Most bytes of a string in numpy."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
 """Paddings of strings of fixed length."""
 
 
-def _encode_integer_type(size: int, *, signed: bool) -> bytes:
-    return struct.pack("<BBHIHH", INTEGER, 8 * signed, 0, size, 0, 8 * size)
-
-
-def _encode_float_type(size: int, exponent: int, fraction: int) -> bytes:
-    """Return the message of an IEEE 754 type: the first bit of the fraction is not stored."""
-    where = fraction, exponent, 0, fraction
-    bias = 2 ** (exponent - 1) - 1
-    head = FLOAT, 0x20, 8 * size - 1, size, 0, 8 * size
-    return struct.pack("<BBHIHHBBBBI", *head, *where, bias)
-
-
-NUMBERS = {
-    **{_encode_integer_type(n, signed=True): f"<i{n}" for n in (1, 2, 4, 8)},
-    **{_encode_integer_type(n, signed=False): f"<u{n}" for n in (1, 2, 4, 8)},
-    _encode_float_type(4, 8, 23): "<f4",
-    _encode_float_type(8, 11, 52): "<f8",
-}
-"""Types of numbers in little-endian order, as datatype messages have them (IV.A.2.d)."""
+PLAIN = frozenset({TypeClass.INTEGER, TypeClass.FLOAT})
+"""Classes of numbers that h5py gives no other type than that of the bytes."""
 STRINGS = {
-    struct.pack("<BBHI", VLEN, 1, text, 16) + _encode_integer_type(1, signed=False)
-    for text in (0, 1)
+    struct.pack("<BBHIBBHIHH", 0x19, 1, charset, 16, 0x10, 0, 0, 1, 0, 8) for charset in CHARSETS
 }
-"""Types of strings of varying length, in ASCII and UTF-8, where addresses have 8 bytes."""
+"""Types of strings of varying length, where addresses have 8 bytes (IV.A.2.d)."""
 
 
 def read_attribute(owner: Any, name: str) -> Any:
@@ -220,18 +203,24 @@ def decode_in_place(known: Attribute) -> Any:
     if dtype.kind != "S":
         values = np.frombuffer(known.data, dtype, count).reshape(known.shape)
         return values.ravel()[0] if count == 1 else values.astype(dtype.newbyteorder("="))
-    text = known.data[: dtype.itemsize].rstrip(b"\0")
+    size = dtype.itemsize
+    texts = [known.data[at : at + size].rstrip(b"\0") for at in range(0, count * size, size)]
     # let HDF5 handle bytes after the end of a string
-    return None if count > 1 or b"\0" in text else _to_text(text)
+    return None if any(b"\0" in text for text in texts) else decode_texts(texts)
 
 
 @lru_cache(1024)
 def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
-    """Return the dtype of little-endian numbers and of strings, None for other types."""
-    if kind in NUMBERS:
-        return np.dtype(NUMBERS[kind])
-    size = find_string_size(kind, (NULL_TERMINATED, NULL_PADDED))
-    return np.dtype(f"S{size}") if 0 < size <= LONGEST_TEXT else None
+    """Return the dtype of numbers and strings that numpy reads as stored, None for other types."""
+    if size := find_string_size(kind, (NULL_TERMINATED, NULL_PADDED)):
+        return np.dtype(f"S{size}") if size <= LONGEST_TEXT else None
+    if kind[0] & 0x0F not in PLAIN:
+        return None
+    try:
+        stored = parse_stored_type(kind)
+    except (UnsupportedError, *MESSAGE_ERRORS):
+        return None
+    return stored.dtype if stored.in_chunks else None
 
 
 def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:

@@ -383,7 +383,7 @@ class Dataset(HDF5Location):
     @property
     def space(self) -> Dataspace:
         """Its dataspace; HDF5 computes that of some virtual datasets from their sources."""
-        return _ask_space(self) if self.is_virtual else self.facts.space
+        return _read_space_by_library(self) if self.is_virtual else self.facts.space
 
     @property
     def rank(self) -> int:
@@ -527,17 +527,9 @@ def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
 
 
 def make_dataset(name: str, place: HDF5Location) -> Dataset:
-    """Return the dataset at a place.
-
-    Raises
-    ------
-    FormatError
-        Its object header is damaged.
-    DeclinedError
-        Its object header has an unknown form.
-    """
+    """Return the dataset at a place."""
     facts = (
-        _ask_facts(place)
+        _read_facts_by_library(place)
         if place.files.by_library
         else read_facts(place.file, place.messages, int(place.at))
     )
@@ -567,15 +559,7 @@ MOST_LINKS = 16
 
 
 def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
-    """Return the root group of a file.
-
-    Raises
-    ------
-    FormatError
-        The file is damaged.
-    DeclinedError
-        It has an unknown form.
-    """
+    """Return the root group of a file."""
     if files.by_library:
         # HDF5 says itself why it cannot open a file
         files.open(source)
@@ -595,13 +579,7 @@ def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
 
 
 def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
-    """Return the members of a group, without soft and external links of the names to skip.
-
-    Raises
-    ------
-    DeclinedError
-        The group, or a member, has an unknown form.
-    """
+    """Return the members of a group, without soft and external links of the names to skip."""
     result = GroupMembers()
     for link in place.links:
         name = link.name.decode("utf-8", "surrogateescape")
@@ -745,7 +723,7 @@ def _list_links_by_library(place: HDF5Location) -> list[Link]:
         def collect(name: bytes, info: Any, into: list[Link] = found) -> None:
             # h5py reuses one object for the facts of all links
             is_hard = info.type == HARD
-            target = b"" if is_hard else _ask_target(group, name, info.type)
+            target = b"" if is_hard else _read_target_by_library(group, name, info.type)
             into.append(Link(name, info.type, info.u if is_hard else 0, target))
 
         try:
@@ -761,7 +739,7 @@ def _list_links_by_library(place: HDF5Location) -> list[Link]:
     )
 
 
-def _ask_target(group: Any, name: bytes, kind: int) -> bytes:
+def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
     """Return the target of a soft or external link as `Link` has it, nothing if there is none."""
     if kind not in (SOFT, EXTERNAL):
         return b""
@@ -772,7 +750,7 @@ def _ask_target(group: Any, name: bytes, kind: int) -> bytes:
     return b"\0".join((b"", *found, b"")) if kind == EXTERNAL else bytes(found)
 
 
-def _ask_facts(place: HDF5Location) -> DatasetFacts:
+def _read_facts_by_library(place: HDF5Location) -> DatasetFacts:
     """Return what HDF5 says of a dataset."""
     kind = _find_type(place)
     # HDF5 follows a fill value into the heap as soon as it reads the properties
@@ -781,15 +759,15 @@ def _ask_facts(place: HDF5Location) -> DatasetFacts:
         plist = place.id.get_create_plist()
         filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
         return DatasetFacts(
-            _ask_space(place),
+            _read_space_by_library(place),
             kind,
-            _ask_fill(plist, kind),
+            _read_fill_by_library(plist, kind),
             tuple(Filter(number, flags, values) for number, flags, values, _ in filters),
             _find_layout(place, plist),
         )
 
 
-def _ask_space(place: HDF5Location) -> Dataspace:
+def _read_space_by_library(place: HDF5Location) -> Dataspace:
     shape = place.id.shape
     of_class = SpaceClass.NULL if shape is None else SpaceClass(bool(shape))
     limits = place.id.get_space().get_simple_extent_dims(True) if shape else ()
@@ -812,7 +790,7 @@ def _find_type(place: HDF5Location) -> bytes:
     return kind
 
 
-def _ask_fill(plist: Any, kind: bytes) -> FillValue:
+def _read_fill_by_library(plist: Any, kind: bytes) -> FillValue:
     """Return the fill value, with bytes only where those of the file are values."""
     state = FillState(plist.fill_value_defined())
     if state != FillState.CHOSEN:
@@ -823,10 +801,10 @@ def _ask_fill(plist: Any, kind: bytes) -> FillValue:
         return FillValue(state)
     if stored.dtype.hasobject or not stored.in_chunks:
         return FillValue(state)
-    return FillValue(state, ask_chosen_fill(plist, stored.dtype).tobytes())
+    return FillValue(state, read_storage_fill(plist, stored.dtype).tobytes())
 
 
-def ask_chosen_fill(plist: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def read_storage_fill(plist: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return the storage fill value that the writer chose, as an array of one element."""
     # numpy's dates are opaque bytes to HDF5
     known = np.dtype(f"V{dtype.itemsize}") if dtype.kind in "mM" else dtype

@@ -75,8 +75,6 @@ from virtualds.stores.store import Range
 
 NODE = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""
-BLOCK = 512
-"""Chunks that HDF5 lists before they become columns."""
 
 
 def read_chunks(dataset: Dataset) -> ChunkRows:
@@ -173,33 +171,19 @@ def _list_chunk_starts(
 
 
 def _list_by_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
-    """Return the chunks as HDF5 lists them.
-
-    The columns grow in blocks: a list of a million rows would take a hundred times the memory, and
-    the garbage collector would walk it again and again.
-    """
-    ndim = dataset.rank
-    tables = [np.empty((ndim + 3, 0), np.int64)]
-    rows: list[Any] = []
-
-    def settle() -> None:
-        place, *rest = zip(*rows, strict=True)
-        tables.append(np.array([*zip(*place, strict=True), *rest], np.int64))
-        rows.clear()
-
-    def collect(row: Any) -> None:
-        rows.append(row)
-        if len(rows) == BLOCK:
-            settle()
-
-    dataset.id.chunk_iter(collect)
-    if rows:
-        settle()
-    table = np.concatenate(tables, axis=1)
+    """Return the chunks as HDF5 lists them."""
+    listed: list[Any] = []
+    dataset.id.chunk_iter(listed.append)
+    place = np.array([chunk.chunk_offset for chunk in listed], np.int64)
+    mask, address, length = (
+        np.array([(chunk.filter_mask, chunk.byte_offset, chunk.size) for chunk in listed], np.int64)
+        .reshape(-1, 3)
+        .T
+    )
+    owner = np.zeros(len(listed), np.int64)
     # HDF5 counts from the start of the file
-    address = table[-2] - dataset.file.base
-    owner = np.zeros(table.shape[1], np.int64)
-    found = ChunkRows(owner, table[:-3], table[-3], address, table[-1])
+    address = address - dataset.file.base
+    found = ChunkRows(owner, place.reshape(-1, dataset.rank).T, mask, address, length)
     return check_order(indexes, check_chunks(indexes, found))
 
 
@@ -253,7 +237,7 @@ class StoredRows:
             ) from error
 
 
-class _Held:
+class _IndexCache:
     """The manifest of all chunks, once it was read, and the cost of what was asked before."""
 
     def __init__(self) -> None:
@@ -290,7 +274,7 @@ class IndexedChunks(Table):
     grid: tuple[int, ...]
     filters: int
     name: str
-    _held: _Held = field(default_factory=_Held, init=False, repr=False, compare=False)
+    _cache: _IndexCache = field(default_factory=_IndexCache, init=False, repr=False, compare=False)
 
     is_in_set = False
     is_in_source = True
@@ -335,23 +319,23 @@ class IndexedChunks(Table):
 
     def _find_whole(self, asked: int) -> ChunkManifest | None:
         """Return the manifest of all chunks if it pays to read it, or if it was read."""
-        held = self._held
+        cached = self._cache
         near = not find_store(self.rows.source.url).reach.at_once
-        with held.lock:
-            held.cost += LOOKUP[near] + asked
-            if held.cost <= prod(self.grid):
-                return held.whole
+        with cached.lock:
+            cached.cost += LOOKUP[near] + asked
+            if cached.cost <= prod(self.grid):
+                return cached.whole
         return self._read_whole()
 
     def _read_whole(self) -> ChunkManifest:
         """Return the manifest of all chunks, which is read once."""
-        held = self._held
-        with held.lock:
-            if held.whole is None:
+        cached = self._cache
+        with cached.lock:
+            if cached.whole is None:
                 found = self._read(None)
                 check_table(self.grid, found.owner.size, f"dataset {self.name!r}")
-                held.whole = self._spread(found, np.arange(prod(self.grid)))
-            return held.whole
+                cached.whole = self._spread(found, np.arange(prod(self.grid)))
+            return cached.whole
 
     def _look_up(self, known: Ints) -> ChunkManifest:
         """Return chunks by their numbers, which ascend."""

@@ -23,7 +23,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
 )
 from virtualds.parsers.hdf5.chunk_indexes.trees import read_old_trees as read_trees_1
 from virtualds.parsers.hdf5.chunk_indexes.trees import read_trees as read_trees_2
-from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, demand, is_defined
+from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, is_defined, require
 from virtualds.parsers.hdf5.structure.messages import IndexKind
 
 # ---------------------------------------------------------------------- no index, or a single chunk
@@ -33,16 +33,10 @@ from virtualds.parsers.hdf5.structure.messages import IndexKind
 
 
 def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
-    """Return the chunk of each dataset that has no other (VII.A).
-
-    Raises
-    ------
-    RowsError
-        A chunk lies outside of the file.
-    """
+    """Return the chunk of each dataset that has no other (VII.A)."""
     count, form = len(indexes.file), indexes.form
     single = (indexes.shape == np.array(form.chunks)).all(axis=1)
-    demand(
+    require(
         np.asarray(single), indexes.file, "a dataset of one chunk has another shape than the chunk"
     )
     place = np.zeros((len(form.chunks), count), np.int64)
@@ -50,21 +44,15 @@ def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
 
 
 def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
-    """Return chunks that lie one after the other, all of the greatest shape (VII.B).
-
-    Raises
-    ------
-    RowsError
-        They do not lie in the file, or have filters.
-    """
+    """Return chunks that lie one after the other, all of the greatest shape (VII.B)."""
     form, file, ends = indexes.form, indexes.file, indexes.rows.ends
     can = not form.has_filters and None not in form.limits
-    demand(np.full(len(file), can), file, "chunks that may grow have no index")
+    require(np.full(len(file), can), file, "chunks that may grow have no index")
     nbytes = prod(form.greatest_grid) * form.nbytes
     fits = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
-    demand(fits, file, "chunks lie past the end of the file")
+    require(fits, file, "chunks lie past the end of the file")
     for lengths, limit in zip(indexes.shape.T, form.limits, strict=True):
-        demand(lengths <= (limit or 0), file, "a shape is greater than the greatest")
+        require(lengths <= (limit or 0), file, "a shape is greater than the greatest")
     grids, which = np.unique(
         -(-indexes.shape // np.array(form.chunks)), axis=0, return_inverse=True
     )
@@ -134,13 +122,6 @@ def read_indexes(
     Returns
     -------
     ChunkRows
-
-    Raises
-    ------
-    RowsError
-        Indexes are damaged; it names the files at fault that were found.
-    UnknownRowsError
-        Indexes have an unknown form.
     """
     which = np.flatnonzero(is_defined(root, rows.offset_size))
     if not which.size:

@@ -33,10 +33,10 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     Bytes,
     UnknownRowsError,
     check_once,
-    demand,
     have_checksums,
     is_defined,
     read_uints,
+    require,
     take_parts,
 )
 
@@ -57,15 +57,15 @@ class Run(NamedTuple):
 
 
 def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
-    """Demand headers of version 0, whose client says whether chunks have filters."""
+    """Require headers of version 0, whose client says whether chunks have filters."""
     version, client = heads[:, 4], heads[:, 5]
     known = (version == 0) & (client < 2)
     if not known.all():
         first = int(np.flatnonzero(~known)[0])
         unknown = f"{what} of version {version[first]} and client {client[first]}"
-        demand(known, indexes.file, unknown, UnknownRowsError)
+        require(known, indexes.file, unknown, UnknownRowsError)
     same = client == indexes.form.has_filters
-    demand(same, indexes.file, f"{what} and the filters of its dataset contradict each other")
+    require(same, indexes.file, f"{what} and the filters of its dataset contradict each other")
 
 
 def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -> None:
@@ -76,7 +76,7 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
     known &= read_uints(data[:, 6 : 6 + size]) == indexes.root[owner]
     what = f"a block {signature.decode()} of an array of chunks is missing"
     sound = known & have_checksums(data)
-    demand(sound, indexes.file[owner], f"{what}, or has a wrong checksum")
+    require(sound, indexes.file[owner], f"{what}, or has a wrong checksum")
 
 
 def join_runs(indexes: Indexes, runs: Iterable[Run], find: Callable[[Ints], Ints]) -> ChunkRows:
@@ -128,15 +128,7 @@ class _FixedForm(NamedTuple):
 
 
 def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
-    """Read fixed arrays (VII.C).
-
-    Raises
-    ------
-    RowsError
-        They are damaged.
-    UnknownRowsError
-        They have an unknown form.
-    """
+    """Read fixed arrays (VII.C)."""
     rows = indexes.rows
     heads = take_heads(indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array")
     check_versions(indexes, heads, "a fixed array")
@@ -152,10 +144,10 @@ def _read_alike_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
     array = _FixedForm(int(heads[0, 6]), 1 << int(min(heads[0, 7], 62)), count)
     is_sound = is_element_size(form, array.element, rows.offset_size)
     is_sound = is_sound and count == prod(form.greatest_grid) and None not in form.limits
-    demand(np.full(len(file), is_sound), file, "the header of a fixed array contradicts itself")
+    require(np.full(len(file), is_sound), file, "the header of a fixed array contradicts itself")
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
     longer = "a fixed array is longer than its file"
-    demand(rows.ends[file[owner]] // array.element >= count, file[owner], longer)
+    require(rows.ends[file[owner]] // array.element >= count, file[owner], longer)
     read = _read_fixed_pages if array.pages else _read_fixed_blocks
     order = list(range(len(form.chunks)))
     runs = read(indexes, array, owner, block[owner])
@@ -204,7 +196,7 @@ def _read_fixed_pages(
         length = count * array.element + CHECKSUM_BYTES
         for part, data in take_parts(rows, file[owners], address[some], length):
             wrong = "a page of a fixed array has a wrong checksum"
-            demand(have_checksums(data), file[owners[part]], wrong)
+            require(have_checksums(data), file[owners[part]], wrong)
             raw = data[:, :-CHECKSUM_BYTES]
             yield Run(owners[part], first[part], raw, array.element)
 
@@ -294,15 +286,7 @@ class _DataBlocks(NamedTuple):
 
 
 def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
-    """Read extensible arrays (VII.D).
-
-    Raises
-    ------
-    RowsError
-        They are damaged.
-    UnknownRowsError
-        They have an unknown form.
-    """
+    """Read extensible arrays (VII.D)."""
     size = 12 + 6 * indexes.rows.length_size + indexes.rows.offset_size
     heads = take_heads(indexes, size, b"EAHD", "extensible array")
     check_versions(indexes, heads, "an extensible array")
@@ -315,7 +299,7 @@ def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
     form = _make_form(indexes, heads)
     begin = 12 + 4 * rows.length_size
     used = read_uints(heads[:, begin : begin + rows.length_size])
-    demand(used >= 0, file, CONTRADICTION)
+    require(used >= 0, file, CONTRADICTION)
     begin += 2 * rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
@@ -343,7 +327,7 @@ def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
     sound = sound and form.least << form.supers_in_index // 2 <= form.page
     sound = sound and limits.count(None) == 1 and 0 not in limits
     sound = sound and max(indexes.form.greatest_grid) < 2**63
-    demand(np.full(len(heads), sound), indexes.file, CONTRADICTION)
+    require(np.full(len(heads), sound), indexes.file, CONTRADICTION)
     return form
 
 
@@ -425,7 +409,7 @@ def _read_super_blocks(
     stop = begin + count * indexes.rows.offset_size
     file = indexes.file[owner]
     room = "a super block of an extensible array is longer than its file"
-    demand(indexes.rows.ends[file] >= stop, file, room)
+    require(indexes.rows.ends[file] >= stop, file, room)
     data = indexes.rows.take_rows(file, place, stop + CHECKSUM_BYTES)
     check_blocks(indexes, owner, data, b"EASB")
     address = _read_addresses(data[:, begin:stop], indexes.rows.offset_size)
@@ -470,5 +454,5 @@ def _read_pages(
     address, file = begin[which] + page * size, indexes.file[owner]
     for part, data in take_parts(indexes.rows, file, address, size):
         wrong = "a page of an extensible array has a wrong checksum"
-        demand(have_checksums(data), file[part], wrong)
+        require(have_checksums(data), file[part], wrong)
         yield _make_run(arrays, owner[part], first[part], data[:, :-CHECKSUM_BYTES])

@@ -18,9 +18,9 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     ByteRows,
     Bytes,
     RowsError,
-    demand,
     have_checksums,
     read_uints,
+    require,
 )
 from virtualds.parsers.hdf5.structure.messages import IndexKind
 from virtualds.parsers.hdf5.structure.object_header import DatasetFacts
@@ -163,17 +163,11 @@ def parse_elements(form: IndexForm, raw: Bytes, offset_size: int) -> tuple[Ints,
 
 
 def take_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Bytes:
-    """Return the headers of indexes, which have a signature and a checksum.
-
-    Raises
-    ------
-    RowsError
-        A header has another signature, or is damaged.
-    """
+    """Return the headers of indexes, which have a signature and a checksum."""
     heads = indexes.rows.take_rows(indexes.file, indexes.root, size + CHECKSUM_BYTES)
     known = (heads[:, :4] == np.frombuffer(signature, np.uint8)).all(axis=1)
     sound = known & have_checksums(heads)
-    demand(sound, indexes.file, f"there is no {what} of chunks, or its checksum is wrong")
+    require(sound, indexes.file, f"there is no {what} of chunks, or its checksum is wrong")
     return heads
 
 
@@ -198,26 +192,20 @@ def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
 
 
 def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
-    """Return chunks that lie in the shape and in the file.
-
-    Raises
-    ------
-    RowsError
-        A chunk lies outside of them, or has a wrong length.
-    """
+    """Return chunks that lie in the shape and in the file."""
     form, file, owner = indexes.form, indexes.file, found.owner
     if not form.has_filters:
         same = found.length == form.nbytes
-        _demand(same, file, owner, "a chunk without filters has another length")
+        _require(same, file, owner, "a chunk without filters has another length")
     # a negative number is too great as an unsigned one
     for axis, values in enumerate(found.place):
         inside = values.view(np.uint64) < _of_owners(indexes.shape[:, axis], owner)
-        _demand(inside, file, owner, "a chunk lies outside of the shape")
+        _require(inside, file, owner, "a chunk lies outside of the shape")
     end = indexes.rows.ends[file]
     fits = found.length.view(np.uint64) <= _of_owners(end, owner)
-    _demand(fits, file, owner, "a chunk is longer than any file")
+    _require(fits, file, owner, "a chunk is longer than any file")
     fits = found.address.view(np.uint64) <= _of_owners(end, owner) - found.length.view(np.uint64)
-    _demand(fits, file, owner, "a chunk lies past the end of the file")
+    _require(fits, file, owner, "a chunk lies past the end of the file")
     return found
 
 
@@ -226,7 +214,7 @@ def _of_owners(values: Ints, owner: Ints) -> npt.NDArray[np.uint64]:
     return (values if len(values) == 1 else values[owner]).view(np.uint64)
 
 
-def _demand(sound: Bools, file: Ints, owner: Ints, reason: str) -> None:
+def _require(sound: Bools, file: Ints, owner: Ints, reason: str) -> None:
     if not sound.all():
         raise RowsError(frozenset(file[owner[~sound]].tolist()), reason)
 
@@ -243,15 +231,9 @@ def find_ascending(owner: Ints, place: Ints) -> Bools:
 
 
 def check_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
-    """Return chunks if each comes after the one before: a tree needs the order to find them.
-
-    Raises
-    ------
-    RowsError
-        Chunks are listed twice, or not in their order.
-    """
+    """Return chunks if each comes after the one before: a tree needs the order to find them."""
     after = find_ascending(found.owner, found.place)
-    _demand(after, indexes.file, found.owner[1:], "chunks are listed twice, or not in their order")
+    _require(after, indexes.file, found.owner[1:], "chunks are listed twice, or not in their order")
     return found
 
 

@@ -29,15 +29,18 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     take_heads,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
+    BEFORE_RECORDS,
     CHECKSUM_BYTES,
     Bools,
     Bytes,
+    RowsError,
+    TreeForm,
     UnknownRowsError,
     check_once,
     compute_checksums,
-    demand,
     is_defined,
     read_uints,
+    require,
     take_parts,
 )
 
@@ -96,13 +99,7 @@ def make_node_form(rank: int, half: int, offset_size: int) -> _NodeForm:
 
 
 def read_old_trees(indexes: Indexes) -> ChunkRows:
-    """Read version 1 B-trees, all nodes of a level at once.
-
-    Raises
-    ------
-    RowsError
-        Nodes or keys contradict each other: HDF5 would not find some of the chunks.
-    """
+    """Read version 1 B-trees, all nodes of a level at once."""
     rows, form, file = indexes.rows, indexes.form, indexes.file
     node = make_node_form(len(form.chunks) + 1, rows.half, rows.offset_size)
     roots = _OldNodes(np.arange(len(file)), indexes.root, None, None)
@@ -162,16 +159,16 @@ def _check_nodes(
     """
     file, is_root = indexes.file[nodes.owner], nodes.low is None
     known = np.frombuffer(b"TREE" + bytes([OF_CHUNKS, level]), np.uint8)
-    demand((data[:, :6] == known).all(axis=1), file, f"a B-tree lacks a node of level {level}")
+    require((data[:, :6] == known).all(axis=1), file, f"a B-tree lacks a node of level {level}")
     used = read_uints(data[:, 6:8])
     counts = f"a node of a B-tree has no entries, or more than {node.most}"
     fewest = 0 if is_root and level == 0 else 1
-    demand((used >= fewest) & (used <= node.most), file, counts)
+    require((used >= fewest) & (used <= node.most), file, counts)
     if is_root:
         size = indexes.rows.offset_size
         for begin in (NODE_HEAD, NODE_HEAD + size):
             beside = read_uints(data[:, begin : begin + size])
-            demand(~is_defined(beside, size), file, "the root of a B-tree has neighbours")
+            require(~is_defined(beside, size), file, "the root of a B-tree has neighbours")
     stop = node.entries_at + node.most * node.entry.itemsize
     room = data[:, node.entries_at : stop].view(node.entry)
     entries = room[np.arange(node.most) < used[:, None]]
@@ -197,13 +194,13 @@ def _check_keys(
     file = indexes.file[nodes.owner]
     steps = np.array((*indexes.form.chunks, indexes.form.itemsize))
     whole = (last % steps == 0).all(axis=1) & (last >= 0).all(axis=1)
-    demand(whole, file, "a key of a node of a B-tree lies between chunks")
+    require(whole, file, "a key of a node of a B-tree lies between chunks")
     greatest = "the last key of a node of a B-tree is not the greatest"
-    demand(is_before(final, last), file, greatest)
+    require(is_before(final, last), file, greatest)
     if nodes.low is None or nodes.high is None:
         return
     within = is_before(nodes.low, first, or_same=True) & is_before(final, nodes.high)
-    demand(within, file, "a node of a B-tree has keys that its parent places elsewhere")
+    require(within, file, "a node of a B-tree has keys that its parent places elsewhere")
 
 
 def _list_old_children(
@@ -219,8 +216,8 @@ def _list_old_children(
     file = indexes.file[owner]
     steps = np.array((*indexes.form.chunks, indexes.form.itemsize))
     whole = ((low % steps == 0) & (low >= 0)).all(axis=1)
-    demand(whole, file, "a key of a node of a B-tree lies between chunks")
-    demand(is_before(low, high), file, "the keys of a B-tree are not in order")
+    require(whole, file, "a key of a node of a B-tree lies between chunks")
+    require(is_before(low, high), file, "the keys of a B-tree are not in order")
     _check_keys(indexes, nodes, used, low[stop - used], low[stop - 1], last)
     return _OldNodes(owner, read_uints(entries["child"]), low, high)
 
@@ -245,7 +242,7 @@ def _list_chunks(
     for values, chunk in zip(place, indexes.form.chunks, strict=True):
         whole &= values // chunk * chunk == values
     if not whole.all():
-        demand(whole, file[owner], "a key of a B-tree is not the position of a chunk")
+        require(whole, file[owner], "a key of a B-tree is not the position of a chunk")
     some = used > 0
     stop = np.cumsum(used)[some]
     edge = places[stop - used[some]], places[stop - 1], last[some]
@@ -262,29 +259,6 @@ PLAIN, FILTERED = 10, 11
 """Types of records: of chunks without and with filters (III.A.2)."""
 TREE_HEAD = 16
 """Bytes of the header of a tree before the address of its root."""
-BEFORE_RECORDS = 6
-"""Bytes of a node before its records: signature, version and type."""
-DEEPEST = 32
-"""More levels than any tree has: it would hold more records than there are addresses."""
-
-
-class _TreeForm(NamedTuple):
-    """What trees with the same header share: bytes of nodes and records, levels below the root.
-
-    ``most`` has the records that a node of each level may hold, the leaves first, and ``total``
-    the bytes of the number of all records below a node.
-    """
-
-    size: int
-    record: int
-    depth: int
-    most: tuple[int, ...]
-    total: tuple[int, ...]
-
-    @property
-    def count_size(self) -> int:
-        """Bytes of the number of records of a node."""
-        return _count_bytes(self.most[0])
 
 
 class _Nodes(NamedTuple):
@@ -312,21 +286,13 @@ class _Records(NamedTuple):
 
 
 def read_trees(indexes: Indexes) -> ChunkRows:
-    """Read version 2 B-trees, all nodes of a level at once.
-
-    Raises
-    ------
-    RowsError
-        They are damaged.
-    UnknownRowsError
-        They have an unknown form.
-    """
+    """Read version 2 B-trees, all nodes of a level at once."""
     rows, file = indexes.rows, indexes.file
     size = TREE_HEAD + rows.offset_size + 2 + rows.length_size
     heads = take_heads(indexes, size, b"BTHD", "version 2 B-tree")
     kind = FILTERED if indexes.form.has_filters else PLAIN
-    demand(heads[:, 4] == 0, file, "a B-tree of an unknown version", UnknownRowsError)
-    demand(heads[:, 5] == kind, file, f"a B-tree has no records of type {kind}")
+    require(heads[:, 4] == 0, file, "a B-tree of an unknown version", UnknownRowsError)
+    require(heads[:, 5] == kind, file, f"a B-tree has no records of type {kind}")
     return group_alike(indexes, heads, slice(6, 14), _read_alike)
 
 
@@ -342,7 +308,7 @@ def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
     total = read_uints(rest[:, 2 : 2 + rows.length_size])
     there = is_defined(root, rows.offset_size)
     fits = (total >= 0) & (total <= rows.ends[file] // form.record) & (there | (total == 0))
-    demand(fits, file, "a B-tree has more records than its file has room for")
+    require(fits, file, "a B-tree has more records than its file has room for")
     owner = np.flatnonzero(there)
     begin = np.cumsum(total) - total
     nodes = _Nodes(owner, root[owner], count[owner], begin[owner], total[owner])
@@ -391,36 +357,21 @@ def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
     return check_order(indexes, check_chunks(indexes, found))
 
 
-def _make_form(indexes: Indexes, heads: Bytes) -> _TreeForm:
+def _make_form(indexes: Indexes, heads: Bytes) -> TreeForm:
     """Return the form of trees from the header that they share."""
-    offset_size, file = indexes.rows.offset_size, indexes.file
     size, record, depth = (
         int(read_uints(heads[:1, a:b])[0]) for a, b in ((6, 10), (10, 12), (12, 14))
     )
+    form = TreeForm.of(size, record, depth, indexes.rows.offset_size)
     element = record - 8 * len(indexes.form.chunks)
-    fits = is_element_size(indexes.form, element, offset_size) and depth <= DEEPEST
-    room = size - BEFORE_RECORDS - CHECKSUM_BYTES
-    most, total = [room // record if record else 0], [0]
-    below = most[0]
-    count = _count_bytes(below)
-    for level in range(1, depth + 1 if fits else 0):
-        # pointers to nodes that are no leaves also give the number of all records below
-        total.append(_count_bytes(below) if level > 1 else 0)
-        pointer = offset_size + count + total[-1]
-        most.append((room - pointer) // (record + pointer))
-        below = (most[-1] + 1) * below + most[-1]
-    sound = fits and min(most) >= 1
-    demand(np.full(len(file), sound), file, "the header of a B-tree contradicts itself")
-    return _TreeForm(size, record, depth, tuple(most), tuple(total))
-
-
-def _count_bytes(number: int) -> int:
-    """Return the bytes that a number takes."""
-    return -(-number.bit_length() // 8)
+    if form is None or not is_element_size(indexes.form, element, indexes.rows.offset_size):
+        every = frozenset(indexes.file.tolist())
+        raise RowsError(every, "the header of a B-tree contradicts itself")
+    return form
 
 
 def _take_nodes(
-    indexes: Indexes, form: _TreeForm, nodes: _Nodes, level: int
+    indexes: Indexes, form: TreeForm, nodes: _Nodes, level: int
 ) -> Iterator[tuple[_Nodes, Bytes]]:
     """Yield checked nodes of a level in parts."""
     file = indexes.file[nodes.owner]
@@ -428,21 +379,24 @@ def _take_nodes(
     check_once(indexes.rows, file, nodes.owner, nodes.address, form.size, two)
     counts = "a node of a B-tree has another number of records than it says"
     fits = nodes.records <= form.most[level]
-    demand(fits & (nodes.total >= nodes.records), file, counts)
+    require(fits & (nodes.total >= nodes.records), file, counts)
     if not level:
-        demand(nodes.total == nodes.records, file, counts)
+        require(nodes.total == nodes.records, file, counts)
     head = (b"BTIN" if level else b"BTLF") + bytes(
         [0, FILTERED if indexes.form.has_filters else PLAIN]
     )
-    pointer = indexes.rows.offset_size + form.count_size + form.total[level] if level else 0
     for part, data in take_parts(indexes.rows, file, nodes.address, form.size):
         some = nodes.cut(part)
         known = (data[:, : len(head)] == np.frombuffer(head, np.uint8)).all(axis=1)
-        demand(known, file[part], f"a B-tree lacks a node of level {level}")
-        stop = BEFORE_RECORDS + some.records * form.record + (some.records + bool(level)) * pointer
+        require(known, file[part], f"a B-tree lacks a node of level {level}")
+        stop = (
+            BEFORE_RECORDS
+            + some.records * form.record
+            + (some.records + bool(level)) * form.pointer[level]
+        )
         sums = compute_checksums([row[:n] for row, n in zip(data, stop.tolist(), strict=True)])
         stated = np.take_along_axis(data, stop[:, None] + np.arange(CHECKSUM_BYTES), 1)
-        demand(sums == read_uints(stated), file[part], "a node of a B-tree has a wrong checksum")
+        require(sums == read_uints(stated), file[part], "a node of a B-tree has a wrong checksum")
         yield some, data
 
 
@@ -451,7 +405,7 @@ def _count_up(begin: Ints, count: Ints) -> Ints:
     return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
 
 
-def _read_records(form: _TreeForm, nodes: _Nodes, data: Bytes, level: int) -> Bytes:
+def _read_records(form: TreeForm, nodes: _Nodes, data: Bytes, level: int) -> Bytes:
     """Return the records that nodes hold themselves."""
     most = form.most[level]
     stop = BEFORE_RECORDS + most * form.record
@@ -461,11 +415,11 @@ def _read_records(form: _TreeForm, nodes: _Nodes, data: Bytes, level: int) -> By
 
 
 def _list_children(
-    indexes: Indexes, form: _TreeForm, nodes: _Nodes, data: Bytes, level: int
+    indexes: Indexes, form: TreeForm, nodes: _Nodes, data: Bytes, level: int
 ) -> tuple[_Nodes, Ints]:
     """Return the children of nodes, and the numbers of the records between them."""
     at, most = indexes.rows.offset_size, form.most[level]
-    pointer = at + form.count_size + form.total[level]
+    pointer = form.pointer[level]
     begin = BEFORE_RECORDS + nodes.records * form.record
     fields = np.take_along_axis(data, begin[:, None] + np.arange((most + 1) * pointer), 1)
     used = np.arange(most + 1) <= nodes.records[:, None]
@@ -477,9 +431,9 @@ def _list_children(
     owner = np.repeat(nodes.owner, children)
     wrong = "a node of a B-tree has another number of records than it says"
     within = (total >= 0) & (total <= np.repeat(nodes.total, children))
-    demand(within, indexes.file[owner], wrong)
+    require(within, indexes.file[owner], wrong)
     exact = np.add.reduceat(total, start) + nodes.records == nodes.total
-    demand(exact, indexes.file[nodes.owner], wrong)
+    require(exact, indexes.file[nodes.owner], wrong)
     # every child is followed by one record, but for the last child of a node
     step = total + 1
     before = np.cumsum(step) - step
@@ -489,7 +443,7 @@ def _list_children(
 
 
 def _join_records(
-    indexes: Indexes, form: _TreeForm, total: Ints, parts: list[_Records]
+    indexes: Indexes, form: TreeForm, total: Ints, parts: list[_Records]
 ) -> ChunkRows:
     """Return all records in their order as rows."""
     raw = np.empty((int(total.sum()), form.record), np.uint8)
@@ -512,6 +466,6 @@ def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:
     place = np.ascontiguousarray(read_uints(raw[:, stop:].reshape(-1, len(chunks), 8)).T)
     for values, chunk in zip(place, chunks, strict=True):
         countable = (values >= 0) & (values <= LAST // chunk)
-        demand(countable, indexes.file[owner], "a chunk lies outside of the shape")
+        require(countable, indexes.file[owner], "a chunk lies outside of the shape")
         values *= chunk
     return ChunkRows(owner, place, *columns)

@@ -1,14 +1,14 @@
 """The bytes of several files as rows, and what is done with rows of any metadata.
 
-HDF5 File Format Specification 3.0. Rows of equal length become columns of numbers; whatever is
-wrong with rows is told by the files that they come from.
+HDF5 File Format Specification 3.0. Rows of equal length become columns of numbers; an error
+of rows names the files that they come from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,7 @@ class ByteRows(Protocol):
         """
 
 
-def demand(sound: Bools, file: Ints, reason: str, error: type[RowsError] = RowsError) -> None:
+def require(sound: Bools, file: Ints, reason: str, error: type[RowsError] = RowsError) -> None:
     """Raise an error that names the files of the rows that are not sound."""
     if not sound.all():
         raise error(frozenset(file[~sound].tolist()), reason)
@@ -136,16 +136,16 @@ def take_parts(
 def check_once(
     rows: ByteRows, file: Ints, owner: Ints, address: Ints, length: int, what: str
 ) -> None:
-    """Demand that blocks of one length have one parent, and fit together into their file.
+    """Require that blocks of one length have one parent, and fit together into their file.
 
     ``owner`` says of which index a block is.
     """
     order = np.lexsort((address, owner))
     near, of = address[order], owner[order]
     again = (near[1:] == near[:-1]) & (of[1:] == of[:-1])
-    demand(~again, file[order[1:]], what)
+    require(~again, file[order[1:]], what)
     count = np.bincount(owner)
-    demand((count * length)[owner] <= rows.ends[file], file, "an index is longer than the file")
+    require((count * length)[owner] <= rows.ends[file], file, "an index is longer than the file")
 
 
 def gather_rows(
@@ -182,3 +182,62 @@ def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
     block = (address - address[0]) // READ_TOGETHER
     cuts = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()
     return list(pairwise([0, *cuts, len(address)]))
+
+
+# ---------------------------------------------------------------------- version 2 B-trees
+
+
+BEFORE_RECORDS = 6
+"""Bytes of a node before its records: signature, version and type (III.A.2)."""
+DEEPEST = 32
+"""More levels than any tree has: it would hold more records than there are addresses."""
+
+
+class TreeForm(NamedTuple):
+    """How the nodes of a version 2 B-tree are laid out (III.A.2).
+
+    Parameters
+    ----------
+    size, record : int
+        Bytes of a node, and of a record.
+    depth : int
+        Levels below the root.
+    most, pointer, total : tuple of int
+        By level, the leaves first: the most records of a node, the bytes of a pointer to a child,
+        and among these the bytes of the number of all records below the child.
+    """
+
+    size: int
+    record: int
+    depth: int
+    most: tuple[int, ...]
+    pointer: tuple[int, ...]
+    total: tuple[int, ...]
+
+    @property
+    def count_size(self) -> int:
+        """Bytes of the number of records of a node."""
+        return _count_bytes(self.most[0])
+
+    @classmethod
+    def of(cls, size: int, record: int, depth: int, offset_size: int) -> TreeForm | None:
+        """Return the form that a header states, None if it contradicts itself."""
+        room = size - BEFORE_RECORDS - CHECKSUM_BYTES
+        if depth > DEEPEST or not 0 < record <= room:
+            return None
+        most, pointer, total = [room // record], [0], [0]
+        below = most[0]
+        for level in range(1, depth + 1):
+            # pointers to nodes that are no leaves also give the number of all records below
+            total.append(_count_bytes(below) if level > 1 else 0)
+            pointer.append(offset_size + _count_bytes(most[0]) + total[level])
+            most.append((room - pointer[level]) // (record + pointer[level]))
+            if most[level] < 1:
+                return None
+            below = (most[level] + 1) * below + most[level]
+        return cls(size, record, depth, tuple(most), tuple(pointer), tuple(total))
+
+
+def _count_bytes(number: int) -> int:
+    """Return the bytes that a number takes."""
+    return -(-number.bit_length() // 8)

@@ -172,15 +172,7 @@ def is_region(kind: bytes) -> bool:
 
 
 def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
-    """Return the type of a message of a file.
-
-    Raises
-    ------
-    FormatError
-        It contradicts itself.
-    UnsupportedError
-        It has an unknown form.
-    """
+    """Return the type of a message of a file."""
     try:
         return parse_type_message(bytes(data))
     except MESSAGE_ERRORS as error:
@@ -189,15 +181,7 @@ def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
 
 @lru_cache(4096)
 def parse_type_message(data: bytes) -> HDF5Type:
-    """Return the type of a message.
-
-    Raises
-    ------
-    MessageError
-        It contradicts itself.
-    UnknownFormError
-        It is of an unknown class or version.
-    """
+    """Return the type of a message."""
     found = _parse(data, 0, 0)
     # old writers reserved more for members of compounds than they took, and HDF5 reads past it
     behind = data[found.length :]
@@ -459,11 +443,6 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
 
     With ``is_value`` they may differ between files of one structure; without, nothing else about
     the file depends on them than what the caller notes.
-
-    Raises
-    ------
-    FormatError
-        The heap does not hold them.
     """
     kind, data, count = attribute.kind, attribute.data, attribute.elements
     budget = Budget(file)
@@ -505,12 +484,7 @@ def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:
     file : FileBytes
     kind : HDF5Type
     elements : array of bytes
-        As they lie in the file, one a row.
-
-    Raises
-    ------
-    FormatError
-        The heap is damaged, or lacks an object.
+        As stored, one per row.
     """
     _check_within_budget(Budget(file), kind, elements)
 
@@ -579,13 +553,7 @@ def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[
 
 
 def read_collection(file: FileBytes, address: int) -> Collection:
-    """Return the collection at an address.
-
-    Raises
-    ------
-    FormatError
-        There is none, or it is damaged.
-    """
+    """Return the collection at an address."""
     begin = COLLECTION_HEAD
     head = file.peek(address, begin)
     if head[:4] != b"GCOL" or head[4] != 1:

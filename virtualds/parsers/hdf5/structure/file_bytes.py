@@ -34,7 +34,7 @@ from virtualds.urls import local_path, scheme_of
 # While a file is parsed, every byte is *structure*, unless a parser says otherwise: it decides what
 # is read next, or what the file is. Other bytes are addresses, slots (values that may differ
 # between files of one structure), checksums, or mean nothing. A blueprint is made of the notes
-# (`virtualds.parsers.hdf5.known_structure`).
+# (`virtualds.parsers.hdf5.file_structure`).
 #
 # A file without notes is read as plain `bytes` and `int`; the functions here then do nothing.
 

@@ -7,7 +7,6 @@ kept, by plain bytes: with bytes that know where they lie, the notes of a file w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
@@ -36,13 +35,7 @@ MESSAGE_ERRORS = (MessageError, UnknownFormError)
 
 
 def read_bytes(data: bytes, place: int, length: int) -> bytes:
-    """Return exactly the bytes from a place on.
-
-    Raises
-    ------
-    MessageError
-        The message ends before.
-    """
+    """Return exactly the bytes from a place on."""
     if place + length > len(data):
         raise MessageError(f"a message of {len(data)} bytes needs {place + length}")
     return data[place : place + length]
@@ -68,15 +61,7 @@ def read_address(data: bytes, place: int, size: int) -> int | None:
 
 
 def check_end(data: bytes, stop: int) -> None:
-    """Refuse a message with more bytes than its form explains.
-
-    Raises
-    ------
-    MessageError
-        It is cut short.
-    UnknownFormError
-        More than padding follows.
-    """
+    """Refuse a message with more bytes than its form explains."""
     if stop > len(data):
         raise MessageError(f"a message of {len(data)} bytes needs {stop}")
     if stop + PADDING < len(data):
@@ -84,15 +69,7 @@ def check_end(data: bytes, stop: int) -> None:
 
 
 def blame_file(file: FileBytes, error: Exception) -> NoReturn:
-    """Say in which file a message is damaged, or of an unknown form.
-
-    Raises
-    ------
-    FormatError
-        A message is damaged.
-    UnsupportedError
-        A message has an unknown form.
-    """
+    """Say in which file a message is damaged, or of an unknown form."""
     if isinstance(error, MessageError):
         file.refuse(str(error))
     file.decline(str(error))
@@ -163,15 +140,7 @@ class Dataspace(NamedTuple):
 
 @lru_cache(4096)
 def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
-    """Return the dataspace of a message, of a file with lengths of so many bytes.
-
-    Raises
-    ------
-    MessageError
-        It contradicts itself.
-    UnknownFormError
-        It is of an unknown version.
-    """
+    """Return the dataspace of a message, of a file with lengths of so many bytes."""
     version, rank, flags, of_class = read_bytes(data, 0, 4)
     if version not in (1, 2):
         raise UnknownFormError(f"a dataspace of version {version}")
@@ -234,13 +203,7 @@ class FillValue(NamedTuple):
         return self.state == FillState.CHOSEN
 
     def view_as(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Return a chosen value as an array of one element, where stored bytes are values.
-
-        Raises
-        ------
-        MessageError
-            It has another size than the elements.
-        """
+        """Return a chosen value as an array of one element, where stored bytes are values."""
         if len(self.raw) != dtype.itemsize:
             raise MessageError(f"a fill value has {len(self.raw)} bytes of {dtype.itemsize}")
         return np.frombuffer(self.raw, dtype)
@@ -252,15 +215,7 @@ NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFA
 
 @lru_cache(4096)
 def parse_fill_value(data: bytes) -> FillValue:
-    """Return the fill value of a message.
-
-    Raises
-    ------
-    MessageError
-        It contradicts itself.
-    UnknownFormError
-        It is of an unknown version.
-    """
+    """Return the fill value of a message."""
     version = read_uint(data, 0, 1)
     if version in (1, 2):
         # when to allocate and when to fill come first
@@ -283,13 +238,7 @@ def parse_fill_value(data: bytes) -> FillValue:
 
 @lru_cache(1024)
 def parse_old_fill_value(data: bytes) -> FillValue:
-    """Return the fill value of a message of the old type, which another message overrules.
-
-    Raises
-    ------
-    MessageError
-        It is cut short.
-    """
+    """Return the fill value of a message of the old type, which another message overrules."""
     found = _parse_value(data, 0)
     return found if found.is_chosen else NO_FILL
 
@@ -339,15 +288,7 @@ class Filter(NamedTuple):
 
 @lru_cache(1024)
 def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
-    """Return the filters of a message, in the order in which they encoded.
-
-    Raises
-    ------
-    MessageError
-        It contradicts itself.
-    UnknownFormError
-        It is of an unknown version.
-    """
+    """Return the filters of a message, in the order in which they encoded."""
     version, count = read_bytes(data, 0, 2)
     if version not in (1, 2):
         raise UnknownFormError(f"a filter pipeline of version {version}")
@@ -470,96 +411,55 @@ class Layout(NamedTuple):
 
 @lru_cache(4096)
 def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Layout:
-    """Return the layout of a message, of a file with addresses and lengths of so many bytes.
-
-    Raises
-    ------
-    MessageError
-        It contradicts itself.
-    UnknownFormError
-        Its version, its class, or its index is unknown.
-    """
+    """Return the layout of a message, of a file with addresses and lengths of so many bytes."""
     version = read_uint(data, 0, 1)
     if not 1 <= version <= 5:
         raise UnknownFormError(f"a data layout of version {version}")
     of_class = read_uint(data, 2 if version < 3 else 1, 1)
-    parse = (OLD if version < 3 else V3 if version == 3 else V4).get(of_class)
-    if parse is None:
+    if of_class > (LayoutClass.CHUNKED if version < 4 else LayoutClass.VIRTUAL):
         raise UnknownFormError(f"a data layout of version {version} and class {of_class}")
-    found, stop = parse(data, offset_size, length_size)
+    kind = LayoutClass(of_class)
+    if version < 3:
+        found, stop = _parse_old(data, kind, offset_size)
+    elif kind == LayoutClass.CHUNKED and version > 3:
+        found, stop = _parse_chunked(data, offset_size, length_size)
+    else:
+        found, stop = _parse_new(data, kind, offset_size, length_size)
     check_end(data, stop)
     return found
 
 
-def _parse_old_compact(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
-    """Read versions 1 and 2: dimensionality, class, five reserved bytes, dimensions, size."""
-    return _read_compact(data, 8 + 4 * _read_old_rank(data, 0), 4)
+def _parse_old(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout, int]:
+    """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions.
+
+    Compact elements have no address, and their size before them.
+    """
+    rank = _check_rank(read_uint(data, 1, 1), 2 if kind == LayoutClass.CHUNKED else 0)
+    if kind == LayoutClass.COMPACT:
+        return _read_compact(data, 8 + 4 * rank, 4)
+    if kind == LayoutClass.CHUNKED:
+        return _read_tree(data, 8, offset_size, rank)
+    stop = 8 + offset_size + 4 * rank
+    return Layout(kind, read_address(data, 8, offset_size), place=8), stop
 
 
-def _read_old_rank(data: bytes, extra: int) -> int:
-    return _check_rank(read_uint(data, 1, 1), extra)
+def _parse_new(
+    data: bytes, kind: LayoutClass, offset_size: int, length_size: int
+) -> tuple[Layout, int]:
+    """Read version 3 and later: class, and what the class has; chunks of version 3."""
+    if kind == LayoutClass.COMPACT:
+        return _read_compact(data, 2, 2)
+    if kind == LayoutClass.CHUNKED:
+        return _read_tree(data, 3, offset_size, _check_rank(read_uint(data, 2, 1), 2))
+    address, begin = read_address(data, 2, offset_size), 2 + offset_size
+    if kind == LayoutClass.VIRTUAL:
+        # the object of a collection of the heap
+        return Layout(kind, address, place=2, parameters=(read_uint(data, begin, 4),)), begin + 4
+    size = read_uint(data, begin, length_size)
+    return Layout(kind, address, size, place=2), begin + length_size
 
 
-def _check_rank(rank: int, extra: int) -> int:
-    # the bytes of an element follow the lengths of chunks
-    if not extra <= rank <= MOST_AXES + 1:
-        raise MessageError(f"a layout has {rank} lengths")
-    return rank
-
-
-def _read_compact(data: bytes, place: int, width: int) -> tuple[Layout, int]:
-    size = read_uint(data, place, width)
-    raw = read_bytes(data, place + width, size)
-    begin = place + width
-    return Layout(LayoutClass.COMPACT, size=size, data=raw, place=begin), begin + size
-
-
-def _parse_old_contiguous(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
-    """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions."""
-    stop = 8 + offset_size + 4 * _read_old_rank(data, 0)
-    return Layout(LayoutClass.CONTIGUOUS, read_address(data, 8, offset_size), place=8), stop
-
-
-def _parse_old_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
-    """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions."""
-    return _read_tree(data, 8, offset_size, _read_old_rank(data, 2))
-
-
-def _read_tree(data: bytes, place: int, offset_size: int, rank: int) -> tuple[Layout, int]:
-    """Read the address of a version 1 B-tree, and the dimensions of chunks."""
-    dims = _read_dims(data, place + offset_size, 4, rank)
-    address = read_address(data, place, offset_size)
-    kind, index = LayoutClass.CHUNKED, IndexKind.B_TREE_1
-    at = place + offset_size
-    found = Layout(kind, address, dims=dims, index_kind=index, place=place, dims_at=(at, 4))
-    return found, at + 4 * rank
-
-
-def _read_dims(data: bytes, place: int, width: int, rank: int) -> tuple[int, ...]:
-    dims = read_uints(data, place, width, rank)
-    if not all(dims):
-        raise MessageError(f"chunks of {dims[:-1]}, of elements of {dims[-1:]} bytes")
-    return dims
-
-
-def _parse_compact(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
-    """Read version 3 and later: class, size, elements."""
-    return _read_compact(data, 2, 2)
-
-
-def _parse_contiguous(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
-    """Read version 3 and later: class, address, size."""
-    size = read_uint(data, 2 + offset_size, length_size)
-    found = Layout(LayoutClass.CONTIGUOUS, read_address(data, 2, offset_size), size, place=2)
-    return found, 2 + offset_size + length_size
-
-
-def _parse_chunked_3(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
-    """Read version 3: class, dimensionality, address, dimensions."""
-    return _read_tree(data, 3, offset_size, _check_rank(read_uint(data, 2, 1), 2))
-
-
-def _parse_chunked_4(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
     """Read versions 4 and 5: class, flags, dimensionality, width, dimensions, index, address."""
     flags, rank, width = read_bytes(data, 2, 3)
     if flags & ~(BARE_EDGES | FILTERED_SINGLE):
@@ -593,26 +493,32 @@ def _parse_chunked_4(data: bytes, offset_size: int, length_size: int) -> tuple[L
     return found, place + offset_size
 
 
-def _parse_virtual(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
-    """Read version 4 and later: class, address of a collection of the heap, number of an object."""
-    address = read_address(data, 2, offset_size)
-    number = read_uint(data, 2 + offset_size, 4)
-    return Layout(LayoutClass.VIRTUAL, address, place=2, parameters=(number,)), 6 + offset_size
+def _check_rank(rank: int, extra: int) -> int:
+    # the bytes of an element follow the lengths of chunks
+    if not extra <= rank <= MOST_AXES + 1:
+        raise MessageError(f"a layout has {rank} lengths")
+    return rank
 
 
-Parse = Callable[[bytes, int, int], tuple[Layout, int]]
-OLD: dict[int, Parse] = {
-    LayoutClass.COMPACT: _parse_old_compact,
-    LayoutClass.CONTIGUOUS: _parse_old_contiguous,
-    LayoutClass.CHUNKED: _parse_old_chunked,
-}
-V3: dict[int, Parse] = {
-    LayoutClass.COMPACT: _parse_compact,
-    LayoutClass.CONTIGUOUS: _parse_contiguous,
-    LayoutClass.CHUNKED: _parse_chunked_3,
-}
-V4: dict[int, Parse] = V3 | {
-    LayoutClass.CHUNKED: _parse_chunked_4,
-    LayoutClass.VIRTUAL: _parse_virtual,
-}
-"""Parsers by class, for versions 1 and 2, 3, and later: the layout, and where it ends."""
+def _read_compact(data: bytes, place: int, width: int) -> tuple[Layout, int]:
+    size = read_uint(data, place, width)
+    raw = read_bytes(data, place + width, size)
+    begin = place + width
+    return Layout(LayoutClass.COMPACT, size=size, data=raw, place=begin), begin + size
+
+
+def _read_tree(data: bytes, place: int, offset_size: int, rank: int) -> tuple[Layout, int]:
+    """Read the address of a version 1 B-tree, and the dimensions of chunks."""
+    dims = _read_dims(data, place + offset_size, 4, rank)
+    address = read_address(data, place, offset_size)
+    kind, index = LayoutClass.CHUNKED, IndexKind.B_TREE_1
+    at = place + offset_size
+    found = Layout(kind, address, dims=dims, index_kind=index, place=place, dims_at=(at, 4))
+    return found, at + 4 * rank
+
+
+def _read_dims(data: bytes, place: int, width: int, rank: int) -> tuple[int, ...]:
+    dims = read_uints(data, place, width, rank)
+    if not all(dims):
+        raise MessageError(f"chunks of {dims[:-1]}, of elements of {dims[-1:]} bytes")
+    return dims

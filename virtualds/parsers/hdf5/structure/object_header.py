@@ -69,15 +69,7 @@ INDEX = Struct("<BBHIHHH")
 
 
 def read_unshared(file: FileBytes, message: Message) -> bytes:
-    """Return the data of a message, in the message or elsewhere.
-
-    Raises
-    ------
-    FormatError
-        The data are missing.
-    UnsupportedError
-        The message refers to them in an unknown form.
-    """
+    """Return the data of a message, in the message or elsewhere."""
     return (
         read_shared_data(file, message.kind, message.data)
         if message.flags & SHARED
@@ -156,15 +148,7 @@ class DatasetFacts(NamedTuple):
 
 
 def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> DatasetFacts:
-    """Return what the messages of the object at an address say of a dataset.
-
-    Raises
-    ------
-    FormatError
-        They are damaged.
-    DeclinedError
-        They have an unknown form.
-    """
+    """Return what the messages of the object at an address say of a dataset."""
     by_kind: dict[int, Message] = {}
     for message in messages:
         if message.kind in ONCE and message.kind in by_kind:
@@ -282,11 +266,6 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         The type of their messages.
     data : bytes
         Of the Attribute Info message.
-
-    Raises
-    ------
-    FormatError
-        The heap or the tree is damaged, or holds more than the file can.
     """
     if len(data) < 2 or data[0]:
         file.decline("an Attribute Info message of another version than 0")
@@ -373,15 +352,7 @@ Attributes = dict[bytes, Attribute]
 
 
 def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) -> Attributes:
-    """Return the attributes of the object at an address in the order of creation, by name.
-
-    Raises
-    ------
-    FormatError
-        An attribute, or the storage of attributes, contradicts itself.
-    UnsupportedError
-        An attribute has an unknown form.
-    """
+    """Return the attributes of the object at an address in the order of creation, by name."""
     listed = [m for m in messages if m.kind == ATTRIBUTE]
     for message in messages:
         if message.kind == ATTRIBUTE_INFO:
@@ -523,15 +494,7 @@ class Link(NamedTuple):
 
 
 def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
-    """Return the links of a group, in the order of creation where the file kept it, else by name.
-
-    Raises
-    ------
-    FormatError
-        The group is damaged.
-    DeclinedError
-        It has an unknown form.
-    """
+    """Return the links of a group in the order of creation where the file kept it, else by name."""
     found: list[Link] = []
     tracked = False
     for message in messages:

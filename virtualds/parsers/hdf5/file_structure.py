@@ -169,7 +169,7 @@ class Blueprint:
         return read_uints(match.get_column(Slot(*pointer, self.offset_size)))
 
     def _check_addresses(self, addresses: Ints, match: Match) -> None:
-        """Demand that what is one block in the first file is one in all, and no two are."""
+        """Require that what is one block in the first file is one in all, and no two are."""
         count = addresses.shape[1]
         for pointer, number in self.notes.same:
             found = self._get_addresses(pointer, match, count)
@@ -190,7 +190,7 @@ class Blueprint:
             match.sound[:] &= found == read_uints(rows[:, place:stop])
 
     def _check_references(self, match: Match) -> None:
-        """Demand that objects of the global heap have the elements that are counted."""
+        """Require that objects of the global heap have the elements that are counted."""
         for references in self.notes.references.values():
             for reference in references:
                 count = read_uints(match.get_column(reference.counted))
@@ -298,8 +298,8 @@ Dimension = tuple[PathParts, str]
 """The group that defines a dimension, and its name."""
 
 
-class KnownVariable(NamedTuple):
-    """A variable of a known structure.
+class VariableStructure(NamedTuple):
+    """A variable of a structure.
 
     Parameters
     ----------
@@ -318,8 +318,8 @@ class KnownVariable(NamedTuple):
     itemsize: int
 
 
-class KnownGroup(NamedTuple):
-    """A group of a known structure.
+class GroupStructure(NamedTuple):
+    """A group of a structure.
 
     Parameters
     ----------
@@ -333,8 +333,8 @@ class KnownGroup(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class KnownStructure:
-    """A blueprint, and what its slots are.
+class FileStructure:
+    """The structure of a file, and what the slots are in which others may differ from it.
 
     Parameters
     ----------
@@ -343,9 +343,9 @@ class KnownStructure:
         Half of the most children of a node of a version 1 B-tree of chunks.
     source : SourceFile
         The file that the structure is known from.
-    groups : dict of str to KnownGroup
+    groups : dict of str to GroupStructure
         By path, the one that is read, "", and those below it.
-    variables : dict of Variable to KnownVariable
+    variables : dict of Variable to VariableStructure
     axes : dict of (int, int) to Dimension
         By owner and axis of every dataset: its dimension.
     attributes : dict of (str, str, str) to Attribute
@@ -355,8 +355,8 @@ class KnownStructure:
     blueprint: Blueprint
     half: int
     source: SourceFile
-    groups: Mapping[str, KnownGroup]
-    variables: Mapping[Variable, KnownVariable]
+    groups: Mapping[str, GroupStructure]
+    variables: Mapping[Variable, VariableStructure]
     axes: Mapping[tuple[int, int], Dimension]
     attributes: Mapping[tuple[str, str, str], Attribute]
 
@@ -423,7 +423,7 @@ OF_DECODING = frozenset({"_FillValue", "least_significant_digit"})
 """Attributes that decide more than their own value."""
 
 
-def read_structure(source: SourceFile, part: Part) -> KnownStructure | None:
+def read_structure(source: SourceFile, part: Part) -> FileStructure | None:
     """Read a file with notes of its bytes; None if nothing can be known by it of other files."""
     notes = Notes()
     try:
@@ -436,11 +436,11 @@ def read_structure(source: SourceFile, part: Part) -> KnownStructure | None:
     return None
 
 
-def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> KnownStructure | None:
+def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> FileStructure | None:
     axes = _list_axes(read)
     if axes is None or file.base or any((o, LENGTH, axis) not in notes.slots for o, axis in axes):
         return None
-    groups, variables = dict[str, KnownGroup](), dict[Variable, KnownVariable]()
+    groups, variables = dict[str, GroupStructure](), dict[Variable, VariableStructure]()
     attributes = dict[tuple[str, str, str], Attribute]()
     for where, one in read.groups.items():
         path, group = "/".join(where[len(read.where) :]), one.group
@@ -453,17 +453,19 @@ def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> KnownStr
             if not _is_plain(dataset, group.variables[shown].data, notes):
                 return None
             owner, within = dataset.address[1], dataset.shape[dataset.rank :]
-            variables[path, shown] = KnownVariable(owner, dataset.facts, within, dataset.type.size)
+            variables[path, shown] = VariableStructure(
+                owner, dataset.facts, within, dataset.type.size
+            )
             attributes |= _list_attributes(path, shown, dataset.attributes)
         if any((path, name) not in variables for name in group.variables):
             return None
         attributes |= _list_attributes(path, "", one.place.attributes)
         names = {dim for _, dims in one.axes.named for dim in dims if dim is not None}
         alone = replace(group, groups=dict.fromkeys(group.groups, ManifestGroup()))
-        groups[path] = KnownGroup(alone, {n: _find_dimension(read, where, n) for n in names})
+        groups[path] = GroupStructure(alone, {n: _find_dimension(read, where, n) for n in names})
     blueprint = Blueprint(notes, file.offset_size, file.length_size)
     ordered = {path: groups[path] for path, _ in read.group.walk() if path in groups}
-    return KnownStructure(blueprint, file.half, file.source, ordered, variables, axes, attributes)
+    return FileStructure(blueprint, file.half, file.source, ordered, variables, axes, attributes)
 
 
 def _list_attributes(
