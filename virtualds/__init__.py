@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from virtualds.source_file import SourceFile as SourceFile
     from virtualds.stores.scan_cache import open_source as open_source
     from virtualds.syncing import sync as sync
-    from virtualds.syncing.update import SyncReport as SyncReport
+    from virtualds.syncing import SyncReport as SyncReport
 
 _HOMES = {
     "AccessError": "errors",
@@ -111,7 +111,7 @@ _HOMES = {
     "ReadError": "errors",
     "Removal": "formats",
     "SourceFile": "source_file",
-    "SyncReport": "syncing.update",
+    "SyncReport": "syncing",
     "UnsupportedError": "errors",
     "Verification": "checks.verify.report",
     "VirtualBackendEntrypoint": "backend",
