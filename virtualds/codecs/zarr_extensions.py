@@ -72,9 +72,9 @@ class CastValues(Codec):
 
     decoded: str
     encoded: str
-    rounding: str = "nearest-even"
-    out_of_range: str = "error"
-    scalar_map: Json = "{}"
+    rounding: str
+    out_of_range: str
+    scalar_map: Json
 
     zarr_v2_id = "virtualds_cast_values"
     registered_name = "cast_value"

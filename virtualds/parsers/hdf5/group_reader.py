@@ -278,6 +278,7 @@ class HDF5Array:
                 if found is not None and holds_texts(found):
                     return read_texts(found, box)
         files.by_library = True
+        files.roots.clear()
         dataset = files.open(self.source)[self.path]
         check_filters(dataset)
         if dataset.dtype.hasobject:
@@ -410,7 +411,7 @@ def fetch_groups(
     """
     # HDF5 reads the same bytes, and cannot be asked for them ahead
     files = copy(here.files)
-    files.by_library = False
+    files.by_library, files.roots = False, {}
     scales, all_of_it = _Visitor(None), _Visitor(skip, below)
     works: list[Work] = [partial(scales.visit_links, replace(g, files=files)) for g in above]
     here.file.read_ahead([*works, partial(all_of_it.visit_links, replace(here, files=files))])

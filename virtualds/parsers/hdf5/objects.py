@@ -157,6 +157,8 @@ class HDF5Files:
         self._stack = ExitStack()
         self._open: dict[SourceFile, Any] = {}
         self._bytes: dict[SourceFile, FileBytes] = {}
+        self.roots: dict[SourceFile, HDF5Location] = {}
+        """The root groups of files that are open."""
 
     def __enter__(self) -> HDF5Files:
         self._stack.__enter__()
@@ -190,12 +192,12 @@ class HDF5Files:
         if source in self._open or source in self._bytes:
             yield
             return
-        before = self._stack, {**self._open}, {**self._bytes}
+        before = self._stack, {**self._open}, {**self._bytes}, {**self.roots}
         with ExitStack() as self._stack:
             try:
                 yield
             finally:
-                self._stack, self._open, self._bytes = before
+                self._stack, self._open, self._bytes, self.roots = before
 
 
 ListCandidates = Callable[[str, SourceFile], list[str]]
@@ -307,10 +309,10 @@ class HDF5Location:
             with describe_damage(self.source):
                 return h5py.h5o.open(self.files.open(self.source).id, self.path)
         except KeyError as error:
+            remedy = "" if self.path == b"/" else ", or leave it out with drop_variables"
             raise FormatError(
                 f"{self.source.url}: HDF5 cannot open {self.path.decode('utf-8', 'replace')!r} "
-                f"({error.args[0]}); the file is damaged, fetch it again, or leave it out with "
-                f"drop_variables"
+                f"({error.args[0]}); the file is damaged, fetch it again{remedy}"
             ) from error
 
     @cached_property
@@ -559,16 +561,22 @@ MOST_LINKS = 16
 
 
 def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
-    """Return the root group of a file."""
+    """Return the root group of a file, the same as long as the file is open."""
+    if (root := files.roots.get(source)) is None:
+        root = files.roots[source] = _find_root(files, source)
+    return root
+
+
+def _find_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     if files.by_library:
         # HDF5 says itself why it cannot open a file
         files.open(source)
     file = files.get_bytes(source)
     superblock = file.superblock
-    if files.by_library:
-        return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
     if file.unknown:
         file.decline(file.unknown)
+    if files.by_library:
+        return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
     if superblock.is_being_written:
         file.decline("a writer has it open, or died before it closed it")
     if file.is_defined(superblock.driver):
@@ -586,12 +594,14 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
         if link.kind != HARD and name in skip:
             continue
         try:
-            found = follow_link(place, link)
-            _check_known(found)
-            if is_group(found):
-                result.groups[name] = found
-            elif is_dataset(found):
-                result.datasets[name] = make_dataset(name, found)
+            # a link may lead to what is no file, and HDF5 may refuse what it leads to
+            with describe_damage(place.source):
+                found = follow_link(place, link)
+                _check_known(found)
+                if is_group(found):
+                    result.groups[name] = found
+                elif is_dataset(found):
+                    result.datasets[name] = make_dataset(name, found)
         except VirtualdsError as error:
             if isinstance(error, DeclinedError) and not place.files.by_library:
                 raise

@@ -339,8 +339,17 @@ def measure_superblock(head: bytes) -> int:
         raise UnknownSuperblockError(f"addresses of {offset} bytes and lengths of {length}")
     if version > 1:
         return 12 + 4 * offset + CHECKSUM_BYTES
-    # the addresses, and the symbol table entry of the root group (III.C)
-    return 24 + 4 * version + 4 * offset + 2 * offset + 24
+    # the addresses, and the symbol table entry of the root group
+    return 24 + 4 * version + 4 * offset + measure_symbol(offset, length)
+
+
+def measure_symbol(offset_size: int, length_size: int) -> int:
+    """Return how many bytes a symbol table entry has.
+
+    The specification (III.C) gives the offset of its name the size of an address. HDF5 itself
+    writes it in the size of a length (`H5G__ent_encode`), which is another one in few files.
+    """
+    return length_size + offset_size + 24
 
 
 def parse_superblock(data: bytes) -> Superblock:
@@ -350,17 +359,18 @@ def parse_superblock(data: bytes) -> Superblock:
 
 def _parse_old(data: bytes) -> Superblock:
     """Read versions 0 and 1."""
-    version, size = data[8], data[13]
+    version, size, length = data[8], data[13], data[14]
     begin = 24 + 4 * version
+    root = begin + 4 * size + length
     free(data, 20, 24)
     note_slot(data, begin + 2 * size, size, END_OF_FILE)
     # the name, the cache and the scratch pad of the root group
-    free(data, begin + 4 * size, begin + 5 * size)
-    free(data, begin + 6 * size, len(data))
+    free(data, begin + 4 * size, root)
+    free(data, root + size, len(data))
     return Superblock(
         size,
-        data[14],
-        root=_read_address(data, begin + 5 * size, size),
+        length,
+        root=_read_address(data, root, size),
         end=parse_uint(data, begin + 2 * size, size),
         driver=parse_uint(data, begin + 3 * size, size),
         extension=_undefined(size),

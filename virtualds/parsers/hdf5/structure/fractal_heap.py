@@ -22,6 +22,7 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
     free,
     is_sound,
     keep,
+    measure_symbol,
     note_checksum,
     note_same,
     parse_uint,
@@ -375,29 +376,29 @@ def _measure_tree_node(file: FileBytes) -> int:
 
 def _measure_node(file: FileBytes) -> int:
     """Return the bytes of a symbol table node, used or not."""
-    return 8 + 2 * file.leaf_half * (2 * file.offset_size + 24)
+    return 8 + 2 * file.leaf_half * measure_symbol(file.offset_size, file.length_size)
 
 
 def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
     """Yield the symbols of a symbol table node."""
-    offset, most = file.offset_size, 2 * file.leaf_half
-    step = 2 * offset + 24
+    length, most = file.length_size, 2 * file.leaf_half
+    step = measure_symbol(file.offset_size, length)
     data = file.take(address, _measure_node(file))
     used = parse_uint(data, 6, 2)
     if data[:4] != b"SNOD" or data[4] != 1 or used > most:
         file.refuse(f"there is no symbol table node at {address}")
     free(data, 8 + used * step, len(data))
     for begin in range(8, 8 + used * step, step):
-        name = _read_name(file, names, file.unpack_address(data, begin))
-        keep(data, begin, begin + offset)
-        cached = parse_uint(data, begin + 2 * offset, 4)
-        if cached == SOFT_LINK:
-            place = parse_uint(data, begin + 2 * offset + 8, 4)
+        name = _read_name(file, names, file.unpack_length(data, begin))
+        keep(data, begin, begin + length)
+        cache = begin + length + file.offset_size
+        if parse_uint(data, cache, 4) == SOFT_LINK:
+            place = parse_uint(data, cache + 8, 4)
             yield name, 0, _read_name(file, names, place)
             continue
         # the scratch pad
-        free(data, begin + 2 * offset + 4, begin + step)
-        yield name, file.unpack_address(data, begin + offset), None
+        free(data, cache + 4, begin + step)
+        yield name, file.unpack_address(data, begin + length), None
 
 
 def _read_name(file: FileBytes, names: bytes, place: int) -> bytes:
