@@ -120,7 +120,8 @@ Writer = subprocess.Popen[bytes]
 def running_writers(count: int) -> Iterator[list[Writer]]:
     """Run processes that take one job after the other, since a process takes long to start."""
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    command, env = [sys.executable, "-c", WRITER], {**os.environ, "PYTHONPATH": paths}
+    # -P: what is tested may be a copy of the package, not the one that lies here
+    command, env = [sys.executable, "-P", "-c", WRITER], {**os.environ, "PYTHONPATH": paths}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with ExitStack() as stack:
         started = [stack.enter_context(subprocess.Popen(command, env=env, **pipes))

@@ -114,13 +114,14 @@ def test_the_last_appends_cost_what_the_first_did(
 
 
 def test_every_night_stays_a_snapshot(nightly: Nightly, most_listed: int) -> None:
-    nightly.append(most_listed + 10)
+    # so many that two files of snapshots become one
+    nightly.append(2 * most_listed + 3)
     listed = virtualds.snapshots(nightly.target)["snapshot"].to_list()
     assert len(listed) == nightly.days
     root = json.loads((nightly.target / "zarr.json").read_bytes())
     history = root["attributes"]["virtualds"]["history"]
     assert len(history) < most_listed < len(listed)
-    for night in (0, 1, 9, most_listed - 1, most_listed, nightly.days - 1):
+    for night in (0, 1, most_listed - 1, most_listed, 2 * most_listed, nightly.days - 1):
         nightly.check(opened(nightly.target, snapshot=listed[night]), night + 1)
 
 

@@ -853,7 +853,8 @@ while job := pickle.load(sys.stdin.buffer):
 @contextmanager
 def called_processes(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    command, env = [sys.executable, "-c", CALLED], {**os.environ, "PYTHONPATH": paths}
+    # -P: what is tested may be a copy of the package, not the one that lies here
+    command, env = [sys.executable, "-P", "-c", CALLED], {**os.environ, "PYTHONPATH": paths}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with ExitStack() as stack:
         processes = [
