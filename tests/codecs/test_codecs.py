@@ -313,7 +313,7 @@ def test_a_padding_larger_than_all_bits_is_damage() -> None:
             "first_bit": 0, "last_bit": 0,
         }
     )  # fmt: skip
-    with pytest.raises(CodecError, match="packbits"):
+    with pytest.raises(CodecError, match="3 padding bits"):
         codec.decode(b"\x03", None)
 
 

@@ -885,7 +885,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 AS_NOBODY = """
 import os, sys
-import h5py, virtualds, virtualds.parsers.dmrpp, xarray
+import h5py, virtualds.datasets.open, virtualds.parsers.dmrpp, xarray
 os.setgid(65534)
 os.setuid(65534)
 try:
