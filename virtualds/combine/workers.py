@@ -40,6 +40,7 @@ from virtualds.combine.file_coordinates import Opened
 from virtualds.combine.ordering import Files
 from virtualds.errors import without_secrets
 from virtualds.options import get_options
+from virtualds.stores.access_rules import is_nameable
 
 NumberedFile = tuple[int, Any]
 """The position of a file among all files, and the file."""
@@ -64,7 +65,9 @@ class LeftOut(NamedTuple):
         return cls(str(file), type(error).__name__, message)
 
     def __str__(self) -> str:
-        return f"{without_secrets(self.url)}: {self.error}: {self.message}"
+        url = without_secrets(self.url)
+        shown = url if is_nameable(url) else repr(url)
+        return f"{shown}: {self.error}: {self.message}"
 
     def __repr__(self) -> str:
         shown = without_secrets(self.url)

@@ -7,6 +7,7 @@ another report. A block without content shows nothing.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -196,12 +197,19 @@ def format_text(blocks: Iterable[Block], width: int = UNBOUND, bold: Style = str
       wind      7
     """
     lines = [line.rstrip() for block in blocks for line in _write(block, width, bold)]
-    return without_secrets("\n".join(lines).strip("\n"))
+    return "\n".join(lines).strip("\n")
 
 
 def _show(text: object) -> str:
-    """Return a text in which no name of a file moves the cursor or breaks the encoding."""
-    return UNPRINTABLE.sub(lambda c: c[0].encode("unicode_escape").decode(), str(text))
+    """Return a text without secrets, in which no name of a file moves the cursor."""
+    # before it is folded, aligned and made bold: what masks a secret would take that for more of it
+    masked = without_secrets(str(text))
+    return UNPRINTABLE.sub(lambda c: c[0].encode("unicode_escape").decode(), masked)
+
+
+def _show_line(text: object) -> str:
+    """Return such a text on one line."""
+    return re.sub(r"[\r\n]+", " ", _show(text))
 
 
 def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
@@ -217,15 +225,15 @@ def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
         case Table():
             yield from _write_table(block, width, bold)
         case Heading(title, below):
-            yield bold(_show(title))
+            yield bold(_show_line(title))
             yield from _indent(below, width, bold)
         case Section(title, body, note):
             if inside := list(_indent(body, width, bold)):
                 yield ""
-                yield bold(title) + f" ({note})" * bool(note)
+                yield bold(_show_line(title)) + f" ({_show_line(note)})" * bool(note)
                 yield from inside
         case Card(title, body, note):
-            yield bold(_show("".join(title))) + f": {note}" * bool(note)
+            yield bold(_show_line("".join(title))) + f": {_show_line(note)}" * bool(note)
             remedy = f"do: {block.remedy}" if block.remedy else ""
             yield from _indent([*body, remedy], width, bold)
             yield from (f"{GAP}{line}" for line in _show(block.code).splitlines())
@@ -240,7 +248,7 @@ def _indent(blocks: Iterable[Block], width: int, bold: Style) -> Iterator[str]:
 
 
 def _write_facts(rows: Mapping[str, Any], width: int, bold: Style) -> Iterator[str]:
-    given = {_show(name): str(value) for name, value in rows.items() if value is not None}
+    given = {_show_line(name): str(value) for name, value in rows.items() if value is not None}
     wide = max(map(len, given), default=0)
     for name, value in given.items():
         first, *rest = _fold(value, max(width - wide - len(GAP), NARROWEST))
@@ -263,12 +271,12 @@ def _write_table(shown: Table, width: int, bold: Style) -> Iterator[str]:
             named = zip(cells[0][1:], line[1:], strict=True)
             yield from _indent([{n: c for n, c in named if c}], width, bold)
     if shown.more:
-        yield shown.more
+        yield _show(shown.more)
 
 
 def _fold(text: str, width: int) -> list[str]:
     folded = (
-        textwrap.wrap(line, width, break_on_hyphens=False, break_long_words=False)
+        textwrap.wrap(line, max(width, NARROWEST), break_on_hyphens=False, break_long_words=False)
         for line in _show(text).splitlines()
     )
     return [line for lines in folded for line in lines or [""]] or [""]
