@@ -1,7 +1,9 @@
 """What many tests share: a small archive of real files, and which tests the quick suite runs."""
 
 import logging
+import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,8 +86,11 @@ def archive_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """``2001.nc`` and ``2002.nc``, made once; do not write to them."""
     folder = tmp_path_factory.mktemp("archive")
     paths = [folder / f"{year}.nc" for year in (2001, 2002)]
+    # older than `sync` waits for a file that may still be written
+    old = time.time() - 3600
     for path in paths:
         write_year(path, int(path.stem))
+        os.utime(path, (old, old))
     return paths
 
 

@@ -42,7 +42,7 @@ XARRAY_BELOW = {"codecs.cf": "xarray encodes and decodes the times of CF"}
 """Modules below it that import xarray all the same, and why."""
 
 MOST_MODULES_IN_ROOT = 11
-MOST_MODULES, LONGEST_CHAIN = 192, 25
+MOST_MODULES, LONGEST_CHAIN = 189, 25
 """How many modules there are, and how many import one another in a row: what a person holds in the
 head. They may fall, and rise only with a subject that is new."""
 
@@ -349,7 +349,7 @@ def test_the_house_grows_only_with_what_is_new() -> None:
     graph, chains = graph_of_imports(), dict[str, int]()
     for module in TopologicalSorter(graph).static_order():
         chains[module] = 1 + max((chains[other] for other in graph[module]), default=0)
-    assert len(MODULES) <= MOST_MODULES
+    assert len(MODULES) <= MOST_MODULES, "a new subject may raise MOST_MODULES"
     assert max(chains.values()) <= LONGEST_CHAIN
 
 

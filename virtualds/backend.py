@@ -235,7 +235,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         return datasets
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Say whether the name, or the files in a local folder, show a reference set.
+        """Return whether the name, or the files in a local folder, show a reference set.
 
         xarray asks engines in alphabetical order, netCDF first. This method sends no request to a
         server, opens no other file, and imports nothing for what is no folder.
@@ -255,7 +255,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
 
 
 def _means_many(files: Any, given: Mapping[str, Any]) -> bool:
-    """Say whether a user means many files; ``given`` are the arguments of many.
+    """Return whether a user means many files; ``given`` are the arguments of many.
 
     Raises
     ------
@@ -275,7 +275,7 @@ def _means_many(files: Any, given: Mapping[str, Any]) -> bool:
 
 
 def _is_clear_pattern(name: Any) -> bool:
-    """Say whether a name is a pattern; names in object stores may have brackets of their own."""
+    """Return whether a name is a pattern; names in object stores may have brackets of their own."""
     with importing:
         from virtualds.stores.listing import names_files
 

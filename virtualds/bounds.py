@@ -130,7 +130,7 @@ def check_chunk(nbytes: int, taken: int, what: str) -> None:
 
 
 def is_small_enough_to_load(nbytes: int) -> bool:
-    """Say whether the values of a coordinate are few enough to be loaded on opening."""
+    """Return whether the values of a coordinate are few enough to be loaded on opening."""
     return nbytes <= _compute_limit()
 
 

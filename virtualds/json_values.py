@@ -312,7 +312,7 @@ def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_shape(value: Any) -> bool:
-    """Say whether a value of JSON is a list of lengths."""
+    """Return whether a value of JSON is a list of lengths."""
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 

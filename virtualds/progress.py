@@ -181,7 +181,7 @@ def count_array(chunks: int) -> Iterator[Advance]:
 
 
 def is_shown(wanted: ProgressOption) -> bool:
-    """Say whether anyone sees the progress, so that it is worth counting what there is to do."""
+    """Return whether anyone sees the progress, so that it is worth counting what there is to do."""
     return callable(wanted) or bool(wanted) or (wanted is None and _is_watched())
 
 
@@ -237,7 +237,7 @@ LOGGER.addHandler(logging.NullHandler())
 INFO, DEBUG = logging.INFO, logging.DEBUG
 
 is_logged = LOGGER.isEnabledFor
-"""Say whether a level is logged."""
+"""Return whether a level is logged."""
 
 
 def log(level: int, text: str) -> None:

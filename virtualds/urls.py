@@ -194,7 +194,7 @@ def name_of(url: str) -> str:
 
 
 def lies_under(path: str, folder: str) -> bool:
-    """Say whether a path is a folder or lies in it.
+    """Return whether a path is a folder or lies in it.
 
     Examples
     --------

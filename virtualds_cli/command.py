@@ -32,7 +32,7 @@ def make_option() -> click.Option:
 
 
 def is_verbose() -> bool:
-    """Say whether ``-v`` was given."""
+    """Return whether ``-v`` was given."""
     return bool(click.get_current_context().meta.get(VERBOSE))
 
 

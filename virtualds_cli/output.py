@@ -93,7 +93,7 @@ NO_READER = 141
 
 
 def is_json() -> bool:
-    """Say whether the report is printed as JSON."""
+    """Return whether the report is printed as JSON."""
     return bool(click.get_current_context().meta.get(JSON))
 
 

@@ -86,7 +86,7 @@ class Program(click.Group):
 
 
 def asks_for_json(args: Sequence[str]) -> bool:
-    """Say whether ``--json`` is among the options of a command line."""
+    """Return whether ``--json`` is among the options of a command line."""
     return "--json" in (args[: args.index("--")] if "--" in args else args)
 
 

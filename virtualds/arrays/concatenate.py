@@ -268,7 +268,7 @@ def _find_boxes_in(fragment: Fragment, url: str) -> Iterator[Box]:
 def _cover_with_boxes(places: Ints) -> list[Box]:
     """Return boxes that together cover some positions of a grid, given in C order.
 
-    >>> _cover(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
+    >>> _cover_with_boxes(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
     [((0, 2), (0, 2)), ((2, 3), (1, 2))]
     """
     if not places.size:

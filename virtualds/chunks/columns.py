@@ -194,7 +194,7 @@ def take_compact(column: Column, change: Callable[[Column], Column]) -> Column:
 
 
 def is_same_column(one: Column, other: Column) -> bool:
-    """Say whether two columns of one shape are equal, each stored element compared once."""
+    """Return whether two columns of one shape are equal, each stored element compared once."""
     a, b = compact(one), compact(other)
     return np.array_equal(a, b) if a.shape == b.shape else np.array_equal(one, other)
 
@@ -238,7 +238,7 @@ def _look_up(column: Column, table: Column | None) -> Column:
 
 
 def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | None]) -> bool:
-    """Say whether all parts repeat one and the same layer along ``axis``."""
+    """Return whether all parts repeat one and the same layer along ``axis``."""
     if not all(p.strides[axis] == 0 or p.shape[axis] == 1 for p in parts) or not parts[0].size:
         return False
     layer = (slice(None),) * axis + (0,)
@@ -426,7 +426,7 @@ def check_references(manifest: ChunkManifest) -> None:
 
 
 def _lies_in_one_file(manifest: ChunkManifest) -> bool:
-    """Say whether all chunks lie in the only file, and all references are valid."""
+    """Return whether all chunks lie in the only file, and all references are valid."""
     file = compact(manifest.file)
     if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
         return False

@@ -61,7 +61,7 @@ from virtualds.source_file import SourceFile
 
 
 def is_private(name: str) -> bool:
-    """Say whether a name is private; names of Python are not.
+    """Return whether a name is private; names of Python are not.
 
     >>> is_private("_map"), is_private("load"), is_private("__doc__")
     (True, False, False)
@@ -441,7 +441,7 @@ class ChunkManifest(FamiliarNames):
         return self.table if isinstance(self.table, kind) else None
 
     def counts(self, table: Table | None, first: int = 0) -> bool:
-        """Say whether the chunks, in C order, are the rows of a table from one on, as they are."""
+        """Return whether the chunks, in C order, are successive rows of a table, unchanged."""
         return (
             self.rows is not None
             and self.rows.table == table
@@ -641,7 +641,7 @@ class ChunkManifest(FamiliarNames):
         return np.arange(count) if renumbered is None else np.unique(renumbered)
 
     def same(self, other: ChunkManifest) -> bool:
-        """Say whether both refer to the same bytes, chunk by chunk, through the same tables."""
+        """Return whether both refer to the same bytes, chunk by chunk, through the same tables."""
         if self is other:
             return True
         if self.shape != other.shape:

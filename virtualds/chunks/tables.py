@@ -345,7 +345,7 @@ def hold_in_memory(manifest: ChunkManifest) -> ChunkManifest:
 
 
 def is_sparse(size: int, references: int) -> bool:
-    """Say whether references on a grid of ``size`` chunks are to be held by position."""
+    """Return whether references on a grid of ``size`` chunks are to be held by position."""
     return size > max(LARGE, MOSTLY_MISSING * references)
 
 
@@ -364,7 +364,7 @@ def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManife
 
 
 def are_alike(one: ChunkManifest, other: ChunkManifest) -> bool:
-    """Say whether manifests can be joined: where most chunks are missing, all are decoded alike."""
+    """Return whether manifests can be joined: all decode alike where most chunks are missing."""
     if max(one.size, other.size) <= LARGE:
         return True
     if not any(is_sparse(m.size, _count_references(m)) for m in (one, other)):
@@ -506,7 +506,7 @@ def _find_ends(
 def have_overlap(
     one: tuple[tuple[int, ...], ChunkManifest], other: tuple[tuple[int, ...], ChunkManifest]
 ) -> bool:
-    """Say whether two manifests, each with its origin, share a chunk."""
+    """Return whether two manifests, each with its origin, share a chunk."""
     sides = zip(one[0], one[1].shape, other[0], other[1].shape, strict=True)
     return all(max(a, b) < min(a + n, b + m) for a, n, b, m in sides)
 

@@ -1,7 +1,7 @@
 """The codecs, and the table of them by name: how bytes become values.
 
 Each family of codecs has a file; each codec knows its own names (`virtualds.codecs.codec.Codec`).
-A new codec is a file and a line in `CODECS`.
+A new codec is a class in the file of its family, and a line in `CODECS`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Registry:
         return next((make for make in makers if make is not None), None)
 
     def is_array_serialiser(self, name: str) -> bool:
-        """Say whether a Zarr v3 name is that of an array-to-bytes codec.
+        """Return whether a Zarr v3 name is that of an array-to-bytes codec.
 
         Names that only virtualds knows are not: they stand in pipelines, where each codec turns
         bytes into bytes.
@@ -353,5 +353,5 @@ def known_names(kind: Kind) -> list[str | int]:
 
 
 def is_array_serialiser(name: str) -> bool:
-    """Say whether a Zarr v3 name is that of an array-to-bytes codec."""
+    """Return whether a Zarr v3 name is that of an array-to-bytes codec."""
     return REGISTRY.is_array_serialiser(name)

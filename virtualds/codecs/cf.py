@@ -155,7 +155,7 @@ def _format_number(value: Any) -> str:
 
 
 def _is_in_range(number: Any, dtype: np.dtype[Any]) -> bool:
-    """Say whether an integer dtype holds a number; only Python integers are checked."""
+    """Return whether an integer dtype holds a number; only Python integers are checked."""
     limits = np.iinfo(dtype)
     return not isinstance(number, int) or bool(limits.min <= number <= limits.max)
 
@@ -259,7 +259,7 @@ class TimePacking:
         return count.compute_dates(stored) if count is not None and count.holds(stored) else None
 
     def _is_plain(self, stored: npt.NDArray[Any]) -> bool:
-        """Say whether each number counts units, with nothing to be masked or scaled before."""
+        """Return whether each number counts units, with nothing to be masked or scaled before."""
         others = self.attributes.keys() - {"units", "calendar"}
         masks = others <= {"_FillValue", "missing_value"} and stored.dtype.kind == "f"
         # numbers that are no numbers are left to xarray
@@ -337,7 +337,7 @@ class _Count(NamedTuple):
     most: int
 
     def holds(self, stored: npt.NDArray[Any]) -> bool:
-        """Say whether the dates of some numbers are exactly those that xarray finds."""
+        """Return whether the dates of some numbers are exactly those that xarray finds."""
         if not stored.size or stored.dtype.kind not in "iuf":
             return False
         low, high = stored.min(), stored.max()
@@ -401,7 +401,7 @@ def _ask_for_count(units: str, calendar: str, dtype: str) -> _Count | None:
 
 
 def may_be_finer(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> bool:
-    """Say whether durations may be finer than their attribute ``dtype``, xarray's own, says."""
+    """Return whether durations may be finer than their attribute ``dtype``, xarray's own, says."""
     declared = str(attributes.get("dtype", ""))
     if not declared.startswith("timedelta64["):
         return False

@@ -227,7 +227,7 @@ def fletcher32(data: Buffer) -> int:
 
 
 def _is_verified(data: Buffer) -> bool:
-    """Say whether numcodecs accepts the checksum; it takes even numbers of bytes only."""
+    """Return whether numcodecs accepts the checksum; it takes even numbers of bytes only."""
     try:
         _import_numcodecs().decode(data)
     except RuntimeError:

@@ -300,7 +300,7 @@ def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
 
 @cache
 def _is_thread_safe() -> bool:
-    """Say whether ecCodes was built for several threads."""
+    """Return whether ecCodes was built for several threads."""
     eccodes = import_eccodes("grib")
     return "ECCODES_THREADS" in str(eccodes.codes_get_features())
 

@@ -151,7 +151,7 @@ class Jpeg(Codec):
 
 
 def _is_colours(value: Any) -> bool:
-    """Say whether a value may be a photometric interpretation: a number of TIFF, or a name."""
+    """Return whether a value may be a photometric interpretation: a number of TIFF, or a name."""
     return value is None or isinstance(value, str) or (type(value) is int and 0 <= value < 2**16)
 
 
@@ -518,7 +518,7 @@ def _read_length(bits: _Bits, eights: int) -> int:
 
 
 def _is_animated(bits: _Bits) -> bool:
-    """Say whether there may be several frames, and skip the other fields."""
+    """Return whether there may be several frames, and skip the other fields."""
     # orientation, for display only
     bits.take(3)
     if bits.take(1):

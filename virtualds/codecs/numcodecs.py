@@ -445,7 +445,7 @@ class Numcodecs(Codec):
 
 @cache
 def is_from_plugin(name: str) -> bool:
-    """Say whether another package brings a codec of this name to numcodecs."""
+    """Return whether another package brings a codec of this name to numcodecs."""
     points = entry_points(group=NUMCODECS_GROUP, name=name)
     return any(point.dist is None or point.dist.name != "numcodecs" for point in points)
 

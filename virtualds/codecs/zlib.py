@@ -126,7 +126,7 @@ class Gzip(Codec):
 
 
 def _is_one_member(data: Buffer, nbytes: int) -> bool:
-    """Say whether the last four bytes, the length of the last member, equal ``nbytes``."""
+    """Return whether the last four bytes, the length of the last member, equal ``nbytes``."""
     return int.from_bytes(data[-4:], "little") == nbytes % 2**32
 
 

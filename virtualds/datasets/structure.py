@@ -566,7 +566,7 @@ def _shorten(value: Any) -> str:
 def _agree(one: Any, other: Any) -> bool:
     """Return whether two values of an attribute agree, or one of them is missing.
 
-    >>> _is_alike("0,0,0", [0, 0, 1e-12]), _is_alike(["30", "60"], ["30", "61"])
+    >>> _agree("0,0,0", [0, 0, 1e-12]), _agree(["30", "60"], ["30", "61"])
     (True, False)
     """
     if one is None or other is None:

@@ -61,12 +61,12 @@ class NumpyHeader(NamedTuple):
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is an ``.npy`` file."""
+    """Return whether a file that begins with ``head`` is an ``.npy`` file."""
     return head.startswith(MAGIC)
 
 
 def detect_archive(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is a zip archive that begins with an array."""
+    """Return whether a file that begins with ``head`` is a zip archive of an array first."""
     length = int.from_bytes(head[26:28], "little")
     name = head[LOCAL_HEADER : LOCAL_HEADER + length]
     return head.startswith(LOCAL_MAGIC) and name.endswith(SUFFIX.encode()) and b"/" not in name
@@ -288,7 +288,7 @@ TYPES = {
 
 
 def detect_tensors(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is a safetensors file."""
+    """Return whether a file that begins with ``head`` is a safetensors file."""
     length = int.from_bytes(head[:WIDTH], "little")
     begins = head[WIDTH : WIDTH + 2]
     return 2 <= length <= LONGEST_JSON and begins in (b'{"', b"{}")

@@ -333,7 +333,7 @@ GROWTH = 8
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is of a classic format."""
+    """Return whether a file that begins with ``head`` is of a classic format."""
     return head[:3] == MAGIC and len(head) > 3 and head[3] in VERSIONS
 
 

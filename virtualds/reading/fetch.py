@@ -183,7 +183,7 @@ def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
 
 
 def is_used_whole(task: Task) -> bool:
-    """Say whether a selection needs all of a chunk."""
+    """Return whether a selection needs all of a chunk."""
     if task.points:
         return False
     return bool(prod(task.encoded) == prod(part.stop - part.start for part in task.outer))

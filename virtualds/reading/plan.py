@@ -85,7 +85,7 @@ def subdivide(
 
 
 def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
-    """Say whether all bare chunks lie in files, each of its full length."""
+    """Return whether all bare chunks lie in files, each of its full length."""
     manifest = fragment.manifest.loaded()
     if (compact(manifest.file) == INLINE).any():
         return False

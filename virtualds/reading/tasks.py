@@ -487,7 +487,7 @@ def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
 
 
 def _is_worth_tiling(part: ChunkSelection) -> bool:
-    """Say whether there are many chunks in few boxes of equal ones, none of them shown twice."""
+    """Return whether there are many chunks in few boxes of equal ones, none of them shown twice."""
     boxes = prod(len(p.runs) for p in part.projections)
     chunks = prod(p.chunk.size for p in part.projections)
     if (

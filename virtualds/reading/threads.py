@@ -221,7 +221,7 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
                 future.cancel()
 
     def _is_full(self, way: HostSlot) -> bool:
-        """Say whether an item must be taken before another one is asked for."""
+        """Return whether an item must be taken before another one is asked for."""
         many = len(self._asked) >= WINDOWS * way.at_once
         return bool(self._asked) and (many or self._nbytes + way.nbytes > MOST_AHEAD)
 

@@ -47,7 +47,7 @@ ARCHIVES |= {
 
 
 def is_in_archive(file: SourceFile) -> bool:
-    """Say whether a file is a member of an archive."""
+    """Return whether a file is a member of an archive."""
     return _archives_of(file.url) is not None
 
 

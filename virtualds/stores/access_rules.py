@@ -221,7 +221,7 @@ def resolve_url(url: str, base: str) -> str:
 
 
 def is_own(base: str) -> bool:
-    """Say whether a set is one of this machine or process, which a user has put there.
+    """Return whether a set is one of this machine or process, which a user has put there.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def is_own(base: str) -> bool:
 
 
 def is_same_host(url: str, other: str) -> bool:
-    """Say whether two absolute urls lead to the same host, or bucket, by the same chain."""
+    """Return whether two absolute urls lead to the same host, or bucket, by the same chain."""
     (*outer, last), (*others, end) = _split_links(url), _split_links(other)
     if scheme_of(last) == "file" or scheme_of(end) == "file":
         return False
@@ -240,7 +240,7 @@ def is_same_host(url: str, other: str) -> bool:
 
 
 def is_private(url: str) -> bool:
-    """Say whether a url leads to this machine or its network, judged by the url alone.
+    """Return whether a url leads to this machine or its network, judged by the url alone.
 
     Names are not looked up, but names of this machine are known (RFC 6761, section 6.3). Addresses
     are parsed as by the system: decimal, octal or hexadecimal, one to four parts.
@@ -262,7 +262,7 @@ def is_private(url: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    """Say whether a name or address, maybe with a port, is one that every client sends as it is."""
+    """Return whether every client sends a name or address, maybe with a port, unchanged."""
     found = _HOST.fullmatch(text)
     if found is None or int(found["port"] or 0) >= 2**16:
         return False
@@ -282,7 +282,7 @@ def _parse_address(host: str) -> Address | None:
 
 
 def _is_public(address: Address) -> bool:
-    """Say whether an address, and any address inside it, belongs to the public internet."""
+    """Return whether an address, and any address inside it, belongs to the public internet."""
     if isinstance(address, IPv6Address):
         inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour]
         if address in NAT64:
@@ -296,7 +296,7 @@ def _is_public(address: Address) -> bool:
 
 
 def is_nameable(url: str) -> bool:
-    """Say whether a reference set may name a url: it is UTF-8, without control characters."""
+    """Return whether a reference set may name a url: it is UTF-8, without control characters."""
     return not _CONTROL.search(url)
 
 
@@ -385,7 +385,7 @@ def _resolve_dots(path: str) -> str:
 
 
 def _has_hidden_dots(path: str) -> bool:
-    """Say whether a path has dot segments once a server has decoded it, maybe repeatedly."""
+    """Return whether a path has dot segments once a server has decoded it, maybe repeatedly."""
     for _ in range(_DECODINGS):
         if _DOTS.search(path):
             return True

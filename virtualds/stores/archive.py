@@ -150,12 +150,12 @@ Index = Mapping[str, ArchiveMember]
 
 
 def is_zip(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is a zip archive."""
+    """Return whether a file that begins with ``head`` is a zip archive."""
     return head.startswith(ZIP_MAGIC)
 
 
 def is_tar(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is a tar archive."""
+    """Return whether a file that begins with ``head`` is a tar archive."""
     return head[257:262] == b"ustar"
 
 

@@ -111,7 +111,7 @@ class WriteLease:
                     raise outrun_error(self._root) from error
 
     def is_current(self) -> bool:
-        """Say whether this fence is still in place: no other writer came later."""
+        """Return whether this fence is still in place: no other writer came later."""
         return self._store.find_version(self._marker, self._options) == self._version
 
 
@@ -120,7 +120,7 @@ CLAIM = b'{"virtualds-is-creating-this":'
 
 
 def is_claim(marker: bytes) -> bool:
-    """Say whether a marker belongs to a folder whose creation has not ended."""
+    """Return whether a marker belongs to a folder whose creation has not ended."""
     return marker.startswith(CLAIM)
 
 

@@ -58,7 +58,7 @@ def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = N
 
 
 def names_files(name: str) -> bool:
-    """Say whether a name is a pattern, and not itself the name of a local file."""
+    """Return whether a name is a pattern, and not itself the name of a local file."""
     scheme = scheme_of(name)
     if scheme in ARCHIVES or not is_pattern(name, scheme):
         return False
@@ -83,7 +83,7 @@ def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
 
 
 def is_pattern(name: str, scheme: str) -> bool:
-    """Say whether a name of a scheme is a pattern, by its characters."""
+    """Return whether a name of a scheme is a pattern, by its characters."""
     return "*" in name if scheme in WEB else glob.has_magic(name)
 
 

@@ -100,7 +100,7 @@ def _list_beside(path: str, age: float) -> list[str]:
 
 
 def _is_older(path: str, age: float) -> bool:
-    """Say whether a file, and each that lies in a folder, was last written to long ago.
+    """Return whether a file, and each that lies in a folder, was last written to long ago.
 
     What cannot be examined counts as recent.
     """
@@ -204,7 +204,7 @@ def _open_lock(path: str) -> int:
 
 
 def _has_name(handle: int, path: str) -> bool:
-    """Say whether the open file still has this name: its last holder may have removed it."""
+    """Return whether the open file still has this name: its last holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -765,7 +765,7 @@ def lock_of(path: str) -> str:
 
 
 def _is_at_hand(handle: int, offset: int) -> bool:
-    """Say whether the system holds a byte of a file in memory."""
+    """Return whether the system holds a byte of a file in memory."""
     try:
         return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except BlockingIOError:

@@ -45,13 +45,13 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
 
 
 def process_ends() -> bool:
-    """Say whether the interpreter is ending and waits for this thread."""
+    """Return whether the interpreter is ending and waits for this thread."""
     # Python has no public name for this; where the private one is missing, requests go on
     return bool(getattr(futures, "_shutdown", False))
 
 
 def is_abandoned() -> bool:
-    """Say whether the interpreter is ending since its user has interrupted it.
+    """Return whether the interpreter is ending since its user has interrupted it.
 
     Of a program that comes to its end, Python finishes what threads are still to do.
     """
@@ -178,7 +178,7 @@ def pause(seconds: float) -> None:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Say whether a failure is worth another attempt."""
+    """Return whether a failure is worth another attempt."""
     for cause in list_causes(error):
         status, code = status_of(cause), code_of(cause)
         if status is not None or code is not None:
@@ -190,7 +190,7 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def is_stale_redirect(error: BaseException) -> bool:
-    """Say whether a server redirected to a url that another refused: its signature may be too old.
+    """Return whether another server refused the url of a redirect, whose signature may be old.
 
     Another attempt begins at the first url, and is redirected to a new one.
     """
@@ -201,7 +201,7 @@ def is_stale_redirect(error: BaseException) -> bool:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Say whether the connection failed, so that the server did not answer about the file."""
+    """Return whether the connection failed, so that the server did not answer about the file."""
     return bool(error_names_of(error) & (PASSING_ERRORS | LASTING_ERRORS))
 
 
@@ -545,7 +545,7 @@ def find_refusal(error: BaseException) -> Refusal | None:
 
 
 def is_about_expiry(error: BaseException) -> bool:
-    """Say whether a request may have failed because its credentials have expired."""
+    """Return whether a request may have failed because its credentials have expired."""
     return any(
         status_of(cause) == 401 or code_of(cause) in EXPIRY_CODES for cause in list_causes(error)
     )

@@ -119,7 +119,7 @@ class Scan:
     # ------------------------------------------------------------------ as a store
 
     def answers_for(self, url: str) -> bool:
-        """Say whether it holds what is fetched of a url."""
+        """Return whether it holds what is fetched of a url."""
         if not self.url:
             return False
         return url == self.url or url.startswith(f"{self.url}/") or url in self.answered
@@ -190,7 +190,7 @@ class Scan:
         return None if head is None else (file, head)
 
     def is_scanned(self, url: str, options: StorageOptions | None) -> bool:
-        """Say whether a file is the one that is being opened."""
+        """Return whether a file is the one that is being opened."""
         return (url, options) == (self.url, self.options)
 
     # ------------------------------------------------------------------ what is held
@@ -278,7 +278,7 @@ def hold_files(files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def are_held(files: Iterable[SourceFile]) -> bool:
-    """Say whether files are held as a whole, as those are that the metadata of a set repeat."""
+    """Return whether files are held as a whole, as those are that the metadata of a set repeat."""
     scan = _find_scan()
     held = scan.fetched.files if scan else {}
     return all((file.url, file.options) in held for file in files)

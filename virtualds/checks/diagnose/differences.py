@@ -131,7 +131,7 @@ NOTHING = Mend()
 
 
 def is_fault(row: Difference) -> bool:
-    """Say whether a difference has to be mended before others can be."""
+    """Return whether a difference has to be mended before others can be."""
     return row.verdict == "blocks" or (row.verdict == "costs" and row.leads)
 
 
@@ -376,7 +376,7 @@ def find_eras(
 
 
 def _makes_eras(facts: FactRuns, fact: Fact) -> bool:
-    """Say whether texts hold for stretches of files instead of changing with every file."""
+    """Return whether texts hold for stretches of files instead of changing with every file."""
     if fact.aspect.startswith(CHUNKS):
         return len(set(facts.number_texts(fact).tolist())) <= MOST_VALUES
     counts = facts.count_texts(fact)
@@ -605,7 +605,7 @@ def _list_alike_texts(facts: FactRuns, fact: Fact) -> list[str]:
 
 
 def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
-    """Say whether a fact always differs: the coordinate, or the size, of the joined dimension."""
+    """Return whether a fact always differs: coordinate and size of the joined dimension."""
     if fact.aspect != VALUES:
         return fact.aspect == SIZE and fact.subject in joined
     texts = (text or "" for _, text in survey.facts.runs.get(Fact(fact.subject, DIMENSIONS), ()))
@@ -613,7 +613,7 @@ def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
 
 
 def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
-    """Say whether another difference already implies this one."""
+    """Return whether another difference already implies this one."""
     is_joined = fact.aspect.removeprefix(CHUNKS) in joined
     changing = survey.facts.changing
     if fact.aspect in (STORED, CODECS) and Fact(fact.subject, ROLE) in changing:
@@ -633,7 +633,7 @@ def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
 
 
 def _has_common_variable(survey: FileSurvey, *files: int) -> bool:
-    """Say whether two files share a variable; files without shared variables do not overlap."""
+    """Return whether two files share a variable; files without shared variables do not overlap."""
     known = [fact for fact in survey.facts.runs if fact.aspect == PRESENCE]
     known = [fact for fact in known if fact.subject not in survey.spans]
     return not known or any(all(survey.facts.find_text(f, n) for n in files) for f in known)
@@ -774,7 +774,7 @@ def _rename_dims(text: str, renames: Mapping[str, str]) -> str:
 
 
 def _is_explained(change: FoundChange, renames: Mapping[str, str]) -> bool:
-    """Say whether other names of dimensions explain a change."""
+    """Return whether other names of dimensions explain a change."""
     if change.fact.aspect == PRESENCE:
         return change.fact.subject in (*renames, *renames.values())
     is_of_dims = change.fact.aspect == DIMENSIONS

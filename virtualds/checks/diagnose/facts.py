@@ -130,7 +130,7 @@ def list_batch_facts(batch: FileBatch) -> FileFacts:
 
 
 def _is_uniform(batch: FileBatch) -> bool:
-    """Say whether files differ in columns only; not in what decides how others decode."""
+    """Return whether files differ in columns only; not in what decides how others decode."""
     arrays = [*(v.data for v in batch.group.variables.values()), *batch.stacked.values()]
     virtual = [array for array in arrays if isinstance(array, ManifestArray)]
     return (
@@ -146,7 +146,7 @@ def _is_uniform(batch: FileBatch) -> bool:
 
 
 def _is_date(batch: FileBatch, owner: str, key: str) -> bool:
-    """Say whether an attribute says since when the dates of a variable count."""
+    """Return whether an attribute says since when the dates of a variable count."""
     return key == UNITS and batch.plan.parts[owner].dated == owner
 
 
@@ -337,7 +337,7 @@ class FactRuns:
         return next((text for _, text in self.runs[fact] if text is not None), None)
 
     def counts_time(self, subject: str) -> bool:
-        """Say whether a variable counts time in at least one file."""
+        """Return whether a variable counts time in at least one file."""
         texts = [text or "" for _, text in self.runs.get(Fact(subject, DTYPE), ())]
         return Fact(subject, CALENDAR) in self.runs or any(t.startswith(TIMES) for t in texts)
 

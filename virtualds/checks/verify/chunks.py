@@ -166,7 +166,7 @@ OF_REPOSITORY = "it is a chunk of an Icechunk repository, and no other file hold
 
 
 def is_of_repository(file: SourceFile) -> bool:
-    """Say whether a file is a chunk of an Icechunk repository (specification, "File layout")."""
+    """Return whether a file is a chunk of an Icechunk repository (specification, "File layout")."""
     return re.search(r"/chunks/[0-9A-HJKMNP-TV-Z]{20}$", file.url) is not None
 
 
@@ -428,7 +428,7 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
 
 
 def is_undecodable(error: BaseException) -> bool:
-    """Say whether the bytes were read but are wrong."""
+    """Return whether the bytes were read but are wrong."""
     return isinstance(error.__cause__, CodecError) or error.__context__ is None
 
 
@@ -520,7 +520,7 @@ def _read_numbers(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsE
 
 
 def _is_refused(chunk: SampledChunk, numbers: Array | VirtualdsError, found: Comparison) -> bool:
-    """Say whether a chunk cannot be read, and record the problem."""
+    """Return whether a chunk cannot be read, and record the problem."""
     if not isinstance(numbers, VirtualdsError):
         return False
     kind = "undecodable" if is_undecodable(numbers) else "unreachable"

@@ -388,7 +388,7 @@ def split_blocks(
 
 
 def _is_empty(manifest: ChunkManifest) -> bool:
-    """Say whether it is known that no chunk exists."""
+    """Return whether it is known that no chunk exists."""
     known = manifest.find_existing()
     return known is not None and not known.size
 

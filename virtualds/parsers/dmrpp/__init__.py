@@ -61,7 +61,7 @@ GLOBAL_CONTAINERS = ("HDF5_GLOBAL", "NC_GLOBAL")
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is a sidecar, or lacks but the addresses."""
+    """Return whether a file that begins with ``head`` is a sidecar, or lacks but the addresses."""
     is_xml = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<"
     return is_xml and (is_described(head) or names_dap(head))
 

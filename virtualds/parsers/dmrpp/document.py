@@ -124,14 +124,14 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
 
 
 def lists_chunks(place: Element) -> bool:
-    """Say whether an element is a chunk or a block, or has one in it."""
+    """Return whether an element is a chunk or a block, or has one in it."""
     return any(place.find(f".//{DMRPP}{kind}") is not None for kind in KINDS) or (
         place.tag.removeprefix(DMRPP) in KINDS
     )
 
 
 def lacks_byte_order(variable: Element, dtype: np.dtype[Any]) -> bool:
-    """Say whether a sidecar leaves open which byte of the stored numbers comes first."""
+    """Return whether a sidecar leaves open which byte of the stored numbers comes first."""
     chunks = variable.find(f"{DMRPP}chunks")
     place = variable if chunks is None else chunks
     is_open = dtype.newbyteorder("<") != dtype.newbyteorder(">") and "byteOrder" not in place.attrib
@@ -410,12 +410,12 @@ def parse_sidecar(source: SourceFile) -> Element:
 
 
 def is_described(data: bytes) -> bool:
-    """Say whether bytes of a sidecar have the namespace of DMR++."""
+    """Return whether bytes of a sidecar have the namespace of DMR++."""
     return _has_namespace(data, NAMESPACE)
 
 
 def names_dap(data: bytes) -> bool:
-    """Say whether bytes of a document have the namespace of DAP4."""
+    """Return whether bytes of a document have the namespace of DAP4."""
     return _has_namespace(data, DAP[1:-1])
 
 

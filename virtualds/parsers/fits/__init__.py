@@ -237,7 +237,7 @@ PIECE = 4 * 2**20
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is FITS."""
+    """Return whether a file that begins with ``head`` is FITS."""
     return head[:9] == SIGNATURE
 
 

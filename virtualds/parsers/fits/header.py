@@ -249,7 +249,7 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _is_free(name: str, found: Mapping[str, Any]) -> bool:
-    """Say whether no card before has given the keyword its value."""
+    """Return whether no card before has given the keyword its value."""
     return name not in found or (name == "EXTNAME" and found[name] == NO_NAME)
 
 

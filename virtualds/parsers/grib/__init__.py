@@ -150,7 +150,7 @@ def _list_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[
 
 
 def _can_join(other: Parameter, parameter: Parameter) -> bool:
-    """Say whether two parameters may be in one dataset."""
+    """Return whether two parameters may be in one dataset."""
     shared = other.axes.keys() & parameter.axes.keys()
     alike = all(other.axes[axis] == parameter.axes[axis] for axis in shared)
     return alike and other.name != parameter.name
@@ -520,7 +520,7 @@ HEADERS_AT_ONCE = 256
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is GRIB, edition 1 or 2.
+    """Return whether a file that begins with ``head`` is GRIB, edition 1 or 2.
 
     Headings of bulletins, and what else archives put there, may lie before the first message.
     """

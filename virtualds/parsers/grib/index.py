@@ -76,7 +76,7 @@ class IndexLine:
 
 
 def is_index(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is an index."""
+    """Return whether a file that begins with ``head`` is an index."""
     line = head.partition(b"\n")[0]
     is_json = line[:1] == b"{" and b'"_offset"' in line and b'"param"' in line
     return is_json or BEGINNING.match(line) is not None

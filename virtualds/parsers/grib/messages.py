@@ -65,7 +65,7 @@ Note = Callable[[str, VirtualdsError], None]
 
 
 def is_message(data: bytes) -> bool:
-    """Say whether bytes begin with the indicator of a message and the length of its section 1."""
+    """Return whether bytes begin with a message's indicator and the length of section 1."""
     if data[:4] != BEGIN or len(data) < INDICATED:
         return False
     if data[7] == 1:
@@ -384,7 +384,7 @@ def _find_first(message: bytes) -> AlikeHeader | None:
 
 
 def _is_known(product: bytes) -> bool:
-    """Say whether section 1 announces a grid, and has no local part that may define keys anew."""
+    """Return whether section 1 announces a grid, and no local part may redefine keys."""
     plain = len(product) <= LOCAL_FROM or (product[4], product[40]) == (ECMWF, MARS)
     return plain and bool(product[7] & 0x80)
 
@@ -835,7 +835,7 @@ def _parse_alike_coordinates(
 
 
 def _is_filled(message: bytes, eccodes: Any) -> bool:
-    """Say whether each section ends where it says.
+    """Return whether each section ends where it says.
 
     ecCodes makes a section longer than it says if its contents do not fit, and takes bytes of the
     next one for them, and thereby of slots. Then the last section begins later.

@@ -382,7 +382,7 @@ FILLS: dict[str, Any] = {
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is HDF4."""
+    """Return whether a file that begins with ``head`` is HDF4."""
     return head[: len(MAGIC)] == MAGIC
 
 

@@ -554,7 +554,7 @@ class _Axes:
         return cls(columns, rows, corners, inset, grid["Projection"], parameters, zone, sphere)
 
     def fits(self, dataset: Dataset) -> bool:
-        """Say whether a data set has these axes."""
+        """Return whether a data set has these axes."""
         lengths = {d.name: d.length for d in dataset.dimensions}
         return (lengths["YDim"], lengths["XDim"]) == (self.rows, self.columns)
 

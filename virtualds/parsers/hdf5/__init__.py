@@ -34,7 +34,7 @@ from virtualds.stores.scan_cache import keep_scan
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is HDF5."""
+    """Return whether a file that begins with ``head`` is HDF5."""
     places = itertools.takewhile(lambda n: n < len(head), (0, *(512 << k for k in range(16))))
     return any(head[n : n + 8] == SIGNATURE for n in places)
 

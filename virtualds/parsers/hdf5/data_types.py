@@ -140,7 +140,7 @@ def list_enum_members(kind: HDF5Type) -> dict[bytes, int]:
 
 
 def is_signed(kind: HDF5Type) -> bool:
-    """Say whether an integer type has a sign."""
+    """Return whether an integer type has a sign."""
     return bool(kind.bits & 0b1000)
 
 
@@ -440,7 +440,7 @@ def _holds_foreign_sequences(kind: HDF5Type) -> bool:
 
 
 def _is_foreign(kind: HDF5Type) -> bool:
-    """Say whether numbers of a type are in another byte order than this machine's."""
+    """Return whether numbers of a type are in another byte order than this machine's."""
     if kind.kind in (TypeClass.INTEGER, TypeClass.FLOAT):
         return kind.size > 1 and kind.is_big_endian == (sys.byteorder == "little")
     return not kind.is_text and any(_is_foreign(part) for _, part in kind.parts)
@@ -455,7 +455,7 @@ def _unsupported_error(kind: HDF5Type, reason: str) -> UnsupportedError:
 
 
 def _is_plain(kind: HDF5Type) -> bool:
-    """Say whether numpy reads the bytes of a type as h5py does."""
+    """Return whether numpy reads the bytes of a type as h5py does."""
     rule = PLAIN.get(kind.kind)
     return rule is not None and rule(kind)
 

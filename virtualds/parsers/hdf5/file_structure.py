@@ -510,7 +510,7 @@ def _find_dimension(read: GroupsRead, where: PathParts, name: str) -> Dimension:
 
 
 def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
-    """Say whether all that is known of the values of a variable are its chunks."""
+    """Return whether all that is known of the values of a variable are its chunks."""
     layout = dataset.facts.layout
     return (
         isinstance(data, ManifestArray)

@@ -173,7 +173,7 @@ def _cut_box(
 
 
 def holds_texts(dataset: Dataset) -> bool:
-    """Say whether the elements of a dataset are strings that `read_texts` reads."""
+    """Return whether the elements of a dataset are strings that `read_texts` reads."""
     fill = dataset.facts.fill
     # a fill value that h5py found has no bytes here
     is_known = bool(fill.raw) or not fill.is_chosen

@@ -307,7 +307,7 @@ def _find_last_reference(dataset: Dataset, references: bytes) -> int | None:
 
 
 def _is_reference_list(kind: bytes) -> bool:
-    """Say whether a type is that of sequences of references to objects (IV.A.2.d)."""
+    """Return whether a type is that of sequences of references to objects (IV.A.2.d)."""
     base = kind[8:12]
     return is_sequence(kind) and base[0] & 0x0F == TypeClass.REFERENCE and base[1] & 0x0F == 0
 

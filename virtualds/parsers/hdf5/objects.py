@@ -624,12 +624,12 @@ def _check_known(place: HDF5Location) -> None:
 
 
 def is_group(place: HDF5Location) -> bool:
-    """Say whether an object is a group."""
+    """Return whether an object is a group."""
     return not place.kinds.isdisjoint((LINK_INFO, SYMBOL_TABLE))
 
 
 def is_dataset(place: HDF5Location) -> bool:
-    """Say whether an object is a dataset."""
+    """Return whether an object is a dataset."""
     return not is_group(place) and place.kinds.issuperset((DATASPACE, DATATYPE))
 
 

@@ -388,7 +388,7 @@ class IndexedChunks(Table):
 
 
 def can_defer(dataset: Dataset) -> bool:
-    """Say whether an index of chunks is large, and chunks can be looked up in it."""
+    """Return whether an index of chunks is large, and chunks can be looked up in it."""
     layout, count = dataset.facts.layout, len(dataset.facts.filters)
     lengths = zip(dataset.facts.space.shape or (), dataset.limits, layout.dims, strict=False)
     grid = [(-(-n // c), -(-(limit or 0) // c)) for n, limit, c in lengths]
@@ -442,7 +442,7 @@ def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:
 
 
 def can_undo(numbers: Iterable[int]) -> bool:
-    """Say whether h5py can undo all filters of such numbers."""
+    """Return whether h5py can undo all filters of such numbers."""
     return all(map(_is_there, numbers))
 
 
@@ -465,7 +465,7 @@ def _is_there(number: int) -> bool:
 
 
 def _is_known(number: int) -> bool:
-    """Say whether HDF5 has a filter that decodes."""
+    """Return whether HDF5 has a filter that decodes."""
     import h5py
 
     can_decode = h5py.h5z.FILTER_CONFIG_DECODE_ENABLED
@@ -656,7 +656,7 @@ def _list_few(index: ChunkRows, count: int) -> ListedChunks | None:
 
 
 def _has_bare_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
-    """Say whether chunks reach past the end, which are without filters while others have some.
+    """Return whether chunks reach past the end, which are without filters while others have some.
 
     HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """

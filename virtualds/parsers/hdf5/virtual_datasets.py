@@ -261,7 +261,7 @@ def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | No
 
 
 def _is_overlapping(boxes: list[HyperslabBox]) -> bool:
-    """Say whether any two boxes share an element, or lie too irregularly to tell."""
+    """Return whether any two boxes share an element, or lie too irregularly to tell."""
     if len(boxes) < 2 or not boxes[0].shape:
         return len(boxes) > 1
     starts = np.array([box.start for box in boxes])

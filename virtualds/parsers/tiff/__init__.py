@@ -157,12 +157,12 @@ def _name(value: Any) -> str:
 
 
 def _is_image(page: Any) -> bool:
-    """Say whether each chunk is an image, whose decoder returns whole samples."""
+    """Return whether each chunk is an image, whose decoder returns whole samples."""
     return any(int(page.compression) in image.tiff_compressions for image in IMAGES)
 
 
 def _is_packed(page: Any) -> bool:
-    """Say whether samples are integers, or booleans, of fewer bits than their dtype has."""
+    """Return whether samples are integers, or booleans, of fewer bits than their dtype has."""
     if page.dtype is None or not isinstance(page.bitspersample, int):
         return False
     most = 1 if page.dtype.kind == "b" else 8 * page.dtype.itemsize - 1
@@ -176,7 +176,7 @@ def _is_different(page: Any, code: int) -> bool:
 
 
 def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
-    """Say whether the last strip holds as many rows as the others, some beyond the image.
+    """Return whether the last strip holds as many rows as the others, some beyond the image.
 
     By TIFF 6.0, section 3, it ends with the image. Some writers pad it, and only decoding shows
     that. So the first of the last strips is decoded, unless that would take long beside a scan.
@@ -399,7 +399,7 @@ PIXEL_IS_POINT = 2
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is TIFF."""
+    """Return whether a file that begins with ``head`` is TIFF."""
     return head[:4] in SIGNATURES
 
 

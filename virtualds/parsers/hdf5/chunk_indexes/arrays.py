@@ -258,7 +258,7 @@ class _Arrays(NamedTuple):
     wanted: Ints | None
 
     def needs(self, first: int, count: int) -> bool:
-        """Say whether some of these elements are wanted."""
+        """Return whether some of these elements are wanted."""
         if self.wanted is None:
             return True
         low, high = np.searchsorted(self.wanted, (first, min(first + count, LAST)))

@@ -172,7 +172,7 @@ def take_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Byte
 
 
 def is_element_size(form: IndexForm, size: int, offset_size: int) -> bool:
-    """Say whether an element may have so many bytes."""
+    """Return whether an element may have so many bytes."""
     if not form.has_filters:
         return size == offset_size
     return 1 <= size - offset_size - MASK_BYTES <= 8

@@ -163,7 +163,7 @@ class HDF5Type(NamedTuple):
 
 
 def is_region(kind: bytes) -> bool:
-    """Say whether elements of a type are references to regions of datasets."""
+    """Return whether elements of a type are references to regions of datasets."""
     return (
         len(kind) >= TYPE_HEAD
         and kind[0] & 0x0F == TypeClass.REFERENCE
@@ -434,7 +434,7 @@ class Budget:
 
 
 def is_sequence(kind: bytes) -> bool:
-    """Say whether elements of a type are strings or sequences of varying length (IV.A.2.d)."""
+    """Return whether elements of a type are strings or sequences of varying length (IV.A.2.d)."""
     return len(kind) >= 16 and kind[0] & 0x0F == TypeClass.VLEN and kind[1] & 0x0F in SEQUENCE_KINDS
 
 

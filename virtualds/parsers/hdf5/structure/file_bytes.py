@@ -628,7 +628,7 @@ class FileBytes:
         return parse_uint(data, place, self.length_size)
 
     def is_defined(self, address: int) -> bool:
-        """Say whether an address is defined: all bits set means that it is not (II.A)."""
+        """Return whether an address is defined: all bits set means that it is not (II.A)."""
         return address != (1 << 8 * self.offset_size) - 1
 
     def refuse(self, reason: str) -> NoReturn:
@@ -711,7 +711,7 @@ def parse_uint(data: bytes, place: int, size: int) -> int:
 
 
 def is_sound(block: bytes) -> bool:
-    """Say whether the last four bytes of a block are the checksum of the others (lookup3)."""
+    """Return whether the last four bytes of a block are the checksum of the others (lookup3)."""
     # imported here, since it takes long and only some files have checksums
     from numcodecs.jenkins import jenkins_lookup3
 
