@@ -4,9 +4,11 @@ import doctest
 import importlib
 import inspect
 import itertools
+import os
 import re
 import shlex
 import shutil
+import time
 import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -147,7 +149,10 @@ def changed_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 "lon": np.arange(8.0),
             },
         )
-        part.to_netcdf(tmp_path / f"{name}.nc", encoding={"t": stored[name]})
+        path = tmp_path / f"{name}.nc"
+        part.to_netcdf(path, encoding={"t": stored[name]})
+        # older than `sync` waits for a file that may still be written
+        os.utime(path, (time.time() - 3600,) * 2)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
