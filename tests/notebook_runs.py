@@ -27,11 +27,13 @@ QUIET = {"TQDM_DISABLE": "1"}
 """Progress bars show seconds, which differ from run to run."""
 BEGIN = """
 get_ipython().reset()
-import os
+import os, sys
 os.chdir({!r})
-del os
+sys.modules["__main__"].__spec__ = None
+del os, sys
 """
-"""What runs before a notebook: names of the one before are gone."""
+"""What runs before a notebook: names of the one before are gone. Without ``__spec__``, which goes
+with them, a cluster cannot start processes."""
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
