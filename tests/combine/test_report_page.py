@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import xarray as xr
 from days import CASES, write
 from markup import Tags, parse, text_of
 
@@ -77,3 +78,13 @@ def test_the_report_of_a_dataset_is_shown_with_it(tmp_path: Path) -> None:
     vds = virtualds.open_virtual_mfdataset(f"{tmp_path}/*.nc", on_error="collect")
     told = text_of(vds.virtual._repr_html_())
     assert "Build" in told and "1 left out" in told and "zzz.nc" in told
+
+
+def test_a_dataset_shows_no_secret_of_its_report(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    xr.Dataset({"t": ("x", [1.0, 2.0])}).to_netcdf(path)
+    ds = virtualds.open_virtual_dataset(path, loadable_variables=[])
+    lost = LeftOut("https://h/b.nc?token=hunter2", "OSError", "it is gone")
+    ds.virtual.report = BuildReport(2, opened=1, left_out=(lost,))
+    shown = ds.virtual._repr_html_()
+    assert "hunter2" not in shown and "https://h/b.nc?token=..." in shown

@@ -193,3 +193,9 @@ def test_an_unknown_stretch_has_no_texture() -> None:
 def test_a_rectangle_has_a_tooltip_only_where_there_is_one() -> None:
     assert rectangle(0, 0, 1, 2, "red") == '<rect x="0" y="0" width="1" height="2" fill="red"/>'
     assert "<title>here</title></rect>" in rectangle(0, 0, 1, 2, "red", "here")
+
+
+def test_no_element_shows_a_secret() -> None:
+    url = "https://h/a.nc?token=abc&n=1"
+    shown = element("p", url, title=url)
+    assert "abc" not in shown and shown.count("token=...&amp;n=1") == 2

@@ -19,6 +19,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from virtualds.errors import without_secrets
+
 
 class Shade(NamedTuple):
     """A colour with its texture.
@@ -202,7 +204,8 @@ def escape(value: object) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    text = str(value)
+    # whoever shows a page, or a part of one, gives no secret away
+    text = without_secrets(str(value))
     if SPECIAL.search(text) is None:
         return Markup(text)
     return Markup(html.escape(UNPRINTABLE.sub("\ufffd", text)))

@@ -34,7 +34,6 @@ from virtualds.errors import (
     cannot_hold,
     format_bytes,
     format_count,
-    without_secrets,
 )
 from virtualds.formats.zarr.data_types import pack_members, to_packed
 from virtualds.pictures.blocks import Block, Heading, Table, draw, format_text
@@ -223,7 +222,7 @@ class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
         return format_text(self._list_blocks(), WIDTH)
 
     def _repr_html_(self) -> str:
-        return without_secrets(cell(*map(draw, self._list_blocks())))
+        return cell(*map(draw, self._list_blocks()))
 
     def _list_blocks(self) -> Iterator[Block]:
         yield Heading(
