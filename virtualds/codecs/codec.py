@@ -302,9 +302,7 @@ class Codec(ABC):
         CodecError
             The bytes are damaged, or decode to another length.
         """
-        found = self.decode(data, out.size)
-        check_length(self, len(found), out.size)
-        out[:] = np.frombuffer(found, np.uint8)
+        out[:] = np.frombuffer(self.decode(data, out.size), np.uint8)
 
 
 @cache
