@@ -38,7 +38,7 @@ ALWAYS = 2**26
 
 
 def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
-    """Refuse a table over a grid of chunks that is far larger than its references.
+    """Raise an error for a table over a grid of chunks that is far larger than its references.
 
     A table of no references takes no memory.
 
@@ -57,7 +57,7 @@ def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
 
 
 def check_axes(count: int, what: str) -> None:
-    """Refuse arrays of more axes than numpy walks over.
+    """Raise an error for arrays of more axes than numpy walks over.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def check_axes(count: int, what: str) -> None:
 
 
 def check_element(itemsize: int, what: str) -> None:
-    """Refuse elements so large that a single fill value would take much memory.
+    """Raise an error for elements so large that a single fill value would take much memory.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def check_element(itemsize: int, what: str) -> None:
 
 
 def check_shallow(dtype: np.dtype[Any], what: str) -> None:
-    """Refuse compound types so deep that Python cannot pickle or print them.
+    """Raise an error for compound types so deep that Python cannot pickle or print them.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def check_shallow(dtype: np.dtype[Any], what: str) -> None:
 
 
 def check_chunk(nbytes: int, taken: int, what: str) -> None:
-    """Refuse to decode a chunk that takes far more memory than the part that is wanted.
+    """Raise an error for a chunk that takes far more memory than the part of it that is needed.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def _compute_limit() -> int:
 
 
 def check_values(nbytes: int, what: str) -> None:
-    """Refuse to load a coordinate on opening that has too many values.
+    """Raise an error for a coordinate with too many values to be loaded on opening.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def check_values(nbytes: int, what: str) -> None:
 
 
 def check_selection(nbytes: int) -> None:
-    """Refuse to read strings, or other values of no byte range, of which too many are wanted.
+    """Raise an error for too large a selection of values that have no byte range, such as strings.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def check_selection(nbytes: int) -> None:
 
 
 def check_joinable(nbytes: int, what: str) -> None:
-    """Refuse to join what has an axis for whose length alone much of the memory would be taken.
+    """Raise an error for a join along an axis whose length alone would take much of the memory.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def check_joinable(nbytes: int, what: str) -> None:
 
 
 def check_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
-    """Refuse an index coordinate that is far larger than its bytes in files.
+    """Raise an error for an index coordinate that is far larger than its bytes in files.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ class StorageOptions(dict[str, Any]):
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
-        """Return the access options that a user gives, None for none."""
+        """Return the access options that a user gives, or None for none."""
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(
                 f"storage_options: got {type(options).__name__}; give a dict of options for fsspec"
@@ -64,7 +64,7 @@ class SourceFile(NamedTuple):
         return self.size, self.mtime, self.etag
 
     def joined_with(self, other: SourceFile) -> SourceFile | None:
-        """Return this file with what either of two scans knows; None if they contradict.
+        """Return this file with what either of two scans knows, or None if they contradict.
 
         Examples
         --------
@@ -99,7 +99,7 @@ def checksum_of(data: bytes | bytearray | memoryview) -> int:
 
 
 def find_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
-    """Return how bytes differ from a checksum; None if they match, or if it is 0.
+    """Return how bytes differ from a checksum, or None if they match, or if it is 0.
 
     Examples
     --------
@@ -166,6 +166,6 @@ def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
 
 
 def sound(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Say which numbers are valid checksums of a manifest: 0, or with `PRESENT`."""
+    """Return which numbers are valid checksums of a manifest: 0, or with `PRESENT`."""
     found: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
     return found

@@ -100,7 +100,7 @@ def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[byt
 
 
 def check_room(announced: int, nbytes: int | None, encoded: int) -> None:
-    """Refuse a wrong decoded length in the header of encoded bytes, before memory is taken.
+    """Raise an error for a wrong decoded length in the header of encoded bytes, before decoding.
 
     Raises
     ------

@@ -629,7 +629,7 @@ class DatasetPlots:
         return self._arrays
 
     def _check_variable(self, variable: Hashable) -> Hashable:
-        """Refuse the name of a variable that is not virtual."""
+        """Raise an error for the name of a variable that is not virtual."""
         if variable in self._check_arrays():
             return variable
         if variable in self._dataset.variables:
@@ -660,7 +660,7 @@ class DatasetPlots:
     def _check_axis(
         self, variable: Hashable, dims: Sequence[Hashable], dim: Hashable
     ) -> int | None:
-        """Return the number of the axis of a given dimension, None if none is given."""
+        """Return the number of the axis of a given dimension, or None if none is given."""
         if dim is not None and dim not in dims:
             listed = ", ".join(repr(str(one)) for one in dims) or "no dimension"
             raise ValueError(

@@ -200,7 +200,7 @@ def is_same_column(one: Column, other: Column) -> bool:
 
 
 def renumber_files(numbers: Sequence[int]) -> Column | None:
-    """Return the number of every file and code in a joined table, None if all stay."""
+    """Return the number of every file and code in a joined table, or None if all stay."""
     if numbers == list(range(len(numbers))):
         return None
     # negative codes index from the end of the table, and stay as they are
@@ -362,7 +362,7 @@ def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None
 
 
 def _find_rises(steps: Values | None, shape: tuple[int, ...]) -> Flat | None:
-    """Return the expected differences between neighbours, None where they are unknown."""
+    """Return the expected differences between neighbours, or None where they are unknown."""
     if steps is None or np.broadcast_shapes(steps.shape, shape) != shape:
         return None
     return np.broadcast_to(steps, shape).astype(np.int64).reshape(-1)
@@ -410,7 +410,7 @@ def unpack_table(packed: Any) -> Any:
 
 
 def check_references(manifest: ChunkManifest) -> None:
-    """Refuse references that `ChunkManifest.build` refuses, naming the first."""
+    """Raise an error for references that `ChunkManifest.build` refuses, naming the first."""
     if not _lies_in_one_file(manifest):
         _check_places(manifest)
     column = compact(manifest.checksum)
@@ -636,7 +636,7 @@ class Table:
         raise NotImplementedError
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the rows that may exist, rising; None if all rows may."""
+        """Return the numbers of the rows that may exist, rising, or None if all rows may."""
         return None
 
     def list_sources(self) -> tuple[SourceFile, ...]:
@@ -644,7 +644,7 @@ class Table:
         return self.files or ()
 
     def summarize_sources(self) -> SourceSummary | None:
-        """Return the set's summary of these files, None if they have to be listed."""
+        """Return the set's summary of these files, or None if they have to be listed."""
         return None
 
     def count_sources(self, start: int, stop: int) -> CountedSources | None:
@@ -668,7 +668,7 @@ class Table:
         return manifest
 
     def peek(self, rows: RowView) -> tuple[Ints | None, ChunkManifest] | None:
-        """Return rows that are at hand, and their places; None if something had to be read.
+        """Return rows that are at hand, and their places, or None if something had to be read.
 
         Without places, one row stands for all, but for where it begins.
         """
@@ -772,7 +772,7 @@ class RowView(NamedTuple):
         return self.load(numbers)
 
     def find_existing(self) -> Ints | None:
-        """Return the numbers of the chunks that may exist, rising; None if all chunks may."""
+        """Return the numbers of the chunks that may exist, rising, or None if all chunks may."""
         numbers = self.table.list_numbers()
         if numbers is None:
             return None
@@ -781,7 +781,7 @@ class RowView(NamedTuple):
         return self._find_chunks_of(numbers)
 
     def _find_chunks_of(self, numbers: Ints) -> Ints | None:
-        """Return which chunks count these rows; None where several may count one.
+        """Return which chunks count these rows, or None where several may count one.
 
         The strides of a crop or permutation are like the digits of a number: each is at least the
         span of all smaller ones.
@@ -803,7 +803,7 @@ class RowView(NamedTuple):
         return np.sort(found[inside & (rest == 0)])
 
     def find_stretch(self) -> tuple[int, int] | None:
-        """Return the rows ``start, stop`` that are counted, each once; None for others."""
+        """Return the rows ``start, stop`` that are counted, each once, or None for others."""
         low, length = self.first, 1
         long = [(s, n) for s, n in zip(self.strides, self.shape, strict=True) if n != 1]
         for stride, count in sorted(long, key=lambda pair: abs(pair[0])):

@@ -112,7 +112,7 @@ class Fragment:
         return replace(self, start=start)
 
     def crop(self, axis: int, start: int, stop: int) -> Fragment | None:
-        """Return the part between two positions of the array, moved by the first; None if empty."""
+        """Return the part between two positions of the array, moved by the first, or None."""
         low = max(start, self.start[axis])
         high = min(stop, self.stop[axis])
         if high <= low:

@@ -403,7 +403,7 @@ class ChunkManifest(FamiliarNames):
         return columns._map(lambda column: column[where])
 
     def find_existing(self) -> Ints | None:
-        """Return the numbers of the chunks that may exist, rising; None if all chunks may."""
+        """Return the numbers of the chunks that may exist, rising, or None if all chunks may."""
         if self.rows is not None:
             return self.rows.find_existing()
         file = compact(self.file)
@@ -451,7 +451,7 @@ class ChunkManifest(FamiliarNames):
         )
 
     def peek(self) -> tuple[Ints | None, ChunkManifest] | None:
-        """Return rows that are at hand and their places; None if something had to be read.
+        """Return rows that are at hand and their places, or None if something had to be read.
 
         Without places, the rows are those of all chunks, or one row stands for all, but for where
         it begins.
@@ -553,7 +553,7 @@ class ChunkManifest(FamiliarNames):
         return replace(self, files=tuple(map(change, self.files)))
 
     def _with_table(self, table: Table | None) -> ChunkManifest | None:
-        """Return the same rows of another table, None where there is none."""
+        """Return the same rows of another table, or None where there is none."""
         if self.rows is None or table is None:
             return None
         return self._of_rows(self.rows._replace(table=table))

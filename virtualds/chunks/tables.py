@@ -60,7 +60,7 @@ class RecordCache(Generic[Record]):
         return len(self._records)
 
     def find(self, name: Hashable) -> Record | None:
-        """Return a record, None if it is not there."""
+        """Return a record, or None if it is not there."""
         with self._lock:
             if name in self._records:
                 self._records.move_to_end(name)
@@ -227,7 +227,7 @@ class StridedReferences(Table):
         return replace(self, file=file, first=self.first + begin)
 
     def peek(self, rows: RowView) -> tuple[None, ChunkManifest] | None:
-        """Return one row, which stands for all; None where there is none."""
+        """Return one row, which stands for all, or None where there is none."""
         one = np.zeros((1,) * len(rows.shape), np.int64)
         return (None, rows.at(one)) if prod(rows.shape) else None
 
@@ -383,7 +383,7 @@ def _count_references(manifest: ChunkManifest) -> int:
 
 
 def _find_rest(manifest: ChunkManifest) -> int | None:
-    """Return the one pipeline of the missing chunks of a manifest, None if there may be several."""
+    """Return the only pipeline of the missing chunks of a manifest, or None."""
     if manifest.rest is not None:
         return manifest.rest
     pipeline = compact(manifest.pipeline)
@@ -464,7 +464,7 @@ class TiledReferences(Table):
         return inside, np.asarray(inner, np.int64)
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the chunks that may exist, None if that may be most of them."""
+        """Return the numbers of the chunks that may exist, or None if that may be most of them."""
         parts = [(*part, part[1].find_existing()) for part in self.parts]
         whole = all(known is None for _, _, known in parts)
         count = sum(manifest.size for _, manifest in self.parts)
@@ -558,7 +558,7 @@ def list_other_parts(
 
 
 def _find_box(found: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return where rows begin in the grid of their table, None if they are no box of it."""
+    """Return where rows begin in the grid of their table, or None if they are no box of it."""
     if len(found.shape) != len(grid):
         return None
     pairs = zip(found.shape, found.strides, compute_strides(grid), strict=True)

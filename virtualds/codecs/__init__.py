@@ -55,7 +55,7 @@ class Registry:
         return None
 
     def find_maker(self, kind: Kind, name: str | int) -> Make | None:
-        """Return the function that makes the codec of a name, None if there is none; see `Name`."""
+        """Return the function that makes the codec of a name, or None; see `Name`."""
         if (known := self._find(kind, name)) is not None:
             return known[1]
         makers = (codec.find_plugin(kind, name) for codec in self.codecs)

@@ -252,7 +252,7 @@ class TimePacking:
         return self.decode_by_xarray(stored) if dates is None else dates
 
     def count_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-        """Return the dates of numbers that count equal units; None if xarray has to decode them."""
+        """Return the dates of numbers that count equal units, or None if xarray has to."""
         if not self._is_plain(stored):
             return None
         count = _find_count(self.units, self.calendar, self.dtype.str)
@@ -358,7 +358,7 @@ class _Count(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _find_count(units: str, calendar: str, dtype: str) -> _Count | None:
-    """Return how numbers count units, None if xarray has to decode them."""
+    """Return how numbers count units, or None if xarray has to decode them."""
     if np.dtype(dtype).kind != "M" or calendar not in CALENDARS:
         return None
     if (plain := PLAIN_UNITS.fullmatch(units)) is None or units == f"{plain[1]} since {KNOWN_DATE}":

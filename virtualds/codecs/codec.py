@@ -160,7 +160,7 @@ class Codec(ABC):
 
     @classmethod
     def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:
-        """Return the function that makes the codec of a plugin's name, None if there is none."""
+        """Return the function that makes the codec of a plugin's name, or None if there is none."""
         return None
 
     @classmethod
@@ -244,7 +244,7 @@ class Codec(ABC):
         return self.maps_arrays or self.serialises
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        """Return the dtype after encoding an array of ``dtype``; None if it takes another dtype."""
+        """Return the dtype after encoding an array of ``dtype``, or None if it is not supported."""
         return dtype
 
     def in_order(self, order: Order) -> Self:
@@ -407,7 +407,7 @@ class Shaped(OfOneType):
 
 
 def check_length(codec: Codec, found: int, expected: int | None) -> None:
-    """Refuse a result of another length than expected."""
+    """Raise an error for a result of another length than expected."""
     if expected is not None and found != expected:
         raise CodecError(f"{codec.label}: decoded to {found} bytes, not {expected}")
 

@@ -156,7 +156,7 @@ def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | No
 
 
 def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
-    """Refuse streams that are longer than their tiles, before a decoder takes memory for them.
+    """Raise an error for streams that are longer than their tiles, before decoding them.
 
     The decoder of HCOMPRESS takes no memory: it writes behind the tile, and ends the process.
     """
@@ -179,7 +179,7 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
 
 
 def _check_rice(header: Mapping[str, Any]) -> None:
-    """Refuse parameters that make no sense (table 37): with some the decoder ends the process."""
+    """Raise an error for invalid parameters (table 37): some make the decoder end the process."""
     names = [name for name in header if re.fullmatch(r"ZNAME\d+", name)]
     values = {str(header[name]).upper(): header.get(f"ZVAL{name[5:]}") for name in names}
     block, word = values.get("BLOCKSIZE", 32), values.get("BYTEPIX", 4)

@@ -45,7 +45,7 @@ class ContradictionError(ValueError):
 
 
 def check_first_edition(message: bytes) -> None:
-    """Refuse a message of edition 1 whose sections do not fill it, or whose time is invalid.
+    """Raise an error for a message of edition 1 with a wrong length or an invalid time.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def check_first_edition(message: bytes) -> None:
 
 
 def check_second_edition(message: memoryview, points: int | None) -> None:
-    """Refuse a message of edition 2 whose grid, bitmap and packed values do not agree.
+    """Raise an error for a message of edition 2 whose grid, bitmap and packed values do not agree.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def _read_number(data: bytes | memoryview, place: int, width: int) -> int:
 
 
 def _check_image(data: memoryview, values: int) -> None:
-    """Refuse a JPEG 2000 image of another size (ITU-T T.800, A.5.1)."""
+    """Raise an error for a JPEG 2000 image of another size (ITU-T T.800, A.5.1)."""
     x, y, left, top = (_read_number(data, at, 4) for at in (8, 12, 16, 20))
     components, depth, steps = bytes(data[40:42]), bytes(data[42:43]), bytes(data[43:45])
     sound = x * y == values and not left + top

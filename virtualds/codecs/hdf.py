@@ -522,7 +522,7 @@ def _compute_power_of_ten(exponent: int) -> float:
 
 
 def _kind_of(values: Sequence[int]) -> str | None:
-    """Return the dtype kind in scaleoffset's client data, None if they are not known."""
+    """Return the dtype kind in scaleoffset's client data, or None if they are not known."""
     scale, size, signed = values[0], values[4], values[5]
     if values[3] == FLOAT:
         return "f" if scale == BY_DECIMALS and size in (4, 8) else None

@@ -198,7 +198,7 @@ class JpegChunk(Shaped):
 
 
 def _check_whole(data: Buffer) -> None:
-    """Refuse a truncated image, which libjpeg would fill up.
+    """Raise an error for a truncated image, which libjpeg would fill up.
 
     The data of an image hold no end marker (ITU-T T.81, B.1.1.5).
     """
@@ -212,7 +212,7 @@ def _check_quality(quality: Any) -> None:
 
 
 def _check_colours(components: int, config: Mapping[str, Any]) -> None:
-    """Refuse colours and subsamplings that do not fit the number of components."""
+    """Raise an error for colours and subsamplings that do not fit the number of components."""
     colours, chosen = config.get("encoded_color_space"), config.get("subsampling")
     factors: Any = SUBSAMPLING.get(chosen, chosen) if isinstance(chosen, str) else chosen
     if components == 1:
@@ -421,7 +421,7 @@ class JpegXlChunk(Shaped):
         return out
 
     def _check(self, head: JpegXlHeader) -> None:
-        """Refuse an image that does not fit the chunk, before memory is allocated for it."""
+        """Raise an error for an image that does not fit the chunk, before allocating memory."""
         first = len(self._frames)
         found, expected = head[:2], self.shape[first : first + 2]
         extra = EXTRA[prod(self._channels)]

@@ -81,7 +81,7 @@ def zstd(data: Buffer, nbytes: int | None) -> Buffer:
 
 
 def _check_end(data: Buffer, most: int) -> None:
-    """Refuse zstd frames that decode to more than ``most`` bytes, holding few of them at a time."""
+    """Raise an error for zstd frames that decode to more than ``most`` bytes, in little memory."""
     try:
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
             while part := stream.read(PIECE):
@@ -105,7 +105,7 @@ def zstd_into(data: Buffer, out: Bytes) -> None:
 
 
 def _find_zstd_size(data: Buffer) -> int | None:
-    """Return the decoded length of the first frame: -1 if it has none, None if it is no frame."""
+    """Return the decoded length of the first frame: -1 if it has none, or None for no frame."""
     try:
         return int(zstandard.frame_content_size(data))
     except zstandard.ZstdError:

@@ -289,7 +289,7 @@ class ZfpChunk(Shaped):
         return least == most
 
     def _check_rate(self, nbytes: int, blocks: int) -> None:
-        """Refuse a stream of another rate."""
+        """Raise an error for a stream of another rate."""
         bits = blocks * self._limits[0]
         # streams end with a word of at most 64 bits
         if self._is_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:

@@ -150,7 +150,7 @@ def _describe(keys: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
 
 
 def find_code(keys: Mapping[str, Any]) -> int | None:
-    """Return the EPSG code of a system, None if it has none."""
+    """Return the EPSG code of a system, or None if it has none."""
     return _find_code(keys, keys.get("GTModelTypeGeoKey"))
 
 

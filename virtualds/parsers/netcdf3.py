@@ -424,7 +424,7 @@ def _shape_of(variable: NetCDF3Variable, records: int) -> tuple[int, ...]:
 def _check_whole(
     variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
 ) -> None:
-    """Refuse a variable that reaches past the end of the file: missing bytes are no fill."""
+    """Raise an error for a variable that reaches past the end of the file."""
     size = source.size or 0
     count = records if variable.has_records else 1
     if not count or not variable.nbytes:

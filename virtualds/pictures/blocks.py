@@ -293,7 +293,7 @@ CODE = (
 
 
 def draw(block: Block) -> Markup | None:
-    """Return a block as HTML, None if it has no content.
+    """Return a block as HTML, or None if it has no content.
 
     Examples
     --------

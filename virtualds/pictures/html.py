@@ -297,7 +297,7 @@ class Textures:
         return f"url(#vds-{shade.name}-{self._key})"
 
     def define(self) -> Markup | None:
-        """Return the definitions of the textures that were used, None if there are none."""
+        """Return the definitions of the textures that were used, or None if there are none."""
         found = [self._define_one(shade) for shade in self._used.values()]
         return element("defs", *found) if found else None
 

@@ -83,7 +83,7 @@ class Decoder:
         return chunk.reshape((*grid, *self.encoded))
 
     def find_target(self, task: Task, out: Array) -> Array | None:
-        """Return the box of the result that a whole chunk fills as stored; None if there is none.
+        """Return the box of the result that a whole chunk fills as stored, or None.
 
         It has the shape of the chunk.
         """

@@ -169,7 +169,7 @@ class ChunkKey(NamedTuple):
 
 
 def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
-    """Return the key of a chunk; None if it lies in no file, or is not worth keeping.
+    """Return the key of a chunk, or None if it lies in no file, or is not worth keeping.
 
     ``opened`` is the value of `ChunkCache.opened` before the read.
     """
@@ -353,7 +353,7 @@ class _SelectionReader:
         return cut_runs(ranges, runs, self._read_runs(work, work.store, runs))
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
-        """Return the chunks of a comb; None where each chunk must be fetched alone."""
+        """Return the chunks of a comb, or None where each chunk must be fetched alone."""
         teeth = tile.plan_ranges(tile.store.reach)
         if not teeth or int(tile.length[0]) != decoder.nbytes:
             return None
@@ -443,7 +443,7 @@ class _SelectionReader:
                 raise chunk_read_error(self.source, batch, number, reason) from error
 
     def _verify(self, work: Batch | Tile, number: int, encoded: Buffer, expected: int) -> None:
-        """Refuse bytes that do not have their checksum."""
+        """Raise an error for bytes that do not have their checksum."""
         if expected and (reason := find_mismatch(encoded, expected)):
             raise chunk_read_error(self.source, work, number, reason)
 

@@ -251,7 +251,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
 
 
 def _check_readable(source: Readable) -> None:
-    """Refuse an unreadable array before memory is taken for it."""
+    """Raise an error for an unreadable array before memory is taken for it."""
     if len(source.pipelines) == 1:
         for codec in source.pipelines[0].codecs:
             if isinstance(codec, Unreadable):
@@ -259,7 +259,7 @@ def _check_readable(source: Readable) -> None:
 
 
 def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
-    """Return the batch of a whole array of one small near chunk, None for other selections.
+    """Return the batch of a whole array of one small near chunk, or None for other selections.
 
     Many coordinates are like this, and need no planning.
     """
@@ -352,7 +352,7 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelecti
 
 
 def _check_room(source: Readable, part: ChunkSelection) -> None:
-    """Refuse to decode a chunk that is too large for the few elements wanted of it."""
+    """Raise an error for to decode a chunk that is too large for the few elements wanted of it."""
     bare = [p for p in part.pipelines if not p.codecs]
     longest = prod(int(p.encoded.max()) for p in part.projections)
     nbytes = max((longest * p.hidden_size * p.dtype.itemsize for p in part.pipelines), default=0)
@@ -443,7 +443,7 @@ def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment
 def find_chunk_at(
     fragment: Fragment, part: Fragment, file: int, offset: int
 ) -> tuple[int, ...] | None:
-    """Return the chunk of a fragment at an offset in a file of its part, None if there is none."""
+    """Return the chunk of a fragment at an offset in a file of its part, or None."""
     read, whole, first = part.manifest, fragment.manifest, (0,) * len(fragment.axes)
     if whole.is_loaded:
         if whole.files is not read.files or whole.inline is not read.inline:

@@ -556,7 +556,7 @@ def _cut_boxes(
 
 
 def _plan_tile(part: ChunkSelection, inside: Sequence[Projection]) -> Tile | None:
-    """Return the tile of a box; None if its chunks are not alike, or lie in no file."""
+    """Return the tile of a box, or None if its chunks are not alike, or lie in no file."""
     where = np.ix_(*(p.chunk for p in inside))
     cells = {name: getattr(part.fragment.manifest, name)[where].ravel() for name in COLUMNS}
     file, pipeline = (cells[name] for name in ("file", "pipeline"))

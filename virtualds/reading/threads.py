@@ -163,7 +163,7 @@ class HostSlot(NamedTuple):
 
     @classmethod
     def to(cls, url: str, nbytes: int) -> HostSlot | None:
-        """Return the slot for bytes of a file, None if the file is near."""
+        """Return the slot for bytes of a file, or None if the file is near."""
         at_once = find_store(url).reach.at_once
         return cls(host_of(url), at_once, nbytes) if at_once else None
 

@@ -64,7 +64,7 @@ def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFil
 
 
 def find_members(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ArchiveMember] | None]:
-    """Return the archive of each file, and where the file lies in it; None for one in none."""
+    """Return the archive of each file, and where the file lies in it, or None for one in none."""
     stores = [_archives_of(file.url) for file in files]
     pairs = zip(stores, files, strict=True)
     return [None if store is None else store.find_member(file) for store, file in pairs]

@@ -134,7 +134,7 @@ class AccessPolicy:
         return tuple(_parse_url(p) for p in self.prefixes or () if scheme_of(p) != "file")
 
     def check(self, url: str, base: str) -> None:
-        """Refuse a url, absolute from `resolve_url`, that the set ``base`` may not name."""
+        """Raise an error for an absolute url that the set at ``base`` may not refer to."""
         *outer, last = _split_links(url)
         bent = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
         free = self.prefixes is None
@@ -270,7 +270,7 @@ def _is_host(text: str) -> bool:
 
 
 def _parse_address(host: str) -> Address | None:
-    """Return the IP address of a host, None if the host is a name."""
+    """Return the IP address of a host, or None if the host is a name."""
     try:
         return ip_address(socket.inet_aton(host))
     except (OSError, ValueError):
@@ -301,7 +301,7 @@ def is_nameable(url: str) -> bool:
 
 
 def check_nameable(url: str) -> None:
-    """Refuse a url that no reference set may name."""
+    """Raise an error for a url that no reference set may name."""
     if not is_nameable(url):
         raise UnsupportedError(
             f"{without_secrets(url)!r}: a name with control characters, as line breaks are, or one "

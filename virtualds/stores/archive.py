@@ -50,7 +50,7 @@ TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
 def check_uncompressed(url: str, head: bytes, options: StorageOptions | None = None) -> None:
-    """Refuse a file that begins as a compressed one does."""
+    """Raise an error for a file that begins as a compressed one does."""
     for program, name in (how for magic, how in COMPRESSIONS.items() if head.startswith(magic)):
         if url.partition("?")[0].endswith(TARS):
             shown = url if scheme_of(url) == "tar" else f"tar://MEMBER::{url}"
@@ -201,7 +201,7 @@ def _parse_zip_member(
 
 
 def _refuse_references(entries: Sequence[zipfile.ZipInfo], where: str) -> None:
-    """Refuse an archive of references: the bytes of its members are no data."""
+    """Raise an error for an archive of references: the bytes of its members are no data."""
     for entry in entries:
         place = 0
         # zipfile has found that the fields fill the bytes
@@ -412,7 +412,7 @@ class ArchiveStore(Store):
         return found
 
     def check_unchanged(self, file: SourceFile) -> None:
-        """Refuse an archive that has changed since it was scanned."""
+        """Raise an error for an archive that has changed since it was scanned."""
         archive, _ = self._find_member(file)
         self._store_for(archive.file.url).check_unchanged(archive.file)
 

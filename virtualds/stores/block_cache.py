@@ -148,7 +148,7 @@ def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
 
 
 def check_lasting(files: Iterable[SourceFile], target: str) -> None:
-    """Refuse references to bytes that exist in this process alone."""
+    """Raise an error for references to bytes that exist in this process alone."""
     for file in files:
         if HELD in file.url and file.url.rpartition("::")[2].startswith(f"{HELD}://"):
             raise UnsupportedError(
@@ -201,7 +201,7 @@ class Blocks:
             self._hold(0, head)
 
     def get_held(self, offset: int, length: int) -> bytes | None:
-        """Return a range that is held, None if a part of it is not."""
+        """Return a range that is held, or None if a part of it is not."""
         first, stop = _find_pages(offset, length)
         with self._lock:
             there = [number for number in range(first, stop) if number in self._pages]

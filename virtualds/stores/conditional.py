@@ -56,7 +56,7 @@ class ByContent:
         )
 
     def check_conditions(self, filesystem: Any, path: str) -> None:
-        """Refuse a filesystem on which writers would not notice each other."""
+        """Raise an error for a filesystem on which writers would not notice each other."""
         reason = self.find_unsafe_reason(filesystem, path)
         if reason and not get_options().only_writer:
             raise UnsupportedError(

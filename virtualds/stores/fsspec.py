@@ -113,7 +113,7 @@ def resolve_options(options: Mapping[str, Any] | None) -> StorageOptions | None:
 
 
 def find_grant(options: Mapping[str, Any] | None) -> Grant | None:
-    """Return what the function of options gives at present, None if they have no function."""
+    """Return what the function of options gives at present, or None if they have no function."""
     if not options or OPTION not in options:
         return None
     function = options[OPTION]
@@ -210,7 +210,7 @@ class LoginPageError(PermissionError):
 
 
 def check_no_login(response: Any) -> None:
-    """Refuse a page of another host than the one that was asked."""
+    """Raise an error for a page of another host than the one that was asked."""
     asked = response.history[0].url if response.history else response.url
     if response.content_type == "text/html" and asked.origin() != response.url.origin():
         raise LoginPageError(
@@ -510,7 +510,7 @@ async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begin
 
 
 def _judge(response: Any, offset: int, length: int, *, begins: bool) -> int | None:
-    """Refuse a response by its headers, or return how many bytes of it to read, None for all.
+    """Check the headers of a response, and return how many bytes of it to read, or None for all.
 
     Without Content-Range the body is the whole file, from a server without ranges (RFC 9110,
     section 14.4). Of its beginning the first bytes are enough: the server will send no parts later.
@@ -745,7 +745,7 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
 
 
 def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> Answer | None:
-    """Return the first bytes of a file, None if they and its size take more than one request."""
+    """Return the first bytes of a file, or None if they and its size take more than one request."""
     try:
         found = retry_request(
             partial(use_filesystem, url, options, partial(get_beginning, length=length)),

@@ -286,7 +286,7 @@ def _to_plain_error(error: BaseException) -> BaseException:
 
 
 def _explain_payment(message: str) -> PermissionError | None:
-    """Return the error of a bucket whose readers pay, None if an error says something else."""
+    """Return the error of a bucket whose readers pay, or None if an error says something else."""
     if "requester pays" not in message.lower():
         return None
     return PermissionError(

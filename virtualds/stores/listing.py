@@ -182,7 +182,7 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
 
 
 def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
-    """Return the names in a folder of an object store; None where no quick listing tells them.
+    """Return the names in a folder of an object store, or None where no quick listing tells them.
 
     Reading and listing are two permissions, so a refusal says nothing about later requests.
     """

@@ -174,7 +174,7 @@ def hold_lock(path: str) -> Iterator[None]:
 
 
 def _lock(path: str) -> int | None:
-    """Return the file of this name once its lock is held, None if it has lost the name then."""
+    """Return the file of this name once its lock is held, or None if it has lost the name then."""
     handle, holds = _open_lock(path), False
     try:
         _wait(handle)
@@ -490,7 +490,7 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
 
 
 def check_regular(found: os.stat_result) -> None:
-    """Refuse pipes, devices and sockets."""
+    """Raise an error for pipes, devices and sockets."""
     if not stat.S_ISREG(found.st_mode):
         raise StoreError(
             "this is not a regular file, but a pipe, a device or a socket; give a file"
@@ -504,7 +504,7 @@ OTHER_TIME_REMEDY = (
 
 
 def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
-    """Refuse a file that has changed since it was scanned."""
+    """Raise an error for a file that has changed since it was scanned."""
     if file.size is not None and file.size != found.st_size:
         raise StoreError(f"the file has {found.st_size} bytes, it had {file.size} when scanned")
     if file.mtime is not None and file.mtime != found.st_mtime_ns:
@@ -680,7 +680,7 @@ class LocalStore(Store):
             raise ChangedError(f"{path}: was removed by another writer") from error
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse paths below a file; locks keep local writers apart."""
+        """Raise an error for paths below a file; locks keep local writers apart."""
         above = os.path.dirname(local_path(url))
         while not os.path.exists(above):
             above = os.path.dirname(above)

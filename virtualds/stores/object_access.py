@@ -143,7 +143,7 @@ class _Words:
         return values[0] if values else None
 
     def check_nothing_left(self) -> None:
-        """Refuse options that nobody has taken."""
+        """Raise an error for options that nobody has taken."""
         if self.left:
             raise UnsupportedError(
                 f"{self.place}: storage_options have {min(self.left)!r}, which has no meaning "
@@ -463,7 +463,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 @cache
 def find_bucket_region(bucket: str) -> str | None:
-    """Return the region of a bucket of AWS, None if nobody says.
+    """Return the region of a bucket of AWS, or None if nobody says.
 
     S3 names it in answers to anybody, even to those who may not read
     (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html). No credentials are sent.

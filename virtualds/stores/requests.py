@@ -518,7 +518,7 @@ EXPIRY_CODES = frozenset(
 
 
 def find_refusal(error: BaseException) -> Refusal | None:
-    """Return why a request was refused, None if that is not known.
+    """Return why a request was refused, or None if that is not known.
 
     Examples
     --------
@@ -575,7 +575,7 @@ WHOLE = 64 * 2**20
 
 
 def check_small(size: int | None) -> None:
-    """Refuse a whole file, in answer to a request for a range, if it is large."""
+    """Raise an error for a whole file, in answer to a request for a range, if it is large."""
     if size is None or size > WHOLE:
         raise StoreError(
             f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
@@ -660,7 +660,7 @@ def cause_of(failed: GaveUp) -> BaseException | None:
 
 
 def _kind_of(error: BaseException) -> type[OSError] | None:
-    """Return the kind of a failure, None if callers do not distinguish it."""
+    """Return the kind of a failure, or None if callers do not distinguish it."""
     if (refusal := find_refusal(error)) is not None:
         return refusal.kind
     if any(status_of(cause) is not None for cause in list_causes(error)):

@@ -66,7 +66,7 @@ class FetchedFiles:
                 held.insert(place, data)
 
     def find_range(self, file: SourceFile, offset: int, length: int) -> bytes | None:
-        """Return a range of one version of a file, None if it is not held."""
+        """Return a range of one version of a file, or None if it is not held."""
         whole = self.files.get((file.url, file.options))
         # a whole file was fetched without a look at its version
         if whole is not None and file.etag is None and file.size in (None, len(whole)):
@@ -182,7 +182,7 @@ class Scan:
         return data
 
     def _find_head(self) -> tuple[SourceFile, bytes] | None:
-        """Return the scanned file and its beginning, None if that is not held."""
+        """Return the scanned file and its beginning, or None if that is not held."""
         file, main = self._file, self._main
         if file is None or main is None:
             return None

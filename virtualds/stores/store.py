@@ -148,7 +148,7 @@ class Store(ABC):
         return data, version_of(data)
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return the name of the current version of a file, None if there is no such file."""
+        """Return the name of the current version of a file, or None if there is no such file."""
         try:
             return self.read_version(url, options)[1]
         except FileNotFoundError:
@@ -204,7 +204,7 @@ class Store(ABC):
         self._refuse(url)
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse a store where two writers of the set at a url would not notice each other.
+        """Raise an error for a store where writers of a set would not notice each other.
 
         There `write_version` does not keep its promise. A store that has to try this writes its
         trial files beside the set.

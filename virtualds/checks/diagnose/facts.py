@@ -151,7 +151,7 @@ def _is_date(batch: FileBatch, owner: str, key: str) -> bool:
 
 
 def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
-    """Return the decoded values of a loaded variable in each file, None if they are equal."""
+    """Return the decoded values of a loaded variable in each file, or None if they are equal."""
     part, dim, parts = batch.plan.parts[name], batch.dim, batch.list_parts(name)
 
     def show(values: Array) -> Array:
@@ -329,7 +329,7 @@ class FactRuns:
         return found
 
     def find_text(self, fact: Fact, number: int) -> str | None:
-        """Return the text of a fact in one file, None if it has none."""
+        """Return the text of a fact in one file, or None if it has none."""
         return next((t for start, t in reversed(self.runs.get(fact, ())) if start <= number), None)
 
     def find_first(self, fact: Fact) -> str | None:

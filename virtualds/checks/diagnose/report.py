@@ -308,7 +308,7 @@ def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
 
 
 def find_span(values: Any) -> CoordinateSpan | None:
-    """Return the span of a coordinate, None if it has no element."""
+    """Return the span of a coordinate, or None if it has no element."""
     if not values.size:
         return None
     first, last = values[0], values[-1]
@@ -421,7 +421,7 @@ def _join_places(places: Iterable[_Place]) -> Iterator[EraStretch]:
 
 
 def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_Place] | None:
-    """Return the places of files along the joined coordinate, None if they have none.
+    """Return the places of files along the joined coordinate, or None if they have none.
 
     A file that cannot be opened lies between the files beside it in the given order.
     """

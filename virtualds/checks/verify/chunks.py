@@ -152,7 +152,7 @@ class _ThroughXarray:
 
 
 def _read_whole(variable: xr.Variable) -> Array | None:
-    """Return all values of a variable, None if some cannot be read."""
+    """Return all values of a variable, or None if some cannot be read."""
     try:
         return np.asarray(variable.values)
     except PARSER_ERRORS:
@@ -187,7 +187,7 @@ class RewrittenFile:
 
     @classmethod
     def of(cls, file: SourceFile) -> RewrittenFile | None:
-        """Return the chunks of a file, None if it is no such file."""
+        """Return the chunks of a file, or None if it is no such file."""
         if file.size is None or (original := find_original(file)) is None:
             return None
         if (rows := read_rows(file)) is None:
@@ -219,7 +219,7 @@ class RewrittenFile:
 def pair_rewritten(
     file: SourceFile, chunks: Sequence[SampledChunk]
 ) -> list[tuple[SampledChunk, Array, Array]] | None:
-    """Return rewritten chunks with the values of both sides; None for other files."""
+    """Return rewritten chunks with the values of both sides, or None for other files."""
     found = RewrittenFile.of(file)
     if found is None:
         return None
@@ -348,7 +348,7 @@ def _draw_some(
 
 
 def _make_chunks(part: SampledFragment, ids: Ints) -> Sequence[SampledChunk | None]:
-    """Return chunks by their flat numbers, None for chunks that lie in no file."""
+    """Return chunks by their flat numbers, or None for chunks that lie in no file."""
     axes = part.fragment.axes
     try:
         rows = part.fragment.manifest.at(ids)

@@ -278,7 +278,7 @@ class _Search:
 
 
 def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
-    """Return the box that consecutive elements of an array form, None if they form none.
+    """Return the box that consecutive elements of an array form, or None if they form none.
 
     Examples
     --------
@@ -327,7 +327,7 @@ def _scan_file(file: SourceFile) -> ScannedSource:
 
 
 def _find_store_around(file: SourceFile) -> str | None:
-    """Return the folder of the group that holds the array of a chunk, None if there is none.
+    """Return the folder of the group that holds the array of a chunk, or None if there is none.
 
     Without a group it is the folder of the array itself.
     """

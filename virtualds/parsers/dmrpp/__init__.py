@@ -208,7 +208,7 @@ class _SidecarReader:
         return parse_number(size, "a dimension") if name is None else self._sizes[name]
 
     def _find_dimension(self, name: str, path: str) -> str | None:
-        """Return the path of a dimension, None for one without a name."""
+        """Return the path of a dimension, or None for one without a name."""
         return _find_declared(self._sizes, name, path, "dimension") if name else None
 
     def _name_axis(self, size: int, here: dict[str, int], taken: list[str]) -> str:

@@ -290,7 +290,7 @@ def parse_number(text: str, what: str) -> int:
 def _read_fill(
     text: str | None, dtype: np.dtype[Any], attribute: Any, is_whole: bool
 ) -> bytes | None:
-    """Return the storage fill value, None for zero or where no chunk needs it.
+    """Return the storage fill value, or None for zero or where no chunk needs it.
 
     Raises
     ------
@@ -309,7 +309,7 @@ def _read_fill(
 
 
 def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[Any] | None:
-    """Return a fill value; None where the text may be another one, or one of no number."""
+    """Return a fill value, or None where the text may be another one, or one of no number."""
     if dtype.names:
         return None
     if dtype.kind == "S":

@@ -378,7 +378,7 @@ def _check_image(part: HeaderDataUnit) -> None:
 
 
 def _find_unsigned_dtype(cards: Mapping[str, Any]) -> str | None:
-    """Return the type of integers stored with the highest bit flipped, None for others."""
+    """Return the type of integers stored with the highest bit flipped, or None for others."""
     if cards.get("BSCALE", 1) != 1:
         return None
     return UNSIGNED.get((cards["BITPIX"], cards.get("BZERO", 0)))

@@ -119,7 +119,7 @@ def make_damage(part: HeaderDataUnit, what: str) -> FormatError:
 
 
 def check_certain_cards(part: HeaderDataUnit, wanted: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
-    """Refuse a part, or a table, if a card that says how to read it has no certain value.
+    """Raise an error for a part or table if the value of a card that it depends on is uncertain.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
 
 
 def _check_last(file: BinaryIO, place: int, source: SourceFile) -> None:
-    """Refuse a file with a header after bytes that belong to no part.
+    """Raise an error for a file with a header after bytes that belong to no part.
 
     Bytes after the last part never begin like a header (section 3.5).
     """
@@ -178,7 +178,7 @@ class _Header(NamedTuple):
 
 
 def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> _Header | None:
-    """Return the header at ``place``, None where no header begins."""
+    """Return the header at ``place``, or None where no header begins."""
     found = ""
     for _ in range(MOST_BLOCKS):
         file.seek(place + len(found))
@@ -254,7 +254,7 @@ def _is_free(name: str, found: Mapping[str, Any]) -> bool:
 
 
 def _split_card(card: str) -> tuple[str, str] | None:
-    """Return the keyword and the text of the value of a card, None if it has no value.
+    """Return the keyword and the text of the value of a card, or None if it has no value.
 
     As in astropy, keywords may be of small letters, and a short one may end before column 8.
     """
@@ -268,7 +268,7 @@ def _split_card(card: str) -> tuple[str, str] | None:
 
 
 def _parse_string(text: str) -> str | None:
-    """Return the text between the quotes of a card, None if its value is no string."""
+    """Return the text between the quotes of a card, or None if its value is no string."""
     match = STRING.match(text.strip())
     # trailing blanks do not count, unless the string is all blanks
     return None if match is None else match[1].rstrip() or match[1][:1]
@@ -279,7 +279,7 @@ def _unquote(text: str) -> str:
 
 
 def _parse_value(text: str) -> Any:
-    """Return the value of a card, None if it has none."""
+    """Return the value of a card, or None if it has none."""
     if (string := _parse_string(text)) is not None:
         return _unquote(string)
     text = text.partition("/")[0].strip()

@@ -180,7 +180,7 @@ class Place(NamedTuple):
 
 
 def find_place(part: HeaderDataUnit, wanted: str) -> Place | None:
-    """Return where a column lies, None if a binary table has no such column."""
+    """Return where a column lies, or None if a binary table has no such column."""
     place, count = 0, part.cards.get("TFIELDS")
     for number in range(1, (count if type(count) is int else 0) + 1):
         form = str(part.cards.get(f"TFORM{number}", "")).strip()

@@ -366,7 +366,7 @@ def _read_template(source: SourceFile, index: str) -> Template:
 
 
 def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
-    """Refuse a template whose index means something else than is understood here."""
+    """Raise an error for a template whose index means something else than is understood here."""
     read = replace(field, keys=_change_keys(field, line, url))
     labels = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
     if labels[0] != labels[1]:

@@ -156,7 +156,7 @@ def _read_message(file: BinaryIO, place: int, size: int) -> tuple[int, list[byte
 
 
 def _check_end(file: BinaryIO, place: int, length: int) -> None:
-    """Refuse a message that breaks off before the next one begins.
+    """Raise an error for a message that breaks off before the next one begins.
 
     Its end is looked at only where neither a message nor the end of the file follows: the end of a
     remote message may cost a request.
@@ -296,7 +296,7 @@ class AlikeHeader(NamedTuple):
 
 
 def find_alike(header: bytes) -> AlikeHeader | None:
-    """Return what a header shares with others; None if its slots are not known."""
+    """Return what a header shares with others, or None if its slots are not known."""
     found = _find_first(header) if header[7:8] == b"\1" else _find_second(header)
     return found if found and len(found.message) <= LONGEST_HEADER else None
 
@@ -321,7 +321,7 @@ def _find_second(header: bytes) -> AlikeHeader | None:
 
 
 def _split_sections(header: bytes) -> list[bytes] | None:
-    """Return sections 0 to 5 and the rest; None if they are not in order. Section 2 may lack."""
+    """Return sections 0 to 5 and the rest, or None if they are not in order. Section 2 may lack."""
     if header[7:8] != b"\2":
         return None
     found, place = [header[:16]], 16
@@ -338,14 +338,14 @@ def _split_sections(header: bytes) -> list[bytes] | None:
 
 
 def _read_day(reference: bytes) -> int | None:
-    """Return the date in section 1; None if there is no such date, or another calendar."""
+    """Return the date in section 1, or None if there is no such date, or another calendar."""
     if len(reference) != PLAIN:
         return None
     return _number_day(_read_number(reference, 13, 2), reference[14], reference[15])
 
 
 def _fill_product(product: bytes) -> bytes | None:
-    """Return section 4 with another end of its interval; None if its template is not known."""
+    """Return section 4 with another end of its interval, or None if its template is not known."""
     template = _read_number(product, 8, 2)
     if template in INSTANTS:
         return product
@@ -406,7 +406,7 @@ def _join_first(product: bytes, grid: bytes) -> bytes:
 
 
 def _number_day(year: int, month: int, day: int) -> int | None:
-    """Return a date as ecCodes tells it; None if there is no such date."""
+    """Return a date as ecCodes tells it, or None if there is no such date."""
     try:
         date(year, month, day)
     except ValueError:
@@ -623,7 +623,7 @@ class GribField:
     number: int = 0
 
     def check_time(self) -> None:
-        """Refuse a field whose time or step is none.
+        """Raise an error for a field whose time or step is none.
 
         Raises
         ------
@@ -670,7 +670,7 @@ class GribField:
         return hours
 
     def _check_known_unit(self) -> None:
-        """Refuse a unit of time that there is not: for it, ecCodes knows no step."""
+        """Raise an error for a unit of time that there is not: for it, ecCodes knows no step."""
         unit = int(self.keys.get(UNIT, MISSING_UNIT))
         if unit not in SECONDS and unit != MISSING_UNIT:
             raise FormatError(
@@ -745,7 +745,7 @@ def _get_keys(handle: Any, names: Iterable[str], kind: Any, eccodes: Any) -> dic
 
 
 def read_key(field: GribField, name: str, eccodes: Any) -> Any:
-    """Return a key that is not listed, in its own type; None if the field lacks it."""
+    """Return a key that is not listed, in its own type, or None if the field lacks it."""
     with _open_message(field.header, eccodes) as handle:
         return _get_keys(handle, [name], None, eccodes).get(name)
 
@@ -783,7 +783,7 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
 
 
 def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
-    """Refuse a reduced grid whose rows do not make the grid.
+    """Raise an error for a reduced grid whose rows do not make the grid.
 
     For them ecCodes writes more coordinates than it has memory for, or shows latitudes that are
     not there. A part of a Gaussian grid has fewer points than its rows around the globe.

@@ -90,7 +90,7 @@ class Stored:
 
 
 def find_stored(elements: Elements, key: Key) -> Stored | None:
-    """Return where the bytes of an element lie, None if they were never written."""
+    """Return where the bytes of an element lie, or None if they were never written."""
     if key not in elements.descriptors:
         # what was never written has a descriptor, too
         raise FormatError(
@@ -359,7 +359,7 @@ def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
 def _check_one_way(
     stored: Stored, source: SourceFile, size: int, codecs: tuple[Codec, ...] | None
 ) -> None:
-    """Refuse chunks that are not encoded as others are, or whose bytes no range of a file holds."""
+    """Raise an error for chunks with an encoding of their own, or without a byte range."""
     if stored.nbytes != size:
         raise FormatError(
             f"a chunk of {size} bytes has {stored.nbytes}; the file is damaged, fetch it again"
@@ -526,7 +526,7 @@ def _check_dtype(dataset: Dataset) -> np.dtype[Any]:
 
 
 def _find_fill(dataset: Dataset) -> bytes | None:
-    """Return what the library reads where nothing was written, None if nobody knows.
+    """Return what the library reads where nothing was written, or None if nobody knows.
 
     It takes the first bytes of a ``_FillValue``, of whatever type, as they lie in memory.
     """

@@ -278,7 +278,7 @@ def name_apart(name: str, taken: Collection[str]) -> str:
 
 
 def read_datasets(elements: Elements) -> Datasets | None:
-    """Return what Vgroups say of the data sets of a file, None if they say nothing."""
+    """Return what Vgroups say of the data sets of a file, or None if they say nothing."""
     groups = (read_vgroup(elements, ref) for ref in elements.list_refs(VGROUP))
     root = next((group for group in groups if group.kind == FILE_KIND), None)
     if root is None:
@@ -530,7 +530,7 @@ class _Axes:
 
     @classmethod
     def of(cls, grid: Mapping[str, str]) -> _Axes | None:
-        """Return the axes of a grid, None if its metadata do not say where its cells lie."""
+        """Return the axes of a grid, or None if its metadata do not say where its cells lie."""
         if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT:
             return None
         # the corners of a space oblique Mercator grid (MISR) are those of its first block alone

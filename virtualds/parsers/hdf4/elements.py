@@ -161,7 +161,7 @@ class Elements:
         return sorted(ref for found, ref in self.descriptors if found == tag)
 
     def find(self, key: Key) -> Descriptor | None:
-        """Return where an element lies, None if there is none, or if it was never written."""
+        """Return where an element lies, or None if there is none, or if it was never written."""
         found = self.descriptors.get(key)
         if found is None or found.offset == ABSENT:
             return None
@@ -437,7 +437,7 @@ def _read_last_version(data: bytes) -> int:
 
 
 def _check_version(what: str, version: int, known: tuple[int, ...]) -> None:
-    """Refuse what is not laid out as it is read here."""
+    """Raise an error for what is not laid out as it is read here."""
     if version not in known:
         raise FormatError(f"{what} is of version {version}; the file is damaged, fetch it again")
 

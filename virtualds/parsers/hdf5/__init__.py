@@ -109,7 +109,7 @@ def _describe(error: VirtualdsError, source: SourceFile) -> str:
 
 
 def _refuse_half_precision(path: str) -> None:
-    """Refuse a file that makes the netCDF library crash the process."""
+    """Raise an error for a file that makes the netCDF library crash the process."""
     import h5py
 
     halves: list[str] = []

@@ -94,7 +94,7 @@ class StoredColumns:
     inline: tuple[bytes, ...] = ()
 
     def have_small_grids(self) -> npt.NDArray[np.bool_]:
-        """Say which files may have a table of all chunks, with those that were never written."""
+        """Return which files may have a table of all chunks, with those that were never written."""
         # as floats, whose product does not overflow
         chunks = np.ceil(self.shape / self.chunks).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
@@ -585,7 +585,7 @@ class AlikeHDF5Files:
         )
 
     def get_values(self, name: str) -> Sequence[npt.NDArray[Any]] | None:
-        """Return the stored values of a variable in each file, None if they must be read."""
+        """Return the stored values of a variable in each file, or None if they must be read."""
         pipeline, columns = self._get_array(name).pipelines[0], self.columns[name]
         if pipeline.codecs or pipeline.dtype.hasobject or pipeline.dtype.kind not in "iufSb":
             return None

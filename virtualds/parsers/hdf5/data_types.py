@@ -210,7 +210,7 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def _check_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
-    """Refuse members that are wider in numpy than in HDF5, so that h5py mixes them up."""
+    """Raise an error for members that are wider in numpy than in HDF5: h5py mixes them up."""
     stop = 0
     for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):
         if start < stop:
@@ -362,7 +362,7 @@ def encode_type(kind: Any) -> bytes:
 
 
 def name_of_type(kind: Any) -> str | None:
-    """Return the name of a committed type that h5py has opened, None for other types."""
+    """Return the name of a committed type that h5py has opened, or None for other types."""
     import h5py
 
     name = h5py.h5i.get_name(kind) if kind.committed() else None
@@ -406,7 +406,7 @@ def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
 
 
 def check_type(kind: HDF5Type) -> None:
-    """Refuse a type whose values h5py cannot read correctly.
+    """Raise an error for a type whose values h5py cannot read correctly.
 
     Raises
     ------
@@ -419,7 +419,7 @@ def check_type(kind: HDF5Type) -> None:
 
 
 def find_obstacle(kind: HDF5Type) -> str:
-    """Say why h5py cannot read the values of a type correctly; nothing if it can."""
+    """Return why h5py cannot read the values of a type correctly; nothing if it can."""
     if _holds_references(kind):
         return "references to regions, or within other types, have no values"
     if _holds_foreign_sequences(kind):

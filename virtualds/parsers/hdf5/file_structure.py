@@ -114,7 +114,7 @@ class Blueprint:
         self._values = {(r.block, r.number) for references in referring for r in references}
 
     def match(self, files: ManyFiles) -> Match:
-        """Say which files have this structure."""
+        """Return which files have this structure."""
         count = len(files.ends)
         none = np.empty((0, 0), np.uint8)
         match = Match(np.ones(count, bool), [none] * len(self._places), {}, {})
@@ -221,7 +221,7 @@ class Blueprint:
         return moved
 
     def find_equal(self, match: Match, keys: Iterable[Hashable]) -> npt.NDArray[np.bool_]:
-        """Say which files have the values of the first file in some slots."""
+        """Return which files have the values of the first file in some slots."""
         equal = np.ones(len(match.sound), bool)
         for key in keys:
             if key in self.notes.slots:
@@ -394,7 +394,7 @@ class FileStructure:
         return found
 
     def find_equal(self, match: Match, heeds: Heeds) -> Bools:
-        """Say which files have the attributes of the known file, of those that are heeded."""
+        """Return which files have the attributes of the known file, of those that are heeded."""
         shown = {one.key: self._get_value(*path) for path, one in self.attributes.items()}
         keys = [
             key
@@ -477,7 +477,7 @@ def _list_attributes(
 
 
 def _list_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
-    """Return the dimension of every axis; None unless scales name all, with their lengths."""
+    """Return the dimension of every axis, or None unless scales name all, with their lengths."""
     axes: dict[tuple[int, int], Dimension] = {}
     lengths: dict[Dimension, int] = {}
     for where, one in read.groups.items():

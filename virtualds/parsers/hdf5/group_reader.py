@@ -108,7 +108,7 @@ BYTES_AT_ONCE = 2**26
 
 
 def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
-    """Refuse a dataset that refers to objects missing from the heap.
+    """Raise an error for a dataset that refers to objects missing from the heap.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int
 
 
 def _check_source(source: SourceFile) -> None:
-    """Refuse a file that is missing or has changed since the scan."""
+    """Raise an error for a file that is missing or has changed since the scan."""
     found = find_store(source.url).describe(source.url, source.options)
     if not get_options().check_sources:
         return

@@ -171,7 +171,7 @@ def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any
 
 
 def _check_heap(file: FileBytes, known: Attribute) -> None:
-    """Refuse an attribute that refers to objects missing from the heap."""
+    """Raise an error for an attribute that refers to objects missing from the heap."""
     kind = parse_type(file, known.kind)
     if not kind.refers:
         return
@@ -182,7 +182,7 @@ def _check_heap(file: FileBytes, known: Attribute) -> None:
 
 
 def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
-    """Return a value of a common type as h5py would read it; None for other types."""
+    """Return a value of a common type as h5py would read it, or None for other types."""
     if known.elements and known.kind in STRINGS:
         return decode_texts(read_sequences(file, known, is_value=True))
     return decode_in_place(known)
@@ -195,7 +195,7 @@ def decode_texts(raw: Sequence[bytes]) -> Any:
 
 
 def decode_in_place(known: Attribute) -> Any:
-    """Return the value of an attribute that refers to nothing; None for uncommon types."""
+    """Return the value of an attribute that refers to nothing, or None for uncommon types."""
     count = known.elements
     dtype = _find_plain_type(known.kind)
     if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):
@@ -211,7 +211,7 @@ def decode_in_place(known: Attribute) -> Any:
 
 @lru_cache(1024)
 def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
-    """Return the dtype of numbers and strings that numpy reads as stored, None for other types."""
+    """Return the dtype of numbers and strings that numpy reads as stored, or None."""
     if size := find_string_size(kind, (NULL_TERMINATED, NULL_PADDED)):
         return np.dtype(f"S{size}") if size <= LONGEST_TEXT else None
     if kind[0] & 0x0F not in PLAIN:
@@ -273,7 +273,7 @@ Names = list[tuple[Dataset, tuple[str | None, ...]]]
 
 
 def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
-    """Return the address of the last scale of every axis, None where there is none.
+    """Return the address of the last scale of every axis, or None where there is none.
 
     Of several scales of an axis the netCDF library takes the one that was attached last (netCDF-C,
     ``dimscale_visitor``). HDF5's own function for them (`H5DSiterate_scales`) reads the whole list

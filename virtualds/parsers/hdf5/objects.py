@@ -117,7 +117,7 @@ def describe_damage(source: SourceFile) -> Iterator[None]:
 
 
 def explain_damage(source: SourceFile, error: BaseException) -> FormatError | None:
-    """Return the error that an error of HDF5 means; None if it says itself what is wrong."""
+    """Return the error that an error of HDF5 means, or None if it says itself what is wrong."""
     if isinstance(error, OWN_ERRORS) or getattr(error, "errno", None) in (EMFILE, ENFILE):
         return None
     found = FormatError(
@@ -485,7 +485,7 @@ class Dataset(HDF5Location):
 
 
 def check_fill(place: HDF5Location, of_type: HDF5Type) -> None:
-    """Refuse a dataset of some type whose fill value refers to objects missing from the heap."""
+    """Raise an error for a dataset whose fill value refers to objects missing from the heap."""
     if not of_type.refers:
         return
     for raw in read_fill_values(place.file, place.messages):
@@ -652,7 +652,7 @@ def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
 
 
 def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> Dataset | None:
-    """Return the dataset at a path of a file, None if there is none."""
+    """Return the dataset at a path of a file, or None if there is none."""
     found = _walk_path(open_root(files, source), path, MOST_LINKS)
     if found is None or not is_dataset(found):
         return None
@@ -686,7 +686,7 @@ def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5
 
 
 def _walk_path(start: HDF5Location, path: bytes, left: int) -> HDF5Location | None:
-    """Return what lies at a path below a group, None if nothing does."""
+    """Return what lies at a path below a group, or None if nothing does."""
     place = start
     for part in path.split(b"/"):
         if part in (b"", b"."):

@@ -163,7 +163,7 @@ def _make_entry_forms(rank: int, offset_size: int) -> tuple[Struct, Struct]:
 def _list_chunk_starts(
     shape: tuple[int, ...], chunks: tuple[int, ...], count: int
 ) -> list[tuple[int, ...]] | None:
-    """Return the positions of all chunks along each axis; None if there are not so many."""
+    """Return the positions of all chunks along each axis, or None if there are not so many."""
     axes = list(map(range, itertools.repeat(0), shape, chunks))
     if prod(map(len, axes)) != count:
         return None
@@ -447,7 +447,7 @@ def can_undo(numbers: Iterable[int]) -> bool:
 
 
 def check_filters(dataset: Any) -> None:
-    """Refuse a dataset that h5py has opened, if it cannot undo a filter in this process.
+    """Raise an error for a dataset with a filter that h5py cannot undo in this process.
 
     Raises
     ------
@@ -539,7 +539,7 @@ def build_stored_array(
 
 
 def _find_chunks(dataset: Dataset) -> tuple[int, ...] | None:
-    """Return the elements of a chunk along each axis, None if the dataset has no chunks."""
+    """Return the elements of a chunk along each axis, or None if the dataset has no chunks."""
     layout = dataset.facts.layout
     if layout.kind != LayoutClass.CHUNKED:
         return None
@@ -594,7 +594,7 @@ def _make_pipeline(
 
 
 def fill_of(dataset: Dataset, dtype: np.dtype[Any]) -> bytes | None:
-    """Return the storage fill value as bytes, None for zero; it is not the attribute."""
+    """Return the storage fill value as bytes, or None for zero; it is not the attribute."""
     fill = dataset.facts.fill
     if not fill.is_chosen:
         return None
@@ -710,7 +710,7 @@ def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArra
 
 
 def _build_external(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
-    """Return a dataset whose bytes lie in other files; None where a file ends within a row."""
+    """Return a dataset whose bytes lie in other files, or None where a file ends within a row."""
     segments = list_external_segments(dataset)
     files, offsets, lengths = zip(*segments, strict=True)
     manifest = ChunkManifest.build(

@@ -193,7 +193,7 @@ def _build_parts(
 
 
 def _to_box(space: Any) -> HyperslabBox | None:
-    """Return a selection as a box, None if it is no box."""
+    """Return a selection as a box, or None if it is no box."""
     if space.get_select_type() == SELECT_ALL:
         shape = space.get_simple_extent_dims()
         return HyperslabBox((0,) * len(shape), tuple(shape))
@@ -235,7 +235,7 @@ def _find_source(mapping: Mapping, files: HDF5Files) -> Dataset:
 def _build_source_array(
     source: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any]
 ) -> ManifestArray | None:
-    """Return a source as references, None if HDF5 must read or convert it."""
+    """Return a source as references, or None if HDF5 must read or convert it."""
     kind = source.stored
     if kind.dtype.newbyteorder("=") != stored.dtype.newbyteorder("=") or kind.shape != stored.shape:
         return None

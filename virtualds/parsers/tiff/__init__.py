@@ -122,7 +122,7 @@ def _find_plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
 
 
 def _check_array(page: Any) -> None:
-    """Refuse a page that chunks cannot express or no codec decodes."""
+    """Raise an error for a page that chunks cannot express or no codec decodes."""
     bits, compression = page.bitspersample, int(page.compression)
     is_jpeg, is_image = compression in Jpeg.tiff_compressions, _is_image(page)
     is_fax = compression in Fax.tiff_compressions
@@ -318,7 +318,7 @@ def _reverse_bits(page: Any) -> tuple[Codec, ...]:
 
 
 def nodata_of(page: Any) -> Any:
-    """Return GDAL's value for pixels without data, None if no pixel can have it."""
+    """Return GDAL's value for pixels without data, or None if no pixel can have it."""
     tag = page.tags.get("GDAL_NODATA")
     if tag is None or page.dtype is None or page.dtype.kind not in "iuf":
         return None
@@ -479,7 +479,7 @@ def _arrange_side_by_side(found: ManifestGroup) -> ManifestGroup:
 
 
 def _check_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
-    """Refuse a page with tags that tifffile could not read and skipped.
+    """Raise an error for a page with tags that tifffile could not read and skipped.
 
     Without the tag of its type, an image would be read as one of another type.
     """
@@ -496,7 +496,7 @@ def _check_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
 
 
 def _check_alike_pages(series: Any) -> None:
-    """Refuse an image of pages that are not stored alike: tifffile asks the first one for all."""
+    """Raise an error for an image whose pages differ: tifffile only looks at the first."""
     first = series.keyframe
     expected = _read_storage_tags(first)
     for page in series.pages:
@@ -744,7 +744,7 @@ def _parse_number(text: str) -> float | str:
 
 
 def _check_packing(attributes: Mapping[str, Any]) -> None:
-    """Refuse an image whose scales or offsets are no numbers."""
+    """Raise an error for an image whose scales or offsets are no numbers."""
     for name in ("scales", "offsets"):
         known = attributes.get(name)
         if odd := [n for n in known if isinstance(n, str)] if isinstance(known, list) else []:

@@ -69,7 +69,7 @@ def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
 
 
 def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -> None:
-    """Refuse blocks that are damaged, or of another array."""
+    """Raise an error for blocks that are damaged, or of another array."""
     size, client = indexes.rows.offset_size, int(indexes.form.has_filters)
     head = np.frombuffer(signature + bytes([0, client]), np.uint8)
     known = (data[:, :6] == head).all(axis=1)

@@ -220,7 +220,7 @@ def _require(sound: Bools, file: Ints, owner: Ints, reason: str) -> None:
 
 
 def find_ascending(owner: Ints, place: Ints) -> Bools:
-    """Say which chunks, from the second on, come after the one before them."""
+    """Return which chunks, from the second on, come after the one before them."""
     after = np.zeros(max(len(owner) - 1, 0), bool)
     for values in place[::-1]:
         low, high = values[:-1], values[1:]
@@ -278,7 +278,7 @@ def find_numbers(form: IndexForm, place: Ints, order: list[int], sizes: tuple[in
 
 
 def meet(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
-    """Say which runs of numbers have one of those that are wanted; all have if it is None."""
+    """Return which runs of numbers have one of those that are wanted; all have if it is None."""
     if wanted is None:
         return np.ones(begin.shape, bool)
     found: Bools = np.searchsorted(wanted, begin) < np.searchsorted(wanted, end)

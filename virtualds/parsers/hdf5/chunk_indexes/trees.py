@@ -186,7 +186,7 @@ def _read_last_keys(node: _NodeForm, data: Bytes, used: Ints) -> Ints:
 def _check_keys(
     indexes: Indexes, nodes: _OldNodes, used: Ints, first: Ints, final: Ints, last: Ints
 ) -> None:
-    """Refuse nodes in which HDF5 would not find all entries.
+    """Raise an error for nodes in which HDF5 would not find all entries.
 
     HDF5 looks for a chunk between the key of an entry and the next key, on every level. The last
     key of a node may be left over from a removed chunk, so it may be any greater key.
@@ -334,7 +334,7 @@ def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
 
 
 def _find_needed(indexes: Indexes, nodes: _Nodes, raw: Bytes, wanted: Ints) -> Bools:
-    """Say below which children of nodes chunks may lie that are wanted.
+    """Return below which children of nodes chunks may lie that are wanted.
 
     ``raw`` has the records of the nodes, which lie between the children.
     """

@@ -83,7 +83,7 @@ def require(sound: Bools, file: Ints, reason: str, error: type[RowsError] = Rows
 
 
 def have_checksums(rows: Bytes) -> Bools:
-    """Say which rows end with the checksum of their other bytes (lookup3)."""
+    """Return which rows end with the checksum of their other bytes (lookup3)."""
     stated = read_uints(rows[:, -CHECKSUM_BYTES:])
     return np.equal(compute_checksums(rows[:, :-CHECKSUM_BYTES]), stated)
 
@@ -119,7 +119,7 @@ def read_uints(fields: Bytes) -> Ints:
 
 
 def is_defined(address: Ints, offset_size: int) -> Bools:
-    """Say which addresses are defined: all bits set means that one is not (II.A)."""
+    """Return which addresses are defined: all bits set means that one is not (II.A)."""
     return np.not_equal(address, -1 if offset_size == 8 else (1 << 8 * offset_size) - 1)
 
 
@@ -221,7 +221,7 @@ class TreeForm(NamedTuple):
 
     @classmethod
     def of(cls, size: int, record: int, depth: int, offset_size: int) -> TreeForm | None:
-        """Return the form that a header states, None if it contradicts itself."""
+        """Return the form that a header states, or None if it contradicts itself."""
         room = size - BEFORE_RECORDS - CHECKSUM_BYTES
         if depth > DEEPEST or not 0 < record <= room:
             return None

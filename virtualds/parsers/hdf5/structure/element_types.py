@@ -329,7 +329,7 @@ def _repeat(data: bytes, place: int, part: HDF5Type) -> HDF5Type:
 
 
 def _check_apart(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
-    """Refuse members that share a name or bytes, and a compound without members."""
+    """Raise an error for members that share a name or bytes, and a compound without members."""
     if not 0 < len(names) == len(set(names)):
         raise MessageError("a compound type has no members, or two of one name")
     stop = 0
@@ -477,7 +477,7 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
 
 
 def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:
-    """Refuse elements that refer to objects missing from the heap.
+    """Raise an error for elements that refer to objects missing from the heap.
 
     Parameters
     ----------

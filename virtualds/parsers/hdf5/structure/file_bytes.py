@@ -155,7 +155,7 @@ class Notes:
         return _make_piece(self, number, 0, data)
 
     def find(self, address: int) -> int | None:
-        """Return the number of the block at an address, None if it was not read."""
+        """Return the number of the block at an address, or None if it was not read."""
         return self._numbers.get(int(address))
 
 

@@ -267,7 +267,7 @@ class FractalHeap:
         return self._blocks[address, first]
 
     def _check(self, data: bytes, signature: bytes, first: int) -> None:
-        """Refuse a block of another heap, or of another place in this one."""
+        """Raise an error for a block of another heap, or of another place in this one."""
         offset = self.file.offset_size
         heap, place = (
             self.file.unpack_address(data, 5),

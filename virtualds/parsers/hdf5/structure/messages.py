@@ -61,7 +61,7 @@ def read_address(data: bytes, place: int, size: int) -> int | None:
 
 
 def check_end(data: bytes, stop: int) -> None:
-    """Refuse a message with more bytes than its form explains."""
+    """Raise an error for a message with more bytes than its form explains."""
     if stop > len(data):
         raise MessageError(f"a message of {len(data)} bytes needs {stop}")
     if stop + PADDING < len(data):
