@@ -151,7 +151,7 @@ def test_sets_are_joined_and_written_record_by_record(
 ) -> None:
     # records that are kept, of which these sets would fill the room
     monkeypatch.setattr("virtualds.formats.kerchunk.records.CACHED", 2**18)
-    monkeypatch.setattr("virtualds.formats.zarr_manifests.set_files.KEPT_RECORDS", 4)
+    monkeypatch.setattr("virtualds.formats.zarr_manifests.set_files.CACHED_RECORDS", 4)
     taken = []
     for steps in (5, 10):
         target = tmp_path / f"{steps}{SUFFIXES[name]}"

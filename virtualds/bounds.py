@@ -15,13 +15,13 @@ import numpy as np
 from virtualds.errors import UnsupportedError
 from virtualds.options import count_memory, get_options
 
-MOST_CHUNKS = 10**7
+MAX_CHUNKS = 10**7
 """Chunks that a table may always have."""
 
 CHUNKS_PER_REFERENCE = 1000
 """Chunks that a larger table may have for each of its references."""
 
-MOST_AXES = 32
+MAX_AXES = 32
 """Axes of an array: those of HDF5, and of numpy where it walks over elements one by one."""
 
 LARGEST_ELEMENT = 2**24
@@ -48,7 +48,7 @@ def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
         The grid has too many chunks.
     """
     chunks = prod(grid)
-    if references and chunks > max(MOST_CHUNKS, CHUNKS_PER_REFERENCE * references):
+    if references and chunks > max(MAX_CHUNKS, CHUNKS_PER_REFERENCE * references):
         raise UnsupportedError(
             f"{what}: a grid of {chunks} chunks {grid} with {references} references, whose table "
             f"would be almost empty and take {28 * chunks / 2**30:.1f} GiB; store the array in "
@@ -62,11 +62,11 @@ def check_axes(count: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        They are more than `MOST_AXES`.
+        They are more than `MAX_AXES`.
     """
-    if count > MOST_AXES:
+    if count > MAX_AXES:
         raise UnsupportedError(
-            f"{what} has {count} axes, where at most {MOST_AXES} are read; leave it out with "
+            f"{what} has {count} axes, where at most {MAX_AXES} are read; leave it out with "
             f"drop_variables or on_error='skip'"
         )
 

@@ -124,7 +124,7 @@ def without_secrets(text: str) -> str:
 OPENING, CLOSING = "([{", ")]}"
 QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
 """Names and values as ``repr`` shows them."""
-MOST_DETAILS = 10
+MAX_DETAILS = 10
 """Lines of details that a message shows at most."""
 
 
@@ -157,7 +157,7 @@ def _find_semicolon(line: str) -> int | None:
     return None
 
 
-def list_details(text: str, details: Iterable[str], most: int = MOST_DETAILS) -> str:
+def list_details(text: str, details: Iterable[str], most: int = MAX_DETAILS) -> str:
     """Return a message with its details in lines below, those after the first few as a number.
 
     Examples

@@ -21,10 +21,10 @@ from virtualds.importing import pause_garbage_collection
 Types = str | Mapping[str, str]
 """The numpy type of a value; or, for an object or a list, the types in it by pointer."""
 
-MOST_NESTED = 100
+MAX_DEPTH = 100
 """Levels of nested objects and lists; an object that holds itself has no end."""
 
-MOST_BITS = 2**13
+MAX_BITS = 2**13
 """Bits of an integer: Python writes and reads at most 4300 digits as text."""
 
 NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
@@ -85,9 +85,9 @@ def _copy_json(value: Any, depth: int = 0) -> Any:
     """Return a deep copy of a JSON value."""
     if not isinstance(value, dict | list):
         return value
-    if depth == MOST_NESTED:
+    if depth == MAX_DEPTH:
         raise FormatError(
-            f"an attribute with more than {MOST_NESTED} nested objects and lists; the metadata is "
+            f"an attribute with more than {MAX_DEPTH} nested objects and lists; the metadata is "
             f"damaged"
         )
     if isinstance(value, dict):
@@ -144,7 +144,7 @@ def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int):
-        if value.bit_length() > MOST_BITS:
+        if value.bit_length() > MAX_BITS:
             raise _NoForm(f": an integer of {value.bit_length()} bits")
         return value
     if isinstance(value, float):
@@ -156,8 +156,8 @@ def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 
         return value.decode("latin-1")
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUT":
         return _encode_numpy(value, pointer, notes)
-    if depth == MOST_NESTED:
-        raise _NoForm(f": more than {MOST_NESTED} nested objects and lists")
+    if depth == MAX_DEPTH:
+        raise _NoForm(f": more than {MAX_DEPTH} nested objects and lists")
     if isinstance(value, Mapping):
         return _encode_members(value, pointer, notes, depth)
     if isinstance(value, list | tuple):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-MOST_BYTES = 2**22
+MAX_BYTES = 2**22
 """Bytes of a document that is read in a twentieth of a second."""
 DOCUMENTS = ("zarr.json", ".zmetadata", "")
 """The documents of zarr-v3, kerchunk-parquet and kerchunk-json, within the set."""
@@ -79,7 +79,7 @@ def list_nodes(url: str) -> list[Node]:
     for document in DOCUMENTS:
         path = os.path.join(os.path.expanduser(url.removeprefix("file://")), document).rstrip("/")
         try:
-            if os.path.isfile(path) and os.path.getsize(path) <= MOST_BYTES:
+            if os.path.isfile(path) and os.path.getsize(path) <= MAX_BYTES:
                 with open(path, encoding="utf-8") as file:
                     return list(_read_nodes(json.load(file)))
         except MISSHAPEN_ERRORS:

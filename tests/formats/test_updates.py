@@ -816,11 +816,11 @@ def test_a_fence_of_a_killed_writer_stands_for_a_time(
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             writes = iter(range(99))
             patch.setattr(type(target.store), "write_version", killed)
-            patch.setattr(fence, "PATIENCE", patience)
+            patch.setattr(fence, "WAIT_SECONDS", patience)
             start = time.monotonic()
             target.change(lambda old: joined([old, target.counted(100, 103)]))
         waits.append(time.monotonic() - start)
-    monkeypatch.setattr(fence, "PATIENCE", 0.1)
+    monkeypatch.setattr(fence, "WAIT_SECONDS", 0.1)
     start = time.monotonic()
     target.change(lambda old: joined([old, target.counted(12, 19)]))
     # the second fence displaced the first one, so it stands twice as long

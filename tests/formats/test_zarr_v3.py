@@ -388,7 +388,7 @@ def test_a_selection_reads_the_records_that_it_needs(
 def test_the_cache_of_records_is_bounded(
     asked: Counter[str], small_records: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(set_files, "KEPT_RECORDS", 4)
+    monkeypatch.setattr(set_files, "CACHED_RECORDS", 4)
     ds, values = grid_of_chunks(tmp_path)
     ds.virtual.to_manifest(tmp_path / "refs.zarr", manifest="parquet")
     found = read(tmp_path / "refs.zarr").variables["v"].data

@@ -549,7 +549,7 @@ def test_unsound_documents_are_refused_with_their_name(tmp_path: Path, name: str
 def test_a_tree_of_too_many_elements_is_refused_before_it_takes_the_memory(
     tmp_path: Path, element: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.parsers.dmrpp.document.MOST_NODES", 2**12)
+    monkeypatch.setattr("virtualds.parsers.dmrpp.document.MAX_NODES", 2**12)
     text = document(element * 2**14)
     tracemalloc.start()
     try:

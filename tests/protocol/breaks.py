@@ -351,5 +351,5 @@ def a_creator_claims_nothing(patch: Patch) -> None:
 
 @breaks("kerchunk-parquet", "append", HARMLESS, ticks=0)
 def a_fence_stands_for_ever(patch: Patch) -> None:
-    patch.setattr(fence, "PATIENCE", 1e9)
-    patch.setattr(fence, "MOST_PATIENCE", 1e9)
+    patch.setattr(fence, "WAIT_SECONDS", 1e9)
+    patch.setattr(fence, "MAX_WAIT", 1e9)

@@ -163,7 +163,7 @@ def test_as_many_requests_are_under_way_as_the_limit_of_the_host() -> None:
 
 def test_prefetched_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes anything after the first: no more is looked at than what fits, and one item."""
-    monkeypatch.setattr(threads, "MOST_AHEAD", 1000)
+    monkeypatch.setattr(threads, "MAX_AHEAD", 1000)
     items = iter(range(100))
     rows = Prefetcher(items, lambda item: HostSlot("http://many", 64, 300), lambda item: item)
     next(rows)

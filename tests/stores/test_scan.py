@@ -37,8 +37,8 @@ from virtualds.source_file import SourceFile
 from virtualds.stores import STORES, find_store
 from virtualds.stores.block_cache import (
     HELD_PAGES,
-    LEAST,
-    MOST,
+    MAX_PAGES,
+    MIN_PAGES,
     PAGE,
     BlockFile,
     Blocks,
@@ -530,27 +530,27 @@ def test_blocks_grow_while_one_reads_on_and_stay_small_where_one_jumps(data: byt
     blocks, store = blocks_of(data)
     for offset in (2 * MIB, MIB, MIB // 2):
         blocks.read(offset, 9)
-    assert [length for _, length in store.ranges] == [LEAST * PAGE] * 3
+    assert [length for _, length in store.ranges] == [MIN_PAGES * PAGE] * 3
 
 
 def test_held_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr("virtualds.stores.block_cache.HELD_PAGES", 10)
-    monkeypatch.setattr("virtualds.stores.block_cache.LEAST", 1)
-    monkeypatch.setattr("virtualds.stores.block_cache.MOST", 4)
+    monkeypatch.setattr("virtualds.stores.block_cache.MIN_PAGES", 1)
+    monkeypatch.setattr("virtualds.stores.block_cache.MAX_PAGES", 4)
     blocks, store = blocks_of(data)
     for offset in (*range(0, len(data), 7000), 0):
         assert blocks.read(offset, 100) == data[offset : offset + 100]
         assert len(blocks._pages) <= 10
     assert store.ranges[-1][0] == 0
-    assert HELD_PAGES >= 2 * MOST
+    assert HELD_PAGES >= 2 * MAX_PAGES
 
 
 def test_fetched_blocks_do_not_push_out_blocks_of_the_same_read(
     monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     monkeypatch.setattr("virtualds.stores.block_cache.HELD_PAGES", 10)
-    monkeypatch.setattr("virtualds.stores.block_cache.LEAST", 1)
-    monkeypatch.setattr("virtualds.stores.block_cache.MOST", 4)
+    monkeypatch.setattr("virtualds.stores.block_cache.MIN_PAGES", 1)
+    monkeypatch.setattr("virtualds.stores.block_cache.MAX_PAGES", 4)
     blocks, _ = blocks_of(data)
     for page in (0, 20, 30, 40, 50, 60, 70):
         blocks.read(page * PAGE, 9)

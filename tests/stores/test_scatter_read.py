@@ -65,7 +65,7 @@ def test_nothing_else_is_written(make: Callable[[], Array], length: int, handle:
 def test_any_number_of_calls_comes_to_the_same(
     handle: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "MOST_ROWS", most)
+    monkeypatch.setattr(local, "MAX_ROWS", most)
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
     assert read_rows(handle, 0, target) == target.nbytes
     assert target.tobytes() == BYTES[: target.nbytes]
@@ -141,7 +141,7 @@ def test_a_table_has_as_many_rows_as_one_call_takes() -> None:
 
 
 def test_a_long_row_is_read_by_several_calls(handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "MOST_BYTES", 1000)
+    monkeypatch.setattr(local, "MAX_BYTES", 1000)
     target = np.zeros((3, 5000), "u1")[:, :3001]
     assert read_rows(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]

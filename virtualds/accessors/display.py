@@ -45,7 +45,7 @@ from virtualds.pictures.html import (
     strip,
 )
 
-MOST_FILES = 150
+MAX_FILES = 150
 """Files that a strip tells apart; of more it shows where any of them is."""
 DOUBLED = SERIES[6]
 NARROWEST = 0.004
@@ -65,7 +65,7 @@ def draw_strips(dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray]) -
 def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
     low, high = float(cells.low.min()), float(cells.high.max())
     gaps = sorted([*(cells.span(*ends) for ends in coverage.find_uncovered()), *cells.missing])
-    few = len(coverage.urls) <= MOST_FILES
+    few = len(coverage.urls) <= MAX_FILES
     spans = list(_list_files(coverage, cells) if few else _list_covered(gaps, low, high))
     for shade, found in ((GAP, gaps), (DOUBLED, cells.doubled)):
         spans += [_widen(stretch, shade, cells, high - low) for stretch in found]
@@ -104,7 +104,7 @@ def _widen(stretch: Stretch, shade: Shade, cells: AxisCells, length: float) -> S
 def _list_keys(
     coverage: Coverage, gaps: Sequence[Stretch], cells: AxisCells
 ) -> list[tuple[Shade, object]]:
-    few = len(coverage.urls) <= MOST_FILES
+    few = len(coverage.urls) <= MAX_FILES
     words = "files, in two shades by turns" if few else "files"
     shown: list[tuple[Shade, object]] = [(SERIES[0], words)]
     for shade, kind, found in ((GAP, "gap", gaps), (DOUBLED, "overlap", cells.doubled)):
@@ -118,7 +118,7 @@ def _list_keys(
 
 # ---------------------------------------------------------------------- display
 
-MOST_PICTURES, OPEN_PICTURES = 6, 2
+MAX_PICTURES, OPEN_PICTURES = 6, 2
 """Most pictures of a dataset, and how many of them are seen at once."""
 
 SHOWN_NAMES = 4
@@ -224,7 +224,7 @@ def _count_everything(contents: Iterable[Contents]) -> str:
 def show_contents(groups: Mapping[str, Contents], is_tree: bool, report: Any) -> str:
     """Return what a notebook shows for ``ds.virtual`` and ``tree.virtual``."""
     filled = {path: found for path, found in groups.items() if found.virtual or not is_tree}
-    pictures, blocks = MOST_PICTURES, list[Block]()
+    pictures, blocks = MAX_PICTURES, list[Block]()
     for path, found in list(filled.items())[:SHOWN_GROUPS]:
         if not is_tree:
             blocks += [*_draw_pictures(found.virtual), _list_variables(found.virtual)]
@@ -264,7 +264,7 @@ def _describe_totals(contents: Iterable[Contents]) -> Block:
     }
 
 
-def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[Block]:
+def _draw_pictures(virtual: Sequence[Shown], most: int = MAX_PICTURES) -> list[Block]:
     """Return a section with a picture for each way in which variables are cut into chunks."""
     groups: dict[Hashable, list[Shown]] = {}
     for shown in virtual[:SHOWN_VARIABLES]:

@@ -217,7 +217,7 @@ def cut_name(name: str) -> str:
 
 # ---------------------------------------------------------------------- sizes
 
-MOST_BARS = 24
+MAX_BARS = 24
 """Variables that each have bars; of more variables, the smallest ones share bars."""
 STORED, DECODED = SERIES[0], GAP
 
@@ -242,10 +242,10 @@ class VariableSize(NamedTuple):
 def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
     """Draw two bars for each variable, the largest first."""
     bars = sorted(sizes, key=lambda size: -max(size.stored, size.decoded))
-    if len(bars) > MOST_BARS:
-        rest = bars[MOST_BARS - 1 :]
+    if len(bars) > MAX_BARS:
+        rest = bars[MAX_BARS - 1 :]
         stored, decoded = (sum(column) for column in list(zip(*rest, strict=True))[1:])
-        bars[MOST_BARS - 1 :] = [VariableSize(f"{len(rest):,} others", stored, decoded)]
+        bars[MAX_BARS - 1 :] = [VariableSize(f"{len(rest):,} others", stored, decoded)]
     ax = make_axes("ds.virtual.plot.sizes", ax, 1.5 + 0.34 * len(bars))
     rows = np.arange(len(bars))
     for shade, half, column in ((DECODED, 0.36, 2), (STORED, 0.22, 1)):
@@ -282,7 +282,7 @@ def _show_bytes(ax: Axes, longest: int) -> None:
 
 # ---------------------------------------------------------------------- coverage
 
-MOST_NAMES = 24
+MAX_NAMES = 24
 """Rows that each have the name of a file beside them; of more rows, some have."""
 SOME_NAMES = 10
 
@@ -301,7 +301,7 @@ def draw_coverage(
     ax.set_ylim(max(count, 1) - 0.5, -0.5)
     own, low, high = cells.pieces(coverage.start, coverage.stop)
     number = coverage.file[own]
-    half, line = (0.38, 0.8) if count <= MOST_NAMES else (0.5, 2.0)
+    half, line = (0.38, 0.8) if count <= MAX_NAMES else (0.5, 2.0)
     held = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
     for shade, chosen in ((FILES, ~held), (HELD, held)):
         sides = np.stack([low, high, number - half, number + half], axis=1)
@@ -347,7 +347,7 @@ def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
     """Name all rows, or some of many."""
     folder, names = shorten_urls(urls)
     rows = range(len(urls))
-    if len(urls) > MOST_NAMES:
+    if len(urls) > MAX_NAMES:
         rows = np.linspace(0, len(urls) - 1, SOME_NAMES).round().astype(int).tolist()
     set_names(ax, rows, [cut_name(names[row]) for row in rows])
     # the folders above the last one would be longer than the axis
@@ -357,7 +357,7 @@ def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
 
 # ---------------------------------------------------------------------- chunks
 
-MOST_LINES = 150
+MAX_LINES = 150
 """Borders of chunks along an axis that can be told apart."""
 
 Sides = Sequence[AxisCells]
@@ -458,7 +458,7 @@ def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
 
     lines: list[tuple[tuple[float, float], ...]] = []
     size = plane.shape[side]
-    if len({place for grid in plane.grids for place in grid[side].tolist()}) > MOST_LINES:
+    if len({place for grid in plane.grids for place in grid[side].tolist()}) > MAX_LINES:
         return
     for grid in plane.grids:
         inner = grid[side][(grid[side] > 0) & (grid[side] < size)]

@@ -67,7 +67,7 @@ COLUMNS = {
 }
 """The columns of a manifest, with their dtypes."""
 
-KEPT = 4
+CACHED_TABLES = 4
 """Joined tables that are kept for the next arrays: those of a dataset come one after the other."""
 
 SMALL_COLUMN = 1024
@@ -286,7 +286,7 @@ def drop_repeated_tables(tables: Iterable[tuple[Item, ...]]) -> list[tuple[Item,
     return list({id(table): table for table in tables}.values())
 
 
-_known: deque[JoinedTable[Any]] = deque(maxlen=KEPT)
+_known: deque[JoinedTable[Any]] = deque(maxlen=CACHED_TABLES)
 
 
 # ---------------------------------------------------------------------- packing

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import MOST_CHUNKS, check_axes, check_table
+from virtualds.bounds import MAX_CHUNKS, check_axes, check_table
 from virtualds.chunks.columns import (
     COLUMNS,
     INLINE,
@@ -144,7 +144,7 @@ LARGE = 2**16
 BLOCK_CHUNKS = 2**18
 """Chunks that are looked through at a time."""
 
-MOST_LISTED = 2**20
+MAX_LISTED = 2**20
 """Chunks that are looked through sooner than a set is asked which of them exist."""
 
 
@@ -473,7 +473,7 @@ class ChunkManifest(FamiliarNames):
         """
         if self.rows is None:
             return self
-        if self.size <= MOST_CHUNKS:
+        if self.size <= MAX_CHUNKS:
             return self.rows.cross([np.arange(n) for n in self.shape])
         parts = [part for _, part in iterate_blocks(self)]
         return ChunkManifest.concatenate(parts, 0).reshape(self.shape)
@@ -737,7 +737,7 @@ def iterate_references(
     It takes the time of the references, however many chunks are missing, where the manifest knows
     which chunks may exist. Of another manifest, almost empty blocks are an `UnsupportedError`.
     """
-    is_asked = manifest.size > MOST_LISTED or not manifest.is_in_set
+    is_asked = manifest.size > MAX_LISTED or not manifest.is_in_set
     known = manifest.find_existing() if is_asked else None
     blocks: Iterator[tuple[Ints, ChunkManifest]]
     if known is not None:

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from virtualds.chunks.columns import MISSING, Ints, RowView, Table, compact, compute_strides
-from virtualds.chunks.manifest import LARGE, MOST_LISTED, ChunkManifest, gather_references
+from virtualds.chunks.manifest import LARGE, MAX_LISTED, ChunkManifest, gather_references
 from virtualds.errors import FormatError, format_count
 from virtualds.source_file import SourceFile
 
@@ -164,7 +164,7 @@ def read_parquet(
 MOSTLY_MISSING = 8
 """Chunks of a grid for each that may exist, from which on it pays to list those."""
 
-MOST_PIPELINES = 2
+MAX_PIPELINES = 2
 """Pipelines of manifests of which it is only asked whether they are one and the same."""
 
 
@@ -338,7 +338,7 @@ def hold_in_memory(manifest: ChunkManifest) -> ChunkManifest:
 
     One that does not say which chunks exist, and would have almost empty columns, is refused.
     """
-    known, used = manifest.find_existing(), manifest.used_pipelines(MOST_PIPELINES)
+    known, used = manifest.find_existing(), manifest.used_pipelines(MAX_PIPELINES)
     if known is None or used.size != 1 or not is_sparse(manifest.size, known.size):
         return manifest.loaded()
     return build_sparse(*gather_references(manifest), manifest.shape, int(used[0]))
@@ -369,7 +369,7 @@ def are_alike(one: ChunkManifest, other: ChunkManifest) -> bool:
         return True
     if not any(is_sparse(m.size, _count_references(m)) for m in (one, other)):
         return True
-    used = {n for m in (one, other) for n in compact(m.used_pipelines(MOST_PIPELINES)).tolist()}
+    used = {n for m in (one, other) for n in compact(m.used_pipelines(MAX_PIPELINES)).tolist()}
     return len(used) == 1
 
 
@@ -474,7 +474,7 @@ class TiledReferences(Table):
         found = [np.zeros(0, np.int64)]
         for origin, manifest, known in parts:
             if known is None:
-                if manifest.size > max(MOST_LISTED, prod(self.grid) // MOSTLY_MISSING):
+                if manifest.size > max(MAX_LISTED, prod(self.grid) // MOSTLY_MISSING):
                     return None
                 known = np.arange(manifest.size)
             inner = np.stack(np.unravel_index(known, manifest.shape))

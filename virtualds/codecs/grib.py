@@ -31,7 +31,7 @@ LEAST_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
 REPEATED, END = b"\xfe", b"7777"
 """Code of a bitmap that an earlier field of the message has (code table 6.0); section 8."""
 
-MOST_BITS = 63
+MAX_BITS = 63
 """Bits of a packed number."""
 
 ECCODES_MISSING = float(np.finfo(np.float32).max)
@@ -164,7 +164,7 @@ def _check_image(data: memoryview, values: int) -> None:
 def _check_simple(how: memoryview, packed: memoryview, values: int) -> None:
     """Template 5.0: numbers of the same width."""
     bits = _read_number(how, 19, 1)
-    _check_sound(bits <= MOST_BITS and bits * values <= 8 * len(packed), bits, values, packed)
+    _check_sound(bits <= MAX_BITS and bits * values <= 8 * len(packed), bits, values, packed)
 
 
 def _check_floats(how: memoryview, packed: memoryview, values: int) -> None:

@@ -138,7 +138,7 @@ def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
 
 # ---------------------------------------------------------------------- lzf
 
-MOST = 140
+MAX_EXPANSION = 140
 """Times its length that a stream can decode to: three bytes may stand for 264."""
 
 
@@ -172,7 +172,7 @@ class Lzf(Codec):
         if not len(data):
             # the decoder reads the first byte before it checks the length
             raise ValueError("there are no bytes")
-        room = MOST * len(data) if nbytes is None else nbytes
+        room = MAX_EXPANSION * len(data) if nbytes is None else nbytes
         return bytes(imagecodecs.lzf_decode(data, header=False, out=room))
 
 

@@ -76,7 +76,7 @@ JPEGLS_END = b"\xff\xd9"
 START_OF_FRAME = b"\xff\xf7"
 """Marker before the frame header of JPEG-LS."""
 
-MOST = 2**20
+MAX_EXPANSION = 2**20
 """More bytes than JPEG-LS makes of one: a bit is a run of at most 32768 elements."""
 
 
@@ -314,7 +314,7 @@ def _count_image_bytes(data: memoryview) -> int:
                 int.from_bytes(data[place + i : place + i + 2], "big") for i in (5, 7)
             )
             size = lines * samples * components * (1 if bits <= 8 else 2)
-            if size > MOST * len(data):
+            if size > MAX_EXPANSION * len(data):
                 raise ValueError(f"{size} bytes of an image out of {len(data)}")
             return size
         # other segments hold their length, which counts its own two bytes

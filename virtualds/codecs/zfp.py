@@ -55,7 +55,7 @@ TYPES = {"<i4": 0, "<i8": 1, "<f4": 2, "<f8": 3}
 PROMOTED = {"|i1": "<i4", "|u1": "<i4", "<i2": "<i4", "<u2": "<i4", "<f2": "<f4"}
 """Types that narrower types are encoded as."""
 
-MOST_BITS, MOST_PLANES = 16658, 64
+MAX_BITS, MAX_PLANES = 16658, 64
 """Bits and bit planes that a block takes at most."""
 
 LEAST, BIAS = -1074, 16495
@@ -312,7 +312,7 @@ def _check_limits(limits: Limits) -> None:
     least, most, planes, exponent = limits
     if any(type(n) is not int for n in limits):
         raise ValueError(f"zfp: {limits} are not all integers")
-    sound = 0 <= least <= min(most, 1 << 15) and most > 0 and 0 < planes <= MOST_PLANES
+    sound = 0 <= least <= min(most, 1 << 15) and most > 0 and 0 < planes <= MAX_PLANES
     if not sound or exponent + BIAS >= 1 << 15:
         raise ValueError(
             f"zfp: blocks of {least} to {most} bits and {planes} planes down to {exponent}"
@@ -320,7 +320,7 @@ def _check_limits(limits: Limits) -> None:
 
 
 def _reversible(dtype: str, rank: int) -> Limits:
-    return 1, MOST_BITS, MOST_PLANES, LEAST - 1
+    return 1, MAX_BITS, MAX_PLANES, LEAST - 1
 
 
 def _expert(dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, minexp: int) -> Limits:
@@ -331,19 +331,19 @@ def _fixed_rate(dtype: str, rank: int, rate: float) -> Limits:
     # a block of floats holds at least its exponent
     least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
     bits = max(floor(SIDE**rank * _check_number(rate) + 0.5), least)
-    return bits, bits, MOST_PLANES, LEAST
+    return bits, bits, MAX_PLANES, LEAST
 
 
 def _fixed_precision(dtype: str, rank: int, precision: int) -> Limits:
-    planes = min(precision, MOST_PLANES) if precision else MOST_PLANES
-    return 1, MOST_BITS, planes, LEAST
+    planes = min(precision, MAX_PLANES) if precision else MAX_PLANES
+    return 1, MAX_BITS, planes, LEAST
 
 
 def _fixed_accuracy(dtype: str, rank: int, tolerance: float) -> Limits:
     if dtype not in ("<f4", "<f8"):
         raise ValueError("zfp: integers have no fixed accuracy")
     exponent = frexp(tolerance)[1] - 1 if _check_number(tolerance) else LEAST
-    return 1, MOST_BITS, MOST_PLANES, exponent
+    return 1, MAX_BITS, MAX_PLANES, exponent
 
 
 def _check_number(value: Any) -> float:

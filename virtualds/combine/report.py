@@ -32,7 +32,7 @@ from virtualds.pictures.blocks import (
 from virtualds.pictures.html import MISSING, NEXT, OK, Markup, Shade, Span, join, key, strip
 from virtualds.progress import Progress, ProgressCallback
 
-MOST_REASONS = 10
+MAX_REASONS = 10
 """Most reasons that a report gives."""
 
 
@@ -93,7 +93,7 @@ class FilesRead(Report):
         first = {way.reason: n for n, way in sorted(ways.items(), reverse=True)}
         reasons = tuple(
             LibraryReason(reason, count, without_secrets(str(files[first[reason]])))
-            for reason, count in explained.most_common(MOST_REASONS)
+            for reason, count in explained.most_common(MAX_REASONS)
         )
         return cls(counts[TOGETHER.name], counts[ALONE.name], counts[LIBRARY], reasons)
 
@@ -121,7 +121,7 @@ class FilesRead(Report):
         return sum(reason.files for reason in self.reasons)
 
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 """Most variables that one difference names."""
 SCALE, FILL = "scale and offset", "fill value"
 WORDS = {
@@ -253,9 +253,9 @@ def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
     """Yield in words how files differ from most files: variables that differ alike together."""
     here, there = ({name: None for name, _ in some} for some in (facts, usual))
     if lacking := [name for name in there if name not in here]:
-        yield f"lacks {name_some(lacking, MOST_NAMES)}"
+        yield f"lacks {name_some(lacking, MAX_NAMES)}"
     if added := [name for name in here if name not in there]:
-        yield f"also has {name_some(added, MOST_NAMES)}"
+        yield f"also has {name_some(added, MAX_NAMES)}"
     alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for (name, aspect), was in {**dict.fromkeys(facts, "none"), **usual}.items():
         now = facts.get((name, aspect), "none")
@@ -267,7 +267,7 @@ def _list_differences(facts: SchemaFacts, usual: SchemaFacts) -> Iterator[str]:
         sentence = WORDS.get(aspect, f"{aspect} of {{names}}: {{now}}, not {{usual}}")
         single = len(names) == 1
         yield sentence.format(
-            names=name_some(names, MOST_NAMES),
+            names=name_some(names, MAX_NAMES),
             now=now,
             usual=was,
             **{"is": "is" if single else "are", "has": "has" if single else "have"},

@@ -26,7 +26,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import NativeReader, Parser
-from virtualds.bounds import MOST_AXES, check_axes
+from virtualds.bounds import MAX_AXES, check_axes
 from virtualds.chunks.axes import LONGEST_AXIS, ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -376,7 +376,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         except VirtualdsError as error:
             error.locate(f"variable {variable.name!r}", source.url)
             problems[variable.name] = error
-            if len(variable.dims) > MOST_AXES:
+            if len(variable.dims) > MAX_AXES:
                 variable = replace(variable, dims=(), shape=(), has_records=False)
             data = ManifestArray.unreadable(
                 _shape_of(variable, records), variable.dtype, f"{source.url}: {error}"

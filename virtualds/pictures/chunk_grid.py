@@ -37,7 +37,7 @@ SLANT = 0.64
 LINE, LETTER = 16, 6.2
 """Height of a line of text, and about how wide a letter is."""
 
-MOST_LETTERS = 24
+MAX_LETTERS = 24
 
 
 class Side(NamedTuple):
@@ -207,7 +207,7 @@ def _scale_one(side: Side, shortest: float, longest: float, share: float) -> Lin
 
 
 def _cut(label: str) -> str:
-    return label if len(label) <= MOST_LETTERS else f"{label[: MOST_LETTERS - 1]}…"
+    return label if len(label) <= MAX_LETTERS else f"{label[: MAX_LETTERS - 1]}…"
 
 
 def _width(label: str) -> float:

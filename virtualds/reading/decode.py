@@ -18,7 +18,7 @@ from virtualds.streams import Buffer, Bytes
 
 Array = npt.NDArray[Any]
 
-MOST_SCRATCH = 8 * 2**20
+MAX_SCRATCH = 8 * 2**20
 """Most bytes of scratch memory of each kind that a thread has for later."""
 
 _thread = threading.local()
@@ -218,7 +218,7 @@ def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any,
 
 def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
     """Return memory of this thread, valid until the thread asks for this kind again."""
-    if nbytes > MOST_SCRATCH:
+    if nbytes > MAX_SCRATCH:
         return np.empty(nbytes, np.uint8)
     name = f"scratch for a {kind}"
     memory: npt.NDArray[np.uint8] | None = getattr(_thread, name, None)
@@ -230,4 +230,4 @@ def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
 
 def retain(decoded: Buffer) -> None:
     """Keep the memory that a codec allocated until this thread holds the next."""
-    _thread.decoded = decoded if len(decoded) <= MOST_SCRATCH else None
+    _thread.decoded = decoded if len(decoded) <= MAX_SCRATCH else None

@@ -188,7 +188,7 @@ Array = npt.NDArray[Any]
 RestoreStep = Callable[[Array], Array]
 """A step from the result of the normal form to the result that was asked for."""
 
-MOST_PARTS = 1024
+MAX_PARTS = 1024
 """Boxes that a fragment is loaded in; with more of them it is loaded as one."""
 
 
@@ -427,7 +427,7 @@ def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment
     ]
     if not all(met):
         return
-    if prod(map(len, met)) > MOST_PARTS:
+    if prod(map(len, met)) > MAX_PARTS:
         met = [[(runs[0][0], runs[-1][1])] for runs in met]
     for runs in product(*met):
         part: Fragment | None = fragment

@@ -395,7 +395,7 @@ def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
 TINY_CHUNK = 32 * 1024
 """Decoded bytes of a chunk up to which it is read in tiles."""
 
-MOST_TILE_CHUNKS = 2**13
+MAX_TILE_CHUNKS = 2**13
 """Chunks of a tile at most, unless one row of the grid has more."""
 
 FEWEST_CHUNKS = 16
@@ -549,7 +549,7 @@ def _cut_boxes(
     while axis > 0 and rest * grid[axis] <= most:
         rest *= grid[axis]
         axis -= 1
-    step = max(1, min(most // max(rest, 1), MOST_TILE_CHUNKS // prod(grid[axis + 1 :])))
+    step = max(1, min(most // max(rest, 1), MAX_TILE_CHUNKS // prod(grid[axis + 1 :])))
     along = [(i, min(i + step, grid[axis])) for i in range(0, grid[axis], step)]
     leading = ([(i, i + 1) for i in range(n)] for n in grid[:axis])
     yield from product(*leading, along, *([(0, n)] for n in grid[axis + 1 :]))

@@ -137,7 +137,7 @@ def in_turn(
 # they come in; their number and bytes are bounded.
 
 
-MOST_AHEAD = 2**28
+MAX_AHEAD = 2**28
 """Bytes of requests that are sent or answered, and not yet decoded."""
 
 WINDOWS = 2
@@ -223,7 +223,7 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
     def _is_full(self, way: HostSlot) -> bool:
         """Return whether an item must be taken before another one is asked for."""
         many = len(self._asked) >= WINDOWS * way.at_once
-        return bool(self._asked) and (many or self._nbytes + way.nbytes > MOST_AHEAD)
+        return bool(self._asked) and (many or self._nbytes + way.nbytes > MAX_AHEAD)
 
     def _ask(self, item: Item, way: HostSlot) -> None:
         pool = _get_threads(os.getpid(), way.host, way.at_once)

@@ -120,7 +120,7 @@ DESCRIPTOR = 24
 Read = Callable[[Sequence[Range]], Sequence[bytes]]
 """Takes ranges of an archive, and returns their bytes."""
 
-GUESSED, MOST_GUESSED = 8, 256
+GUESSED, MAX_GUESSED = 8, 256
 """Headers that are fetched together where members have one size: at first, and at most."""
 
 HEADERS = 4 * BLOCK
@@ -325,7 +325,7 @@ class _Window:
         if step == self._step > AHEAD:
             last = min(place + self._count * step, self.size - HEADERS)
             wanted += [(n, HEADERS) for n in range(place + step, last + 1, step)]
-            self._count = min(2 * self._count, MOST_GUESSED)
+            self._count = min(2 * self._count, MAX_GUESSED)
             self._last = wanted[-1][0]
         found = self._read(wanted)
         self._guessed = {place: data for (place, _), data in zip(wanted, found, strict=True)}

@@ -165,7 +165,7 @@ PAGE = 16 * 1024
 FIRST_PAGES = 16
 """Pages at the beginning of a file that are fetched first; most files have all metadata there."""
 
-LEAST, MOST = 8, 512
+MIN_PAGES, MAX_PAGES = 8, 512
 """Pages of a block where a reader jumps, and of the longest block."""
 
 NEAR_PAGES = 2
@@ -216,10 +216,10 @@ class Blocks:
 
     def read(self, offset: int, length: int) -> bytes:
         """Return a range of the file, and fetch what is not held of it."""
-        if length > MOST * PAGE:
-            places = range(offset, offset + length, MOST * PAGE)
+        if length > MAX_PAGES * PAGE:
+            places = range(offset, offset + length, MAX_PAGES * PAGE)
             stop = offset + length
-            return b"".join(self.read(at, min(MOST * PAGE, stop - at)) for at in places)
+            return b"".join(self.read(at, min(MAX_PAGES * PAGE, stop - at)) for at in places)
         with self._lock:
             # the pages that are held count as used, so that fetched ones do not push them out
             if (found := self.get_held(offset, length)) is None:
@@ -249,7 +249,7 @@ class Blocks:
         """
         with self._lock:
             missing = self.find_missing(ranges)
-            if 0 < len(missing) <= MOST:
+            if 0 < len(missing) <= MAX_PAGES:
                 self._get(_join_pages(missing))
 
     def fetch_pages(self, pages: Collection[int], ahead: int) -> int:
@@ -271,12 +271,12 @@ class Blocks:
 
     def _find_end_of_block(self, first: int, stop: int) -> int:
         """Return the end of the block to fetch for the pages from ``first`` to ``stop``."""
-        self._step = min(2 * self._step, MOST) if first == self._next else LEAST
+        self._step = min(2 * self._step, MAX_PAGES) if first == self._next else MIN_PAGES
         last = -(-self.size // PAGE)
         ahead = range(stop, min(first + self._step, last))
         end = next((number for number in ahead if number in self._pages), max(stop, ahead.stop))
         # a short rest of the file comes along
-        if last - end < LEAST and not any(n in self._pages for n in range(end, last)):
+        if last - end < MIN_PAGES and not any(n in self._pages for n in range(end, last)):
             end = last
         self._next = end
         return end

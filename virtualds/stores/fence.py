@@ -20,9 +20,9 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 
-PATIENCE = 1.0
+WAIT_SECONDS = 1.0
 """Seconds that a fence stands before another writer takes over: its writer may be killed."""
-MOST_PATIENCE = 300.0
+MAX_WAIT = 300.0
 """Seconds that a fence stands at most: several writers in a row may be killed."""
 PAUSE = 0.02
 """Seconds between two looks at a fence, at most."""
@@ -51,7 +51,7 @@ def read_marker(
         displaced = count_displaced(data)
         if displaced is None:
             return FoundMarker(data, version, 0)
-        end = time.monotonic() + min(PATIENCE * 2.0 ** min(displaced, 99), MOST_PATIENCE)
+        end = time.monotonic() + min(WAIT_SECONDS * 2.0 ** min(displaced, 99), MAX_WAIT)
         while store.find_version(url, options) == version:
             if time.monotonic() > end:
                 return FoundMarker(data, version, displaced + 1)

@@ -76,11 +76,11 @@ NAMES = {
 }
 """Names of fsspec for those of AWS, earthaccess, obstore and botocore, in lower case without _."""
 
-MOST = 64
+MAX_CREDENTIALS = 64
 """Functions whose credentials are kept."""
 
 
-PATIENCE = 60.0
+RETRY_SECONDS = 60.0
 """Seconds after which a function is asked again whose new credentials were refused, too."""
 
 
@@ -129,7 +129,7 @@ def find_grant(options: Mapping[str, Any] | None) -> Grant | None:
         if found is None or time.time() >= found.until:
             found = _ask(function)
             _GRANTS.pop(name, None)
-            while len(_GRANTS) >= MOST:
+            while len(_GRANTS) >= MAX_CREDENTIALS:
                 del _GRANTS[next(iter(_GRANTS))]
             _GRANTS[name] = found
     return found
@@ -148,7 +148,7 @@ def renew(function: Any, used: Grant, error: BaseException, *, is_new: bool) -> 
         if _GRANTS.get(name) is used:
             del _GRANTS[name]
             if is_new:
-                until = min(used.until, time.time() + PATIENCE)
+                until = min(used.until, time.time() + RETRY_SECONDS)
                 _GRANTS[name] = used._replace(refused=True, until=until)
     return not is_new
 

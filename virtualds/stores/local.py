@@ -228,9 +228,9 @@ def _has_name(handle: int, path: str) -> bool:
 
 Array = npt.NDArray[Any]
 
-MOST_ROWS = 1024
+MAX_ROWS = 1024
 """The most rows of one call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
-MOST_BYTES = 2**30
+MAX_BYTES = 2**30
 """The most bytes of one call: Linux reads 2 GiB at most, and macOS refuses more."""
 
 
@@ -257,7 +257,7 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
 def read_stretch(handle: int, offset: int, target: memoryview) -> int:
     """Read bytes into memory without gaps, as `read_rows` does for arrays of many rows."""
     return _read_until_filled(
-        target.nbytes, lambda n: os.preadv(handle, [target[n : n + MOST_BYTES]], offset + n)
+        target.nbytes, lambda n: os.preadv(handle, [target[n : n + MAX_BYTES]], offset + n)
     )
 
 
@@ -286,14 +286,14 @@ def _build_table(target: Array, done: int) -> Array:
     """
     apart, length = _count_rows(target)
     row, part = divmod(done, length)
-    most = min(MOST_ROWS, MOST_BYTES // length or 1, target.nbytes // length - row)
+    most = min(MAX_ROWS, MAX_BYTES // length or 1, target.nbytes // length - row)
     table = np.empty((most, 2), np.uintp)
     table[:] = target.__array_interface__["data"][0], length
     places = np.unravel_index(np.arange(row, row + most), target.shape[:apart] or (1,))
     for along, stride in zip(places, target.strides[:apart], strict=False):
         # where a stride is negative the address wraps around, as in C
         table[:, 0] += (along * stride).astype(np.uintp)
-    table[0] = table[0, 0] + part, min(length - part, MOST_BYTES)
+    table[0] = table[0, 0] + part, min(length - part, MAX_BYTES)
     return table
 
 

@@ -557,7 +557,7 @@ def is_about_expiry(error: BaseException) -> bool:
 URL_AT_END = re.compile(r", url='[^']*'$")
 """The end of messages of aiohttp; an error names its url once."""
 
-KEPT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+UNCHANGED_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Kinds of failure that callers distinguish."""
 
 
@@ -665,4 +665,4 @@ def _kind_of(error: BaseException) -> type[OSError] | None:
         return refusal.kind
     if any(status_of(cause) is not None for cause in list_causes(error)):
         return None
-    return next((kind for kind in KEPT_ERRORS if isinstance(error, kind)), None)
+    return next((kind for kind in UNCHANGED_ERRORS if isinstance(error, kind)), None)

@@ -29,7 +29,7 @@ from virtualds.urls import local_path, scheme_of
 # all of them make the index. Nothing of it is fetched twice.
 
 
-MOST_HELD = 2**26
+MAX_CACHED = 2**26
 """Bytes that are held of one opening; what is fetched after them is not."""
 
 
@@ -78,7 +78,7 @@ class FetchedFiles:
 
     def _has_room(self, data: bytes) -> bool:
         self._nbytes += len(data)
-        return self._nbytes <= MOST_HELD
+        return self._nbytes <= MAX_CACHED
 
 
 def _cut(data: bytes, offset: int, length: int) -> bytes | None:

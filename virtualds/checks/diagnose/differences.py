@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.checks.diagnose.facts import MOST_VALUES, FactRuns, FileSurvey, UnreadableFile
+from virtualds.checks.diagnose.facts import MAX_VALUES, FactRuns, FileSurvey, UnreadableFile
 from virtualds.checks.diagnose.report import (
     VERDICTS,
     CoordinateSpan,
@@ -84,7 +84,7 @@ REPEATED = (
 """Arguments of the diagnosis that the line of code repeats: short ones, and never a secret."""
 OF_ONE_FILE = ("group", "decode_cf")
 """Those of them that opening one file needs, too."""
-MOST_LOST = 20
+MAX_LOST = 20
 """Files that cannot be opened which a line of code names at most."""
 
 Arguments = Mapping[str, Any]
@@ -196,7 +196,7 @@ def _write_call(mends: Sequence[Mend], given: Arguments, first: str, lost: Seque
     choices = list(dict.fromkeys(mend.choice for mend in mends if mend.choice))
     named_files = [*lost, *([first] if any("{first}" in choice for choice in choices) else [])]
     hides = any(without_secrets(file) != file for file in named_files)
-    if choices and (hides or len(lost) > MOST_LOST):
+    if choices and (hides or len(lost) > MAX_LOST):
         return ""
     named = [
         f"{name}={_show(value)}"
@@ -378,10 +378,10 @@ def find_eras(
 def _makes_eras(facts: FactRuns, fact: Fact) -> bool:
     """Return whether texts hold for stretches of files instead of changing with every file."""
     if fact.aspect.startswith(CHUNKS):
-        return len(set(facts.number_texts(fact).tolist())) <= MOST_VALUES
+        return len(set(facts.number_texts(fact).tolist())) <= MAX_VALUES
     counts = facts.count_texts(fact)
-    few = max(2, counts.total() // 2) if fact.aspect.startswith(OWN_ASPECTS) else MOST_VALUES
-    return len(counts) <= min(few, MOST_VALUES)
+    few = max(2, counts.total() // 2) if fact.aspect.startswith(OWN_ASPECTS) else MAX_VALUES
+    return len(counts) <= min(few, MAX_VALUES)
 
 
 def _make_era(survey: FileSurvey, members: Sequence[int], placed: dict[int, CoordinateSpan]) -> Era:
@@ -517,7 +517,7 @@ def _list_examples(survey: FileSurvey, numbers: tuple[int, int]) -> list[str]:
     """Return two files, and the first files of those with, and of those without, some variables."""
     runs = (runs for f, runs in survey.facts.changing.items() if f.aspect == PRESENCE)
     starts = dict.fromkeys(start for found in runs for start, _ in found)
-    return [survey.files[n] for n in sorted({*numbers, *list(starts)[:MOST_VALUES]})]
+    return [survey.files[n] for n in sorted({*numbers, *list(starts)[:MAX_VALUES]})]
 
 
 def find_formats(
@@ -567,7 +567,7 @@ def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[FoundChange]:
     """Yield the changes of one fact: one for each text, or one for all if there are many."""
     facts, runs = survey.facts, survey.facts.runs[fact]
     counts = facts.count_texts(fact)
-    is_many = len(counts) > MOST_VALUES or (len(counts) > 3 and fact.aspect.startswith(OWN_ASPECTS))
+    is_many = len(counts) > MAX_VALUES or (len(counts) > 3 and fact.aspect.startswith(OWN_ASPECTS))
     seen, alike = {runs[0][1]}, _list_alike_texts(facts, fact)
     for (_, before), (place, after) in pairwise(runs):
         if after in seen:
@@ -643,7 +643,7 @@ def _has_common_variable(survey: FileSurvey, *files: int) -> bool:
 
 LIKENESS = (ROLE, DIMENSIONS, DTYPE, UNITS, f"{ATTRIBUTE}standard_name")
 """What a variable of another name has in common with that in whose place it came."""
-MOST_NAMES = 5
+MAX_NAMES = 5
 """Variables of a file that a row names."""
 
 
@@ -701,7 +701,7 @@ def _find_other_kind(
     if not lost or not before or not after or set(before) & set(after):
         return None
     count = max(change.files for change in lost)
-    old, new = (name_some(names, MOST_NAMES, "others") for names in (before, after))
+    old, new = (name_some(names, MAX_NAMES, "others") for names in (before, after))
     return FoundChange(Fact("", KIND), old, new, lost[0].pair, count)
 
 

@@ -244,7 +244,7 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
 
 # ---------------------------------------------------------------------- runs
 
-MOST_VALUES = 32
+MAX_VALUES = 32
 """A fact with at most this many texts gets a row, and an era, for each of them."""
 TIMES = ("datetime64", "timedelta64")
 """How numpy's names of time types begin; other time types have a calendar."""

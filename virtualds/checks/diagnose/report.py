@@ -196,13 +196,13 @@ TITLES: dict[Verdict, str] = {
     "costs": "they combine, at a cost",
     "combines": "they combine",
 }
-MOST_ROWS = 20
+MAX_ROWS = 20
 """Rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
-MOST_LETTERS = 60
+MAX_LETTERS = 60
 """Letters of a value that a report shows."""
 
 
-def cut_text(text: str, letters: int = MOST_LETTERS) -> str:
+def cut_text(text: str, letters: int = MAX_LETTERS) -> str:
     """Return a text in one line, cut if it is too long.
 
     >>> cut_text("a long text", 8)
@@ -219,7 +219,7 @@ def describe_error(error: BaseException) -> str:
 
 # ---------------------------------------------------------------------- entries
 
-MOST_NAMES = 5
+MAX_NAMES = 5
 """Variables that a line names; of more it gives the number."""
 
 
@@ -236,7 +236,7 @@ class EntryLine(NamedTuple):
     @property
     def names(self) -> str:
         """The names of the variables."""
-        return name_some((row.variable for row in self.rows), MOST_NAMES)
+        return name_some((row.variable for row in self.rows), MAX_NAMES)
 
 
 class Entry(NamedTuple):
@@ -557,8 +557,8 @@ class Diagnosis(Report):
         yield Section("Eras", [self._list_eras()], f"{len(self.eras):,}", is_open=False)
         for verdict in VERDICTS[:-1]:
             found = fold_differences(self.of(verdict))
-            cards = [_make_card(entry, self._shorten) for entry in found[:MOST_ROWS]]
-            more = say_more(len(found) - MOST_ROWS, WHERE_ALL)
+            cards = [_make_card(entry, self._shorten) for entry in found[:MAX_ROWS]]
+            more = say_more(len(found) - MAX_ROWS, WHERE_ALL)
             yield Section(TITLES[verdict].capitalize(), [*cards, more], f"{len(found):,}")
         others = fold_differences(self.of(VERDICTS[-1]))
         rows = [
@@ -571,7 +571,7 @@ class Diagnosis(Report):
             for row in line.rows[:1]
         ]
         head = ("variable", "what", "before", "after", "first file", "files", "result")
-        shown = Table(head, rows, (5,), MOST_ROWS, rest=WHERE_ALL)
+        shown = Table(head, rows, (5,), MAX_ROWS, rest=WHERE_ALL)
         yield Section("Differences that cost nothing", [shown], f"{len(others):,}", is_open=False)
 
     @property
@@ -611,7 +611,7 @@ class Diagnosis(Report):
             ends = self._shorten(era.first_file), self._shorten(era.last_file)
             rows.append((str(number), f"{era.files:,}", *ends, along))
         head = ("era", "files", "first file", "last file", span)
-        return Table(head, rows, (0, 1), MOST_ROWS, rest=WHERE_ALL)
+        return Table(head, rows, (0, 1), MAX_ROWS, rest=WHERE_ALL)
 
 
 def _make_card(entry: Entry, shorten: Shorten) -> Card:
@@ -622,7 +622,7 @@ def _make_card(entry: Entry, shorten: Shorten) -> Card:
     note, body = _describe_files(row, shorten), list[Block]()
     if len(lines) > 1:
         title, note = ", ".join(dict.fromkeys(line.first.aspect for line in lines)), ""
-    for line in lines[:MOST_ROWS]:
+    for line in lines[:MAX_ROWS]:
         one = line.first
         change = (Code(cut_text(one.before)), " -> ", Code(cut_text(one.after)))
         if len(lines) > 1:
@@ -630,7 +630,7 @@ def _make_card(entry: Entry, shorten: Shorten) -> Card:
             body += [(*_name_subject(line), ": ", *change, ", ", files), f"  {one.how}"]
         else:
             body += [change, one.how]
-    body.append(say_more(len(lines) - MOST_ROWS, WHERE_ALL))
+    body.append(say_more(len(lines) - MAX_ROWS, WHERE_ALL))
     return Card(title, body, note, shade, sign, row.remedy, row.code)
 
 
@@ -650,7 +650,7 @@ def _describe_files(row: Difference, shorten: Shorten) -> str:
 ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
 """The shades of eras; further eras share one, and files that cannot be opened have another."""
 
-MOST_LANES = 6
+MAX_LANES = 6
 """Lines one below the other, for eras that lie side by side."""
 FINEST = 600
 """Parts of a line that a reader can tell apart."""
@@ -712,7 +712,7 @@ def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
     for stretch in sorted(stretches, key=lambda s: (s.low, s.era)):
         free = (lane for lane in lanes if lane[-1].high <= stretch.low + 1e-9)
         lane = next(free, None)
-        if lane is None and len(lanes) < MOST_LANES:
+        if lane is None and len(lanes) < MAX_LANES:
             lanes.append([stretch])
         else:
             (lane or lanes[-1]).append(stretch)

@@ -448,7 +448,7 @@ def map_in_order(
 
 SORTED_CHUNKS = 2**17
 """Chunks that are sorted by file at a time, so that each file is opened once."""
-KEPT_SOURCES = 4
+MAX_OPEN_SOURCES = 4
 """Files that are kept open."""
 COMPARE_ERRORS = (
     *(NativeReadError, VirtualdsError, *PARSER_ERRORS),
@@ -608,7 +608,7 @@ class _Sources:
         except COMPARE_ERRORS as error:
             found, url = f"its structure cannot be read anew ({_describe_error(error)})", file.url
         self._open[url] = found
-        if len(self._open) > KEPT_SOURCES:
+        if len(self._open) > MAX_OPEN_SOURCES:
             self._drop()
         return found
 

@@ -146,7 +146,7 @@ SHOWN_PROBLEMS = 10
 WHERE_ALL = "see to_dataframe()"
 NARROWEST = 0.006
 """Least part of the strip that a run of bad files takes, so that one of a million is seen."""
-MOST_URLS = 5
+MAX_URLS = 5
 """Most files that the code names; it selects more of them from ``found``, the report."""
 
 
@@ -252,7 +252,7 @@ def _write_code(kind: Kind, problems: Sequence[Problem]) -> str:
         return ""
     condition = f"kind == '{problems[0].kind}'"
     listed = f'found.to_dataframe().query("{condition}")["url"].unique()'
-    if len(urls) <= MOST_URLS:
+    if len(urls) <= MAX_URLS:
         listed = json.dumps(urls, ensure_ascii=False)
     return kind.code.format(urls=listed)
 

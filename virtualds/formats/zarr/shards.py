@@ -38,9 +38,9 @@ MAX_SHARDS = {True: 100_000, False: 10_000}
 """The most shards whose indexes are read when an array is opened, for local and remote stores."""
 MAX_INNER_CHUNKS = 2**20
 """The most chunks of an array whose indexes are read when it is opened."""
-KEPT_INDEXES = 128
+CACHED_INDEXES = 128
 """The number of indexes that are cached in the process, among those that are read later."""
-_KEPT_INDEXES: RecordCache[npt.NDArray[np.uint64]] = RecordCache(KEPT_INDEXES)
+_INDEX_CACHE: RecordCache[npt.NDArray[np.uint64]] = RecordCache(CACHED_INDEXES)
 
 # ---------------------------------------------------------------------- metadata
 
@@ -335,7 +335,7 @@ def _read_indexes(shards: Sequence[_Shard], level: ShardLevel) -> list[npt.NDArr
         return None if isinstance(shard.file, bytes) else shard.file.url
 
     def read(shard: _Shard) -> npt.NDArray[np.uint64]:
-        return _KEPT_INDEXES.get((shard, level), lambda: _read_index(shard, level))
+        return _INDEX_CACHE.get((shard, level), lambda: _read_index(shard, level))
 
     return fetch_many(shards, url_of, read)
 

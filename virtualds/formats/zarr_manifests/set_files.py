@@ -16,7 +16,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
-KEPT_RECORDS = 24
+CACHED_RECORDS = 24
 """The number of records, of references and of sources, that one set caches."""
 
 
@@ -51,7 +51,7 @@ class SetFiles:
         # files of the set itself need no permission, as long as they are in its folder
         within = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
         self._own = ReferencedFiles(beginning, {}, AccessPolicy(within))
-        self._kept: RecordCache[Any] = RecordCache(KEPT_RECORDS)
+        self._kept: RecordCache[Any] = RecordCache(CACHED_RECORDS)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the location of the manifests, not the cache of records."""

@@ -342,7 +342,7 @@ SECURE, PLAIN = "https://xml.opendap.org/", "http://xml.opendap.org/"
 SUFFIX = ".dmrpp"
 LONGEST = 2**28
 """Bytes of the longest sidecar."""
-MOST_NODES = 2**22
+MAX_NODES = 2**22
 """Elements and attributes of the largest sidecar, which take about 500 MB: a million chunks."""
 DEEPEST = 64
 """Groups within each other, and containers of attributes within each other."""
@@ -362,9 +362,9 @@ class _Builder(ET.TreeBuilder):
 
     def start(self, tag: str, attributes: dict[str, str], /) -> Element:
         self._nodes += 1 + len(attributes)
-        if self._nodes > MOST_NODES:
+        if self._nodes > MAX_NODES:
             raise UnsupportedError(
-                f"more than {MOST_NODES} elements and attributes, where a sidecar of a million "
+                f"more than {MAX_NODES} elements and attributes, where a sidecar of a million "
                 f"chunks has fewer; open the file that it describes"
             )
         if SECURE in tag or any(SECURE in name for name in attributes):

@@ -17,7 +17,7 @@ from virtualds.source_file import SourceFile
 BLOCK = 2880
 """Headers and data are padded to a multiple of so many bytes."""
 CARD = 80
-MOST_BLOCKS = 10_000
+MAX_BLOCKS = 10_000
 """A header of more blocks is damaged."""
 BEHIND = 1000
 """Blocks after the last part that are searched for a lost header."""
@@ -180,7 +180,7 @@ class _Header(NamedTuple):
 def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> _Header | None:
     """Return the header at ``place``, or None where no header begins."""
     found = ""
-    for _ in range(MOST_BLOCKS):
+    for _ in range(MAX_BLOCKS):
         file.seek(place + len(found))
         block = file.read(BLOCK)
         begins = block[:8] == (b"SIMPLE  " if first else b"XTENSION")

@@ -39,7 +39,7 @@ DESCRIPTOR = re.compile(r"[01]?([PQ])([LXBIJKAEDCM])")
 """TFORM of such a column, in capitals: words of its descriptors, elements of its arrays."""
 WORDS: dict[str, np.dtype[Any]] = {"P": np.dtype(">i4"), "Q": np.dtype(">i8")}
 """A descriptor is two of them: elements, and bytes from the begin of the heap."""
-MOST_ROWS = 2**28
+MAX_ROWS = 2**28
 """Bytes of rows that are read for their descriptors."""
 
 
@@ -61,10 +61,10 @@ def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
         They are too many to be read while a file is scanned.
     """
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
-    if rows * row > MOST_ROWS:
+    if rows * row > MAX_ROWS:
         raise UnsupportedError(
             f"FITS part {part.number}: {rows * row} bytes of rows say where its arrays lie, more "
-            f"than the {MOST_ROWS} that are read for that; read it with astropy, or leave it out "
+            f"than the {MAX_ROWS} that are read for that; read it with astropy, or leave it out "
             f"with drop_variables or on_error='skip'"
         )
     file.seek(part.offset)
@@ -116,7 +116,7 @@ PER_COLUMN = re.compile(r"(T[A-Z]+?)(\d+)")
 """Keywords about one column: a name and the number of the column."""
 OF_STORAGE = {"TFORM", "TTYPE", "TBCOL", "TDIM", "TSCAL", "TZERO", "TNULL", "TUNIT"}
 """Keywords about columns that are no attributes, or attributes of another name."""
-MOST_COLUMNS = 999
+MAX_COLUMNS = 999
 """The largest value of TFIELDS."""
 
 
@@ -205,7 +205,7 @@ def find_columns(
     check_certain_cards(part)
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
     count = part.cards.get("TFIELDS")
-    if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MOST_COLUMNS:
+    if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MAX_COLUMNS:
         raise make_damage(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
     if source.size is not None and part.offset + rows * row > source.size:
         raise make_damage(part, f"its rows reach past the {source.size} bytes of the file")

@@ -53,7 +53,7 @@ from virtualds.parsers.hdf4.elements import (
     EXTERNAL,
     IN_BLOCKS,
     MAGIC,
-    MOST_AXES,
+    MAX_AXES,
     Elements,
     Key,
     Pieces,
@@ -304,7 +304,7 @@ class _ChunkHeader:
 def _read_chunk_header(elements: Elements, key: Key) -> _ChunkHeader:
     data = elements.read_raw(key)
     _, _, version, _, length, of_chunk, size, _, table, _, _, rank = unpack(">HIBIIIIHHHHI", data)
-    if version or not 1 <= rank <= MOST_AXES:
+    if version or not 1 <= rank <= MAX_AXES:
         raise FormatError(
             f"a chunked element of version {version} has {rank} axes; the file is damaged, fetch "
             f"it again"

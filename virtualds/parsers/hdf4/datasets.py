@@ -39,7 +39,7 @@ from virtualds.parsers.hdf4.elements import (
     FORMATS,
     LABELS,
     LINK,
-    MOST_AXES,
+    MAX_AXES,
     NUMBER_TYPE,
     NUMERIC_GROUP,
     OLD_GROUP,
@@ -63,7 +63,7 @@ from virtualds.parsers.hdf4.elements import (
 SCALE, OFFSET = "scale_factor", "add_offset"
 OF_LIBRARY = {SCALE, "scale_factor_err", OFFSET, "add_offset_err", "calibrated_nt"}
 """The attributes that the HDF4 library writes together, so that their meaning is its own."""
-KEPT = "hdf4_"
+STORED_PREFIX = "hdf4_"
 """Begins the names under which attributes are kept that CF would misread."""
 
 
@@ -85,9 +85,9 @@ def show_as_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
         return dict(attributes)
     scale = attributes.get(SCALE)
     if attributes.keys() >= OF_LIBRARY and isinstance(scale, np.number | int | float):
-        return {**attributes, OFFSET: -scale * offset, KEPT + OFFSET: offset}
+        return {**attributes, OFFSET: -scale * offset, STORED_PREFIX + OFFSET: offset}
     return {
-        KEPT + name if name in (SCALE, OFFSET) else name: value
+        STORED_PREFIX + name if name in (SCALE, OFFSET) else name: value
         for name, value in attributes.items()
     }
 
@@ -128,7 +128,7 @@ class _OldDataset:
         self._members = members
         record = self._take(DIMENSIONS)
         (rank,) = unpack(">H", record)
-        if not 1 <= rank <= MOST_AXES:
+        if not 1 <= rank <= MAX_AXES:
             raise FormatError(f"a data set has {rank} axes; the file is damaged, fetch it again")
         self.lengths = unpack(f">{rank}I", record[2:])
         kinds = unpack(f">{2 * rank + 2}H", record[2 + 4 * rank :])

@@ -29,7 +29,7 @@ from virtualds.stores.scan_cache import fetch_ahead, open_blocks
 from virtualds.stores.store import Range, StoreError
 from virtualds.urls import local_path, scheme_of
 
-MOST_AXES = 32
+MAX_AXES = 32
 """Axes that a data set may have (MAX_VAR_DIMS)."""
 
 

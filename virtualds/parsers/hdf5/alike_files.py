@@ -62,7 +62,7 @@ from virtualds.parsers.hdf5.structure.object_header import (
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.urls import path_or_url
 
-MOST_MISSING = 10**4
+MAX_MISSING = 10**4
 """Chunks of a file that may all be missing."""
 
 
@@ -99,7 +99,7 @@ class StoredColumns:
         chunks = np.ceil(self.shape / self.chunks).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
         small: npt.NDArray[np.bool_]
-        small = chunks <= np.maximum(MOST_MISSING, CHUNKS_PER_REFERENCE * references)
+        small = chunks <= np.maximum(MAX_MISSING, CHUNKS_PER_REFERENCE * references)
         return small
 
     def take(self, places: Ints) -> StoredColumns:
@@ -495,9 +495,9 @@ def _select_chunks(
 
 # ---------------------------------------------------------------------- read alike
 
-MOST_TRIES = 4
+MAX_TRIES = 4
 """Structures of a batch that may fit too few files; then each file is read alone."""
-MOST_KEPT = 16
+MAX_KNOWN = 16
 """Structures that are kept: an archive has one for each of its eras."""
 
 
@@ -631,7 +631,7 @@ class _Structures:
         """Keep a structure as the latest."""
         with self.lock:
             rest = [pair for pair in self.kept if pair[1] is not known]
-            self.kept = [(part, known), *rest][:MOST_KEPT]
+            self.kept = [(part, known), *rest][:MAX_KNOWN]
 
 
 STRUCTURES = _Structures()
@@ -680,7 +680,7 @@ class _BatchReader:
         for known in STRUCTURES.list(self.part):
             rest = self._take(known, rest)
         tries = 0
-        while len(rest) >= FEWEST and tries < MOST_TRIES:
+        while len(rest) >= FEWEST and tries < MAX_TRIES:
             reader = self.files.readers[rest[0]]
             with reader.hold():
                 made = read_structure(reader.source, self.part)

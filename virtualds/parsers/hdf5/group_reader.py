@@ -37,7 +37,7 @@ from virtualds.errors import FormatError, ReadError, UnsupportedError, Virtualds
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.data_types import CHARSETS, TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.netcdf_rules import (
-    MOST_GROUPS,
+    MAX_GROUPS,
     RESERVED,
     Dimensions,
     FileGroups,
@@ -524,12 +524,12 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
     root, here, where, scales = _find_group(files, skip, path, below=below)
     if below:
         every = read_groups_below(here, where, scales, skip)
-        listed = list(islice(every, MOST_GROUPS + 1))
+        listed = list(islice(every, MAX_GROUPS + 1))
     else:
         listed = [HDF5Group(where, here, list_members(here, skip), scales)]
-    if len(listed) > MOST_GROUPS:
+    if len(listed) > MAX_GROUPS:
         raise FormatError(
-            f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, with those that links "
+            f"{files.source.url}: it has more than {MAX_GROUPS:,} groups, with those that links "
             f"repeat; open one with group="
         )
     together = FileGroups(root, listed if below and not where else None)

@@ -479,7 +479,7 @@ class Dimensions:
 # ``nc4_rec_match_dimscales``).
 
 
-MOST_GROUPS = 100_000
+MAX_GROUPS = 100_000
 """Most groups that are read: links can make more of a small file."""
 
 PathParts = tuple[str, ...]
@@ -551,7 +551,7 @@ class FileGroups:
         """All groups, in the order in which netCDF numbers invented dimensions."""
         if self._known is not None:
             return self._known
-        return list(islice(read_groups_below(self._root), MOST_GROUPS))
+        return list(islice(read_groups_below(self._root), MAX_GROUPS))
 
     @cached_property
     def axes(self) -> dict[PathParts, NamedAxes]:

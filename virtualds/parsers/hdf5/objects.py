@@ -556,7 +556,7 @@ KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}
 """Types of messages of groups and datasets (IV.A.2)."""
 LINK_COUNT = 0x16
 """The type of the message that counts links."""
-MOST_LINKS = 16
+MAX_LINKS = 16
 """Soft and external links that may follow each other, as in HDF5 (`H5Pset_nlinks`)."""
 
 
@@ -653,14 +653,14 @@ def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
 
 def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> Dataset | None:
     """Return the dataset at a path of a file, or None if there is none."""
-    found = _walk_path(open_root(files, source), path, MOST_LINKS)
+    found = _walk_path(open_root(files, source), path, MAX_LINKS)
     if found is None or not is_dataset(found):
         return None
     _check_known(found)
     return make_dataset(path.decode("utf-8", "surrogateescape"), found)
 
 
-def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5Location:
+def follow_link(place: HDF5Location, link: Link, left: int = MAX_LINKS) -> HDF5Location:
     """Return the target of a link.
 
     Raises

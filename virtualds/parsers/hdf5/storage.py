@@ -197,7 +197,7 @@ def _list_by_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
 
 MANY_CHUNKS = 1024
 """Chunks up to which an index is read when its file is opened."""
-MOST_FILTERS = 3
+MAX_FILTERS = 3
 """Filters up to which there is a pipeline for each filter mask that a chunk may have."""
 LARGEST_GRID = 2**62
 """Chunks that can be numbered."""
@@ -397,7 +397,7 @@ def can_defer(dataset: Dataset) -> bool:
         and prod(map(max, grid)) <= LARGEST_GRID
         and layout.index_kind is not None
         and layout.address is not None
-        and count <= MOST_FILTERS
+        and count <= MAX_FILTERS
         # chunks at the edges may be unfiltered, which no mask says
         and (layout.is_filtering_edges or not count)
         and not is_in_archive(dataset.source)

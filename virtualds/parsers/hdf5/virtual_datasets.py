@@ -34,7 +34,7 @@ from virtualds.urls import scheme_of
 
 FILE_NUMBER_PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
 """Names with a file number in them (HDF5 reference manual, `H5Pset_virtual`)."""
-MOST_CELLS = 10**8
+MAX_CELLS = 10**8
 """Most cells, between the edges of all boxes, in which overlaps are looked for."""
 SELECT_ALL, SELECT_HYPERSLABS = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
@@ -267,7 +267,7 @@ def _is_overlapping(boxes: list[HyperslabBox]) -> bool:
     starts = np.array([box.start for box in boxes])
     stops = np.array([box.stop for box in boxes])
     cuts = [np.unique([a, b]) for a, b in zip(starts.T, stops.T, strict=True)]
-    if prod(len(cut) for cut in cuts) > MOST_CELLS:
+    if prod(len(cut) for cut in cuts) > MAX_CELLS:
         return True
     seen = np.zeros([len(cut) for cut in cuts], bool)
     first = [np.searchsorted(c, a).tolist() for c, a in zip(cuts, starts.T, strict=True)]

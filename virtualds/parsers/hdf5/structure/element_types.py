@@ -38,7 +38,7 @@ from virtualds.parsers.hdf5.structure.messages import (
     read_uint,
     read_uints,
 )
-from virtualds.parsers.hdf5.structure.object_header import MOST_BYTES, Attribute
+from virtualds.parsers.hdf5.structure.object_header import MAX_BYTES, Attribute
 
 # ---------------------------------------------------------------------- types
 # Datatype messages: the types of HDF5 as the file has them.
@@ -58,7 +58,7 @@ RECTANGULAR = 1
 """The bits of complex numbers: both parts of one type, in rectangular form."""
 DEEPEST = 64
 """Most types within each other."""
-MOST_AXES = 32
+MAX_AXES = 32
 """Most axes of an array."""
 PROPERTY_LENGTHS = {
     TypeClass.INTEGER: 4,
@@ -291,7 +291,7 @@ def _parse_array(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Typ
 def _check_sound_array(kind: HDF5Type) -> HDF5Type:
     """Return an array type whose axes and size agree."""
     size = kind.base.size * prod(kind.dims)
-    if not 0 < len(kind.dims) <= MOST_AXES or not 0 < size == kind.size:
+    if not 0 < len(kind.dims) <= MAX_AXES or not 0 < size == kind.size:
         raise MessageError(
             f"a type is an array of {kind.dims} elements of {kind.base.size} bytes in {kind.size}"
         )
@@ -403,7 +403,7 @@ class Budget:
 
     def __init__(self, file: FileBytes) -> None:
         self.file = file
-        self.left = file.end + MOST_BYTES
+        self.left = file.end + MAX_BYTES
 
     def locate(self, collection: Collection, number: int, nbytes: int) -> int:
         """Return where an object begins in a collection; it must have at least so many bytes."""

@@ -23,7 +23,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     gather_rows,
 )
 from virtualds.source_file import SourceFile
-from virtualds.stores.block_cache import FIRST_PAGES, HELD_PAGES, MOST, PAGE, Blocks
+from virtualds.stores.block_cache import FIRST_PAGES, HELD_PAGES, MAX_PAGES, PAGE, Blocks
 from virtualds.stores.scan_cache import open_blocks
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
@@ -417,7 +417,7 @@ HEAD_BYTES = 2**14
 """Bytes of a local file that are read at once when it is opened: most metadata of many files."""
 AHEAD = FIRST_PAGES
 """Pages that a round of requests fetches behind what it is for."""
-MOST_AHEAD = HELD_PAGES // 2
+MAX_AHEAD = HELD_PAGES // 2
 """Pages that are fetched before they are read: they have to be held until then."""
 
 Work = Callable[[], "list[Work]"]
@@ -535,7 +535,7 @@ class FileBytes:
         """Fetch what is read next of a remote file, all of it at once."""
         if self._blocks is None or self.end <= len(self._head):
             return
-        places = [(self.base + at, n) for at, n in ranges if n <= MOST * PAGE]
+        places = [(self.base + at, n) for at, n in ranges if n <= MAX_PAGES * PAGE]
         if self._wanted is None:
             self._blocks.fetch_together(places)
         else:
@@ -559,7 +559,7 @@ class FileBytes:
 
     def _fetch_for(self, blocks: Blocks, wanted: set[int], works: list[Work]) -> None:
         fetched = 0
-        while works and fetched < MOST_AHEAD:
+        while works and fetched < MAX_AHEAD:
             again: list[Work] = []
             for work in works:
                 try:
@@ -570,7 +570,7 @@ class FileBytes:
                     # it says so in earnest
                     continue
             works = again
-            fetched += blocks.fetch_pages(sorted(wanted)[:MOST], AHEAD) if works else 0
+            fetched += blocks.fetch_pages(sorted(wanted)[:MAX_PAGES], AHEAD) if works else 0
             wanted.clear()
 
     def read(self, address: int, length: int) -> bytes:
@@ -743,7 +743,7 @@ MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
 """Messages that nothing depends on: empty ones, and times of modification."""
 HEADER_GUESS = 512
 """Bytes that are read of a header before its length is known, as HDF5 does."""
-MOST_BYTES = 2**26
+MAX_BYTES = 2**26
 """Bytes that all messages of an object may have."""
 HEAD_V1 = Struct("<BxHII4x")
 """Version, messages, references, bytes of the messages; filled up to 8 bytes (IV.A.1.a)."""
@@ -784,7 +784,7 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
                 continue
             place = file.unpack_address(message.data, 0)
             length = file.unpack_length(message.data, file.offset_size)
-            if place in seen or nbytes + length > MOST_BYTES:
+            if place in seen or nbytes + length > MAX_BYTES:
                 file.refuse(f"the header of the object at {address} has no end")
             seen.add(place)
             blocks.append(_read_continuation(file, place, length, form))

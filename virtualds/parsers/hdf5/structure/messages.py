@@ -111,7 +111,7 @@ HAS_LIMITS, HAS_ORDER = 0b01, 0b10
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED). Lengths of fewer bytes cannot hold
 it: HDF5 writes the greatest that they can, and reads that as a limit."""
-MOST_AXES = 32
+MAX_AXES = 32
 """Most axes of a dataset (H5S_MAX_RANK)."""
 
 
@@ -148,7 +148,7 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     kind = of_class if version == 2 else SpaceClass.SIMPLE if rank else SpaceClass.SCALAR
     if kind not in set(SpaceClass) or flags & ~HAS_LIMITS:
         raise UnknownFormError(f"a dataspace of class {kind} with flags {flags:#x}")
-    if rank > (MOST_AXES if kind == SpaceClass.SIMPLE else 0):
+    if rank > (MAX_AXES if kind == SpaceClass.SIMPLE else 0):
         raise MessageError(f"a dataspace of class {kind} has {rank} axes")
     begin = 8 if version == 1 else 4
     count = rank * (2 if flags & HAS_LIMITS else 1)
@@ -262,7 +262,7 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
 
 FILTERS = 0x0B
 """The type of the message (IV.A.2)."""
-MOST_FILTERS = 32
+MAX_FILTERS = 32
 """Most filters of a pipeline."""
 RESERVED = 256
 """The first number of filters that do not come with HDF5; in version 2 the others have no name."""
@@ -292,7 +292,7 @@ def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
     version, count = read_bytes(data, 0, 2)
     if version not in (1, 2):
         raise UnknownFormError(f"a filter pipeline of version {version}")
-    if count > MOST_FILTERS:
+    if count > MAX_FILTERS:
         raise MessageError(f"a pipeline has {count} filters")
     # version 1 has six reserved bytes
     place, found = 8 if version == 1 else 2, []
@@ -495,7 +495,7 @@ def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
 
 def _check_rank(rank: int, extra: int) -> int:
     # the bytes of an element follow the lengths of chunks
-    if not extra <= rank <= MOST_AXES + 1:
+    if not extra <= rank <= MAX_AXES + 1:
         raise MessageError(f"a layout has {rank} lengths")
     return rank
 

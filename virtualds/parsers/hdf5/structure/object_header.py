@@ -51,7 +51,7 @@ DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
 """Types of messages (IV.A.2)."""
 SHARED = 0b10
 """The flag of a message that lies elsewhere (IV.A.1)."""
-MOST_BYTES = 2**26
+MAX_BYTES = 2**26
 """Bytes that all attributes of an object may have beyond those of the file, and its sequences."""
 
 
@@ -282,7 +282,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
             shared = find_shared_heap(file, kind)
         message = (shared if shared and flags & SHARED else heap).read_object(identity)
         nbytes += len(message)
-        if nbytes > file.end + MOST_BYTES:
+        if nbytes > file.end + MAX_BYTES:
             file.refuse("its attributes have more bytes than the file")
         found.append(Message(kind, flags & ~SHARED, message, order))
     return found
