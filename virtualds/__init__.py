@@ -5,9 +5,9 @@
 >>> vds.virtual.to_manifest("refs.json")  # doctest: +SKIP
 
 Importing the package registers ``ds.virtual`` and ``tree.virtual``, and little else. A public name
-is imported when it is first used (PEP 562); so is what a method of the accessors, or the engine,
-needs, and a package or module of this one, such as ``virtualds.stores``. Editors and type checkers
-read the imports below, which never run.
+is imported when it is first used (PEP 562), like a module of this package, such as
+``virtualds.stores``, and whatever the accessors or the engine need. The imports below, which never
+run, are for editors and type checkers.
 """
 
 from importlib import import_module
@@ -140,13 +140,13 @@ _HOMES = {
 
 __all__ = list(_HOMES)
 
-# importing these has registered the accessors, and lets ``ds.load()`` load virtual arrays
+# importing these registers the accessors, and lets ``ds.load()`` load virtual arrays
 del _dataset, _loading, _tree
 
-if not TYPE_CHECKING:  # a type checker would take it that every name is there
+if not TYPE_CHECKING:  # otherwise a type checker would assume that every name exists
 
     def __getattr__(name: str) -> Any:
-        """Import a public name, or a module of this package; or look up the version."""
+        """Import a public name or a module of this package, or look up the version."""
         with _importing:
             found = globals()[name] = _find(name)
         return found

@@ -30,13 +30,13 @@ DECODERS = (
     *("mask_and_scale", "decode_times", "concat_characters", "decode_coords"),
     *("use_cftime", "decode_timedelta"),
 )
-"""Arguments that say how xarray decodes what was opened."""
+"""Arguments for how xarray decodes the opened data."""
 
 OF_ONE = (
     *("filename_or_obj", "drop_variables", "group", "storage_options", "parser"),
     *("parser_options", "on_error", "allow", "snapshot", *DECODERS),
 )
-"""Arguments of one file; the others are those of many."""
+"""Arguments for one file; the others are for many."""
 
 
 @public
@@ -113,14 +113,14 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         on_error : {"raise", "skip", "keep"}
             What to do with variables that cannot be read, as in `virtualds.open_virtual_dataset`.
         allow : str, path, or iterable of them, optional
-            Folders in which the files of a set must lie, as in `virtualds.open_virtual_dataset`.
+            Folders that must contain the files of a set, as in `virtualds.open_virtual_dataset`.
         snapshot : str, optional
             Id of an earlier snapshot of a set, as `virtualds.snapshots` lists them.
         concat_dim, combine, preprocess, parallel, data_vars, coords, compat, join, combine_attrs
-            Of many files, as in `virtualds.open_virtual_mfdataset`; ``combine`` is ``"nested"`` by
+            For many files, as in `virtualds.open_virtual_mfdataset`; ``combine`` is ``"nested"`` by
             default if there is a ``concat_dim``.
         attrs_file, coordinates, sort, overlap, loadable_variables, retries, progress
-            Of many files, as in `virtualds.open_virtual_mfdataset`.
+            For many files, as in `virtualds.open_virtual_mfdataset`.
         references : str or path, optional
             A reference set of these files. It is brought up to date first, as by `virtualds.sync`,
             and then opened, so that only new and changed files are. It is created if there is none.
@@ -151,7 +151,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
                 return to_lazy_dataset(read_archive(filename_or_obj, given), **decoders)
             update_references(filename_or_obj, given)
             filename_or_obj, storage_options = references, target_options or storage_options
-            # these say how files are opened; the set has what came of it
+            # these affect how files are opened; the set already has the result
             group, parser, parser_options = None, None, None
             on_error = "keep" if on_error == "keep" else "raise"
         location = _location_of(filename_or_obj, storage_options)
@@ -175,7 +175,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         for name, default in list_arguments(open_dataset).items()
         if name not in OF_ONE
     }
-    """Arguments of many files that a single file does not have, with their defaults."""
+    """Arguments for many files that do not apply to a single one, with their defaults."""
 
     @make_strict("xr.open_datatree(engine='virtual')", more=OF_ONE)
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
@@ -238,7 +238,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """Return whether the name, or the files in a local folder, show a reference set.
 
         xarray asks engines in alphabetical order, netCDF first. This method sends no request to a
-        server, opens no other file, and imports nothing for what is no folder.
+        server, opens no other file, and imports nothing unless it is a folder.
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
             return False
@@ -255,7 +255,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
 
 
 def _means_many(files: Any, given: Mapping[str, Any]) -> bool:
-    """Return whether a user means many files; ``given`` are the arguments of many.
+    """Return whether a user means many files; ``given`` are the arguments for many.
 
     Raises
     ------
@@ -275,7 +275,7 @@ def _means_many(files: Any, given: Mapping[str, Any]) -> bool:
 
 
 def _is_clear_pattern(name: Any) -> bool:
-    """Return whether a name is a pattern; names in object stores may have brackets of their own."""
+    """Return whether a name is a pattern; names in object stores may contain brackets."""
     with importing:
         from virtualds.stores.listing import names_files
 
@@ -285,7 +285,7 @@ def _is_clear_pattern(name: Any) -> bool:
 
 
 def _load_coordinates(url: str, datasets: Iterable[xr.Dataset]) -> None:
-    """Load the coordinates that xarray makes indexes of, while fetched bytes of a file are held."""
+    """Load the coordinates of xarray's indexes while the fetched bytes of a file are cached."""
     if scheme_of(url) == "file":
         return
     for dataset in datasets:

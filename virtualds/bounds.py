@@ -16,31 +16,31 @@ from virtualds.errors import UnsupportedError
 from virtualds.options import count_memory, get_options
 
 MAX_CHUNKS = 10**7
-"""Chunks that a table may always have."""
+"""The number of chunks that any table may have."""
 
 CHUNKS_PER_REFERENCE = 1000
-"""Chunks that a larger table may have for each of its references."""
+"""The number of chunks that a larger table may have for each of its references."""
 
 MAX_AXES = 32
-"""Axes of an array: those of HDF5, and of numpy where it walks over elements one by one."""
+"""The most axes of an array: the limits of HDF5, and of numpy's iterators."""
 
 LARGEST_ELEMENT = 2**24
-"""Bytes that one element may have."""
+"""The most bytes of one element."""
 
 DEEPEST_TYPE = 64
-"""How many compound types may lie in each other."""
+"""How deeply compound types may be nested."""
 
 SWELLS_BY = 1000
 """Decoded bytes that a large coordinate may have for each of its bytes in files."""
 
 ALWAYS = 2**26
-"""Bytes that a chunk or a coordinate may always take, however low the limit is."""
+"""Bytes that a chunk or a coordinate may always have, however low the limit is."""
 
 
 def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
     """Raise an error for a table over a grid of chunks that is far larger than its references.
 
-    A table of no references takes no memory.
+    A table without references takes no memory.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def check_table(grid: tuple[int, ...], references: int, what: str) -> None:
 
 
 def check_axes(count: int, what: str) -> None:
-    """Raise an error for arrays of more axes than numpy walks over.
+    """Raise an error for arrays with more axes than numpy's iterators support.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def check_joinable(nbytes: int, what: str) -> None:
     Parameters
     ----------
     nbytes : int
-        Bytes of the masks or indexes of the whole axis, whatever it holds.
+        Bytes of the masks or indexes of the whole axis, whatever its content.
     what : str
         The axis in the message.
 
@@ -203,7 +203,7 @@ def check_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
     nbytes : int
         Bytes of its values.
     stored : callable
-        Counts its bytes in files, which takes time; called for large coordinates only.
+        Counts its bytes in files, which takes time; only called for large coordinates.
     what : str
         Its name in the message.
 

@@ -1,26 +1,26 @@
-"""The error classes, the warnings, and the words that messages are made of.
+"""The error classes, the warnings, and the parts that messages are made of.
 
 ::
 
     VirtualdsError
     ├── UnsupportedError(NotImplementedError)  the source or the target cannot express it
     ├── CombineError(ValueError)               these arrays do not belong together
-    ├── FormatError(ValueError)                not, or not a sound, source or reference file
+    ├── FormatError(ValueError)                no valid source or reference file
     ├── ReadError(OSError)                     bytes missing, changed or undecodable
     ├── AccessError(PermissionError)           a reference points where it may not
-    └── ConflictError(RuntimeError)            another writer was faster
-    CombineWarning(UserWarning)                these files combine, but they are not alike
+    └── ConflictError(RuntimeError)            another writer came first
+    CombineWarning(UserWarning)                these files combine, but they differ
     CopyWarning(UserWarning)                   values are loaded, and a set would copy them
     AccessWarning(UserWarning)                 whoever opens this set will get an AccessError
 
 Every message is written as *where: what happened; what to do*, and shown in two lines: what
 happened and where, then what to do. Lists of details follow below. Callers that know the file or
-the variable put it before the message with ``locate``, or add it below with ``add_note``. A message
-is one sentence at the place where it is raised, and its layout is read from it (`lay_out`): fields
-for what to do were tried at the 503 places that say it, and made them hundreds of lines longer.
+the variable prepend it with ``locate``, or add it below with ``add_note``. A message is one
+sentence at the place where it is raised, and its layout is read from it (`lay_out`): fields for
+what to do were tried at the 503 places that say it, and made them hundreds of lines longer.
 
-Public classes are named by the package (`public`). Numbers and names are written in words in one
-way, on pages and in texts (`format_bytes`, `format_count`, `name_some`).
+Public classes are named by the package (`public`). Numbers and names are formatted in the same way
+on pages and in texts (`format_bytes`, `format_count`, `name_some`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Named = TypeVar("Named", bound=type)
 
 
 def public(kind: Named) -> Named:
-    """Name a class by the package, in pickles, reprs and messages, whichever module holds it.
+    """Make the package the module of a class in pickles, reprs and messages.
 
     Examples
     --------
@@ -52,11 +52,11 @@ def public(kind: Named) -> Named:
 # ---------------------------------------------------------------------- quantities
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB")
-"""Powers of a thousand, as xarray counts bytes."""
+"""Powers of a thousand, as xarray formats numbers of bytes."""
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes with a unit.
+    """Format a number of bytes with its unit.
 
     Examples
     --------
@@ -66,14 +66,14 @@ def format_bytes(count: float) -> str:
     if count < 1000:
         return "1 byte" if count == 1 else f"{count:,.0f} bytes"
     value, power = float(count), 0
-    # what rounds to a thousand has the next unit
+    # what rounds to a thousand gets the next unit
     while round(value, 1) >= 1000 and power < len(UNITS) - 1:
         value, power = value / 1000, power + 1
     return f"{value:,.1f} {UNITS[power]}"
 
 
 def format_count(count: int, thing: str) -> str:
-    """Return a number with its noun.
+    """Format a number with its noun.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def format_count(count: int, thing: str) -> str:
 
 
 def name_some(names: Iterable[str], most: int, rest: str = "more") -> str:
-    """Return the first names, and the number of the others.
+    """Format the first names, and the number of the others.
 
     Examples
     --------
@@ -123,16 +123,16 @@ def without_secrets(text: str) -> str:
 
 OPENING, CLOSING = "([{", ")]}"
 QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
-"""Names and values as ``repr`` shows them."""
+"""Names and values as formatted by ``repr``."""
 MAX_DETAILS = 10
-"""Lines of details that a message shows at most."""
+"""The most lines of details in a message."""
 
 
 def lay_out(text: str) -> str:
-    """Return a message with what to do on a line of its own, before the details.
+    """Return a message with the remedy on a line of its own, before the details.
 
-    What to do stands after the first semicolon of the message. Those in names of files, in quotes
-    and in brackets do not count: brackets may quote other messages.
+    The remedy follows the first semicolon of the message. Those in names of files, in quotes and in
+    brackets do not count: brackets may quote other messages.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def _find_semicolon(line: str) -> int | None:
 
 
 def list_details(text: str, details: Iterable[str], most: int = MAX_DETAILS) -> str:
-    """Return a message with its details in lines below, those after the first few as a number.
+    """Return a message with its first details in lines below, and the number of the others.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def list_details(text: str, details: Iterable[str], most: int = MAX_DETAILS) -> 
 class VirtualdsError(Exception):
     """The base class of the errors of virtualds; messages show no secrets of urls.
 
-    ``str(error)`` is what a terminal shows: what to do has a line of its own. Within another text,
+    ``str(error)`` is what a terminal shows: the remedy has a line of its own. Within another text,
     as in ``f"{error}"``, the message keeps to one line.
     """
 
@@ -191,7 +191,7 @@ class VirtualdsError(Exception):
         return format(super().__str__(), spec)
 
     def locate(self, place: str, url: str = "") -> None:
-        """Put the place of the error, and its file, before a message that does not name the place.
+        """Prepend the place of the error, and its file, to a message that does not name the place.
 
         Examples
         --------
@@ -206,7 +206,7 @@ class VirtualdsError(Exception):
             self.args = (f"{where}: {text.removeprefix(f'{url}: ')}", *self.args[1:])
 
     def locate_file(self, url: str) -> None:
-        """Put the file before a message that does not name it.
+        """Prepend the file to a message that does not name it.
 
         Examples
         --------
@@ -219,13 +219,13 @@ class VirtualdsError(Exception):
             self.locate(url)
 
     def add_note(self, note: str, /) -> None:
-        """Add a line that says where the error happened."""
+        """Add a line about where the error happened."""
         super().add_note(without_secrets(note))
 
 
 @contextmanager
 def locating(place: str, url: str = "") -> Iterator[None]:
-    """Put the place of errors in the block, and its file, before messages that do not name it."""
+    """Prepend the place of errors in the block, and its file, to messages that do not name it."""
     try:
         yield
     except VirtualdsError as error:
@@ -235,7 +235,7 @@ def locating(place: str, url: str = "") -> Iterator[None]:
 
 @public
 class UnsupportedError(VirtualdsError, NotImplementedError):
-    """The source holds something that virtualds cannot read, or that the target cannot hold."""
+    """The source contains something that virtualds cannot read, or that the target cannot store."""
 
 
 @public
@@ -260,19 +260,19 @@ class AccessError(VirtualdsError, PermissionError):
 
 @public
 class AccessWarning(UserWarning):
-    """A remote set will refer to files that whoever opens it may not read."""
+    """A remote set will refer to files that its readers may not be allowed to read."""
 
 
 @public
 class ConflictError(VirtualdsError, RuntimeError):
-    """Another writer was faster: the object has changed since it was read."""
+    """Another writer came first: the object has changed since it was read."""
 
 
 @public
 class CombineWarning(UserWarning):
     """Files combine, but values are repeated along a dimension that only some files have.
 
-    Or coordinates of two grids are united. xarray combines them so without a word.
+    Or the coordinates of two grids are merged. xarray does both without a warning.
 
     Examples
     --------
@@ -283,7 +283,7 @@ class CombineWarning(UserWarning):
 
 @public
 class CopyWarning(UserWarning):
-    """Many values are loaded that were virtual or lazy, and a set would hold a copy of them.
+    """Many virtual or lazy values are loaded, and would be copied to a set.
 
     An index or a cast of a virtual array loads them, or the writer of a dataset that another engine
     of xarray reads when it is needed, or that dask computes.
@@ -296,7 +296,7 @@ class CopyWarning(UserWarning):
 
 
 OWN_PACKAGES = ("virtualds", "xarray")
-"""Packages whose lines no warning points to, since users have not written them."""
+"""Packages whose lines warnings do not point to, since they are not the user's code."""
 
 
 def warn_user(text: str, kind: type[Warning] = UserWarning) -> None:
@@ -317,7 +317,7 @@ LIBRARY_ERRORS = (
     OSError,
     TypeError,
 )
-"""Errors that other libraries raise for damaged bytes without meaning to."""
+"""Errors that other libraries raise unintentionally for damaged bytes."""
 
 
 LOAD_OR_LEAVE_OUT = (

@@ -1,4 +1,4 @@
-"""What is imported where a call needs it: modules of this package, and packages that extras bring.
+"""Late imports: modules of this package, and optional packages.
 
 Modules of this package are imported by one thread at a time.
 """
@@ -22,7 +22,7 @@ Entry = TypeVar("Entry")
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection, which finds nothing here and takes as long as the work."""
+    """Pause garbage collection, which would find nothing here and take as long as the work."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -33,7 +33,7 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 class Importing:
-    """What the face, or a table, does around imports of what lies behind it.
+    """A lock around late imports, with garbage collection paused.
 
     One thread at a time imports. Python locks a module and then its package; a package that imports
     this module locks them the other way round. Where two threads do so at once, one of them gets
@@ -60,7 +60,7 @@ class Importing:
 importing = Importing()
 
 if hasattr(os, "register_at_fork"):
-    # a child process has none of the other threads, so nobody there would release the lock
+    # a child process has no other threads, so nothing there would release the lock
     os.register_at_fork(
         before=importing.lock.acquire,
         after_in_parent=importing.lock.release,
@@ -106,7 +106,7 @@ class Late:
 
 
 class LateTable(Sequence[Entry]):
-    """A table whose entries are imported one after another, as far as it is read.
+    """A table whose entries are imported one by one, only as far as it is read.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class LateTable(Sequence[Entry]):
 
 
 def import_named(place: str) -> Any:
-    """Import what lies at a place: a module and a name, as entry points are written."""
+    """Import what a name refers to: a module and a name, as in entry points."""
     module, _, name = place.partition(":")
     with importing:
         return getattr(import_module(module), name)
@@ -164,8 +164,8 @@ EXTRAS = {
 }
 """The packages of each extra, as in pyproject.toml.
 
-Messages name the packages themselves. virtualds is on no index yet, and who installs an extra by
-its name from there would get what anyone has put under this name.
+Messages name the packages themselves. virtualds is on no index yet: installing an extra by its name
+from there would get what anyone has put under this name.
 """
 
 
@@ -198,7 +198,7 @@ def import_package(name: str, what: str, use: str = "decoding it") -> Any:
 
 
 def find_package(module: str) -> str:
-    """Return the package of an extra that brings a module.
+    """Return the package of an extra that provides a module.
 
     Examples
     --------
@@ -223,7 +223,7 @@ def import_eccodes(what: str, use: str = "decoding it") -> Any:
 
 
 def import_pyproj() -> Any:
-    """Import pyproj with the PROJ that it brings along.
+    """Import pyproj with its own PROJ library.
 
     eccodes' wheels load another PROJ and offer its functions to all libraries that are loaded
     later. A pyproj that is imported later, by whatever program, would call these, and end the

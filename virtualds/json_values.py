@@ -1,7 +1,7 @@
 """Attributes and tables as strict JSON, with the numpy types that JSON forgets.
 
-JSON has one kind of number and no infinities. A type is noted where reading the JSON would give
-another one; within objects and lists it is noted by its JSON pointer (RFC 6901).
+JSON has one kind of number and no infinities. A type is recorded where reading the JSON would
+return another one; within objects and lists it is recorded under its JSON pointer (RFC 6901).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Types = str | Mapping[str, str]
 """The numpy type of a value; or, for an object or a list, the types in it by pointer."""
 
 MAX_DEPTH = 100
-"""Levels of nested objects and lists; an object that holds itself has no end."""
+"""Levels of nested objects and lists: an object that contains itself has no end."""
 
 MAX_BITS = 2**13
-"""Bits of an integer: Python writes and reads at most 4300 digits as text."""
+"""Bits of an integer: Python converts at most 4300 digits from or to text."""
 
 NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
-"""Spellings in JSON of values that are no JSON numbers; Zarr has the same."""
+"""Spellings in JSON of values that are not JSON numbers; Zarr uses the same."""
 
 
 def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Types]]:
@@ -60,7 +60,7 @@ def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Ty
 
 
 def from_json(value: Any, kind: Types | None) -> Any:
-    """Return an attribute with the numpy types that were noted for it.
+    """Return an attribute with the numpy types that were recorded for it.
 
     Raises
     ------
@@ -96,11 +96,11 @@ def _copy_json(value: Any, depth: int = 0) -> Any:
 
 
 def _restore_type(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a JSON value, which is no object, as a numpy type."""
+    """Return a JSON value other than an object as a numpy type."""
     if dtype.kind == "S":
         return np.bytes_(value.encode("latin-1"))
     if dtype.kind in "mM":
-        # counts of the unit, which have a number for "not a time" too
+        # counts of the unit, including the number for "not a time"
         counts: Any = np.array(value, "i8").view(dtype)
         return counts if counts.ndim else counts[()]
     numbers = _to_numbers(value, dtype.kind == "c")
@@ -122,7 +122,7 @@ def _to_numbers(value: Any, is_complex: bool) -> Any:
 
 
 class _NoForm(Exception):
-    """A value has no form in JSON; its text ends the sentence of the error."""
+    """A value has no JSON form; the text completes the error message."""
 
 
 def _format_value(value: Any) -> str:
@@ -134,13 +134,13 @@ def _format_value(value: Any) -> str:
 
 
 def _encode_attribute(value: Any, notes: dict[str, str]) -> Any:
-    """Return an attribute as JSON; np.float64, a subclass of float, is noted too."""
+    """Return an attribute as JSON; the type np.float64, a subclass of float, is recorded too."""
     is_number = isinstance(value, np.float64)
     return _encode_numpy(value, "", notes) if is_number else _encode_value(value, "", notes)
 
 
 def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 0) -> Any:
-    """Return a value as JSON, and note by pointer the types that JSON forgets."""
+    """Return a value as JSON, and record by pointer the types that JSON loses."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int):
@@ -179,7 +179,7 @@ def _encode_members(
 
 
 def _encode_numpy(value: Any, pointer: str, notes: dict[str, str]) -> Any:
-    """Return numbers, dates or byte strings of numpy as JSON, and note their type."""
+    """Return numbers, dates or byte strings of numpy as JSON, and record their type."""
     native = value.dtype.newbyteorder("=")
     if native.kind in "biufc" and native.char not in "gG":
         notes[pointer] = native.str
@@ -213,7 +213,7 @@ def _unescape(part: str) -> str:
 
 
 def _find_key(holder: Any, part: str) -> Any:
-    """Return the key of an object, or the index of a list, that a part of a pointer names."""
+    """Return the key of an object, or the index of a list, for one part of a pointer."""
     return int(part) if isinstance(holder, list) else part
 
 
@@ -267,7 +267,7 @@ def to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     >>> to_scalar("-Infinity", np.dtype(">f4")), to_scalar(7.0, np.dtype("i2"))
     (np.float32(-inf), np.int16(7))
     """
-    # Python reads NaN, and takes true for 1; neither could be written again
+    # Python reads NaN, and treats true as 1; neither could be written again
     if isinstance(value, bool) or (isinstance(value, float) and not np.isfinite(value)):
         raise ValueError(f"{value!r} is not a JSON number")
     native = dtype.newbyteorder("=")

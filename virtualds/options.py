@@ -28,12 +28,12 @@ def count_cores() -> int:
 
 
 def count_memory() -> int:
-    """Return the bytes of memory that this process may use: of the machine, or of a container."""
+    """Return the bytes of memory that this process may use, on its machine or in its container."""
     return min([_count_installed(), *list_memory_limits()])
 
 
 def _count_installed() -> int:
-    """Return the bytes of memory of this machine; 4 GiB where the system does not say."""
+    """Return the bytes of memory of this machine, or 4 GiB if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -41,11 +41,11 @@ def _count_installed() -> int:
 
 
 def list_memory_limits(root: str = "/") -> Iterator[int]:
-    """Yield the limits of memory that Linux sets to the control groups of this process.
+    """Yield the memory limits of the Linux control groups of this process.
 
-    Those of the groups above count too. A container may know its group by the name that it has
-    outside, and see its limit at the root of all groups. The files are those of cgroups(7), of the
-    memory controller of version 1, and of "Memory Interface Files" of version 2.
+    Those of parent groups count too. A container may see the name that its group has outside, and
+    its limit at the root of all groups. The files are those of cgroups(7), of the memory controller
+    of version 1, and of "Memory Interface Files" of version 2.
     """
     groups = Path(root, "sys/fs/cgroup")
     for line in _read_text(Path(root, "proc/self/cgroup")).splitlines():
@@ -63,7 +63,7 @@ def list_memory_limits(root: str = "/") -> Iterator[int]:
 
 
 def _read_text(path: Path) -> str:
-    """Return the content of a file of the system; nothing if there is no such file."""
+    """Return the content of a system file, or "" if there is no such file."""
     try:
         return path.read_text()
     except OSError:
@@ -103,7 +103,7 @@ class Options:
 
 
 HDF5_READERS = ("auto", "library")
-"""Who reads the structure of HDF5 files: virtualds where it can, or always the HDF5 library."""
+"""How HDF5 files are read: by virtualds if possible, or always by the HDF5 library."""
 COUNTS = ("max_requests", "retries")
 """Settings that are integers; bytes and seconds may be any number."""
 
@@ -131,14 +131,14 @@ def get_options() -> Options:
 
 @public
 class set_options:
-    """Change settings, for good or within a ``with`` block.
+    """Change settings, permanently or within a ``with`` block.
 
     Parameters
     ----------
     load_limit : int, default 1 GiB
         How many decoded bytes ``ds.load()``, ``.values``, arithmetic or a reduction of a
         virtual array, or a selection of strings of varying length, may load before it is refused.
-        ``ds.virtual.load()`` knows no limit.
+        ``ds.virtual.load()`` has no limit.
     small_variable : int, default 16 KiB
         Coordinates of at most this many decoded bytes are loaded when a file is opened.
     check_sources : bool, default True
@@ -155,26 +155,26 @@ class set_options:
         chunks that were needed whole if all of the variable fits. The memory is that of the
         machine, or as much of it as the container or the job of this process may use.
     max_requests : int, default 64
-        How many requests one host gets at a time.
+        How many requests are sent to one host at a time.
     retries : int, default 5
         How often a request is repeated after a passing failure (a timeout, a broken connection,
         status 429 or 5xx), with a longer wait each time.
     request_timeout : float, default 600
         Seconds that one request may take, whatever the length of its response.
     least_rate : float, default 1024
-        Bytes per second: for every so many bytes received, a request may take one second more. A
-        slower response ends as a timeout.
+        Bytes per second: for this many bytes received, a request may take one more second. A slower
+        response ends as a timeout.
     hdf5 : {"auto", "library"}, default "auto"
-        Who reads the structure of HDF5 files. "auto" lets virtualds read it, and h5py whatever
-        virtualds does not know; with "library" h5py reads all of it. Both give the same dataset.
-        ``ds.virtual.report.read`` says how many files were read in which way.
+        How the structure of HDF5 files is read. With "auto", virtualds reads it, and h5py whatever
+        virtualds does not support; with "library", h5py reads all of it. Both return the same
+        dataset. ``ds.virtual.report.read`` says how many files were read in which way.
 
     Raises
     ------
     TypeError
         A setting is of another type: a number, a string, or True and False.
     ValueError
-        A name is unknown, a limit makes no sense, or a string is none of those listed.
+        A name is unknown, a limit is invalid, or a string is not one of those listed.
 
     Examples
     --------

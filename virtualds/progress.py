@@ -3,8 +3,8 @@
 Every job draws its bar here, by tqdm: done and total, elapsed and remaining time, and the rate.
 
 The logger ``virtualds`` says why something takes long: level INFO is about files and sets, level
-DEBUG about requests and what caches answer. A text is made only if its level is logged: ask
-`is_logged` first. Every text passes `log`, which leaves out secrets.
+DEBUG about requests and cache hits. A text is created only if its level is logged: call `is_logged`
+first. Every text passes `log`, which leaves out secrets.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 from virtualds.errors import public, without_secrets
 
 DELAY = 1.0
-"""Seconds before a bar appears that the user did not ask for."""
+"""Seconds before a bar appears that the user did not request."""
 LARGE = 10_000
-"""Totals that are shown as 10.0k."""
+"""Totals that are shown in short form, as 10.0k."""
 
 
 @public
@@ -54,7 +54,7 @@ class Progress:
     references : int
         Chunks of the files so far.
     report : BuildReport, optional
-        Of a build, the report, once all files are done.
+        The report of a build, once all files are done.
 
     Raises
     ------
@@ -84,12 +84,12 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """How much is done in a second."""
+        """The amount done per second."""
         return self.done / self.seconds if self.seconds else 0.0
 
     @property
     def remaining(self) -> float:
-        """Seconds that the rest takes at this rate; infinite while nothing is done."""
+        """Seconds that the rest takes at this rate, or infinity if nothing is done yet."""
         return (self.total - self.done) / self.rate if self.rate else float("inf")
 
 
@@ -98,7 +98,7 @@ ProgressOption = bool | ProgressCallback | None
 """How users ask for progress: True for a bar, False for none, None for a bar on a terminal or in a
 notebook, or a function that gets the progress."""
 Advance = Callable[[int], None]
-"""Takes how much more of a job is done; threads may call it at the same time."""
+"""A thread-safe callback for how much more of a job is done."""
 
 _WRITING: ContextVar[Advance | None] = ContextVar("virtualds_writing", default=None)
 
@@ -139,20 +139,20 @@ def count_progress(
         def advance(more: int) -> None:
             nonlocal done
             with lock:
-                # a job that counts too much shows a wrong number, but does not fail for it
+                # too high a count must not make the job fail
                 done = min(done + more, total)
                 seconds = time.monotonic() - begin
                 send(Progress(done=done, total=total, seconds=seconds, job=job, unit=unit))
 
         yield advance
         if done < total:
-            # what there was nothing to do for, such as gaps
+            # parts without work, such as gaps
             advance(total - done)
 
 
 @contextmanager
 def count_writing(wanted: ProgressOption, total: int) -> Iterator[None]:
-    """Report the chunks of which formats write references in the block, by `count_array`."""
+    """Report, for `count_array`, the chunks whose references are written in the block."""
     with count_progress(wanted, "writing", total, "reference") as advance:
         token = _WRITING.set(advance)
         try:
@@ -163,10 +163,10 @@ def count_writing(wanted: ProgressOption, total: int) -> Iterator[None]:
 
 @contextmanager
 def count_array(chunks: int) -> Iterator[Advance]:
-    """Yield a function that counts chunks of an array as a format writes their references.
+    """Yield a function that counts chunks of an array as their references are written.
 
-    Chunks that it was not called for count at the end of the block: gaps, and what the set holds
-    already. A chunk of which two tables have a reference counts once.
+    The remaining chunks are counted at the end of the block: gaps, and those already in the set. A
+    chunk with references in two tables counts once.
     """
     left, count = chunks, _WRITING.get() or (lambda _: None)
 
@@ -181,12 +181,12 @@ def count_array(chunks: int) -> Iterator[Advance]:
 
 
 def is_shown(wanted: ProgressOption) -> bool:
-    """Return whether anyone sees the progress, so that it is worth counting what there is to do."""
+    """Return whether progress is shown anywhere, so that it is worth counting the work."""
     return callable(wanted) or bool(wanted) or (wanted is None and _is_watched())
 
 
 def _is_watched() -> bool:
-    # kernels of IPython are those of notebooks; a terminal of IPython is a terminal
+    # IPython kernels belong to notebooks; IPython in a terminal is a terminal
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     is_notebook = type(shell).__name__ == "ZMQInteractiveShell"
     return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
@@ -195,7 +195,7 @@ def _is_watched() -> bool:
 @contextmanager
 def _show_bar(job: str, total: int, unit: str, delay: float) -> Iterator[ProgressCallback]:
     tqdm, begin = _choose_bar(), time.monotonic()
-    # tqdm writes the unit right behind the number
+    # tqdm writes the unit directly after the number
     named = {
         "unit": unit if unit == "B" else f" {unit}s",
         "unit_scale": unit == "B" or total >= LARGE,
@@ -212,7 +212,7 @@ def _show_bar(job: str, total: int, unit: str, delay: float) -> Iterator[Progres
 
 
 def _choose_bar() -> Any:
-    """Return tqdm's widget for notebooks where ipywidgets draws it; else its line of text."""
+    """Return tqdm's notebook widget if ipywidgets can show it, or else its line of text."""
     if find_spec("ipywidgets") is None:
         from tqdm.std import tqdm
     else:

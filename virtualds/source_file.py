@@ -12,7 +12,7 @@ import numpy.typing as npt
 from virtualds.errors import public, without_secrets
 
 NO_NUMBER = np.iinfo(np.int64).min
-"""A size or time that is not known, in a column of integers."""
+"""An unknown size or time, in a column of integers."""
 
 
 class StorageOptions(dict[str, Any]):
@@ -20,7 +20,7 @@ class StorageOptions(dict[str, Any]):
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
-        """Return the access options that a user gives, or None for none."""
+        """Return the access options that a user has passed, or None for none."""
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(
                 f"storage_options: got {type(options).__name__}; give a dict of options for fsspec"
@@ -38,7 +38,7 @@ class StorageOptions(dict[str, Any]):
 
 @public
 class SourceFile(NamedTuple):
-    """A file that chunks lie in, with the fingerprint taken when it was scanned.
+    """A file with chunks, and its fingerprint when it was scanned.
 
     ``size`` is in bytes, ``mtime`` in nanoseconds since 1970; None is unknown.
 
@@ -64,7 +64,7 @@ class SourceFile(NamedTuple):
         return self.size, self.mtime, self.etag
 
     def joined_with(self, other: SourceFile) -> SourceFile | None:
-        """Return this file with what either of two scans knows, or None if they contradict.
+        """Merge two scans of a file, or return None if they contradict each other.
 
         Examples
         --------
@@ -84,7 +84,7 @@ class SourceFile(NamedTuple):
 
 
 PRESENT = 2**32
-"""Added to a CRC-32, so that 0 means that there is no checksum."""
+"""Added to a CRC-32, so that 0 means "no checksum"."""
 
 
 def checksum_of(data: bytes | bytearray | memoryview) -> int:
@@ -139,7 +139,7 @@ def compute_checksum_behind(head: bytes, whole: int, count: int) -> int:
 
 
 def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
-    """Return the checksums of a manifest for CRC-32 values; None stands for no checksum.
+    """Return the checksums of a manifest for CRC-32 values; None means no checksum.
 
     Raises
     ------

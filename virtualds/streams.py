@@ -1,4 +1,4 @@
-"""Decodes streams piece by piece, so that a damaged one takes no more memory than it may."""
+"""Decode streams piece by piece, so that a damaged one cannot allocate too much memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 SMALL_TEXT, GROWS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
-"""Where the decoded length is unknown: bytes that are always decoded, further ones for each encoded
+"""For an unknown decoded length: bytes that are always decoded, further bytes for each encoded
 byte, and the most that are ever decoded."""
 
 PIECE = 2**20
@@ -29,7 +29,7 @@ def gunzip(data: Buffer) -> bytes:
     Raises
     ------
     OSError
-        The file is damaged, or swells as no text does.
+        The file is damaged, or expands more than any text does.
     """
     try:
         return decode_streams(partial(zlib.decompressobj, wbits=31), data, None)
@@ -40,16 +40,16 @@ def gunzip(data: Buffer) -> bytes:
 def decode_streams(
     decompressor: Callable[[], Any], data: Buffer, nbytes: int | None, *, lenient: bool = False
 ) -> bytes:
-    """Decode streams that follow each other, and stop where the result becomes too long.
+    """Decode consecutive streams, and stop if the result becomes too long.
 
     Parameters
     ----------
     decompressor : callable
-        Returns a decompressor of one stream, as ``bz2``, ``lzma`` and ``zlib`` have it.
+        Returns a decompressor of one stream, like those of ``bz2``, ``lzma`` and ``zlib``.
     nbytes : int or None
         Length of the result; None where only `limit_decoded_size` limits it.
     lenient : bool
-        Whether to ignore other bytes behind a stream, as ``bz2`` does.
+        Whether to ignore other bytes after a stream, as ``bz2`` does.
 
     Raises
     ------
@@ -74,20 +74,20 @@ def decode_streams(
 
 
 def decode_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
-    """Decode one stream and ignore the bytes behind it; see `decode_streams`."""
+    """Decode one stream and ignore the bytes after it; see `decode_streams`."""
     most = limit_decoded_size(len(data)) if nbytes is None else nbytes
     return _decode_stream(stream, data, most, most)[0]
 
 
 def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
-    """Return the decoded bytes of one stream, and the bytes behind it."""
+    """Return the decoded bytes of one stream, and the bytes after it."""
     parts: list[bytes] = []
     left = room + 1
     rest: Buffer = data
     while not stream.eof and left:
         parts.append(stream.decompress(rest, left))
         left -= len(parts[-1])
-        # zlib returns input that it did not use, the others keep it
+        # zlib returns unused input, the others keep it
         rest = getattr(stream, "unconsumed_tail", b"")
         if not parts[-1] and not rest:
             break
@@ -95,7 +95,7 @@ def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[byt
         raise ValueError(f"decoded to more than the expected {most} bytes")
     if not stream.eof:
         raise EOFError("the stream ends before its end mark")
-    # RFC 1952 allows zeros behind a stream
+    # RFC 1952 allows zeros after a stream
     return b"".join(parts), stream.unused_data.lstrip(b"\0")
 
 
@@ -115,5 +115,5 @@ def check_room(announced: int, nbytes: int | None, encoded: int) -> None:
 
 
 def limit_decoded_size(nbytes: int) -> int:
-    """Return how many bytes ``nbytes`` may decode to where the decoded length is unknown."""
+    """Return the most bytes that ``nbytes`` may decode to if their decoded length is unknown."""
     return min(LARGEST_TEXT, SMALL_TEXT + GROWS_BY * nbytes)

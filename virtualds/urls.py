@@ -1,7 +1,7 @@
 """Urls: absolute, with a scheme, never unquoted.
 
-Names in archives hold colons, spaces, ``#`` and ``%``; as in fsspec, the text behind the scheme is
-the name itself.
+Names in archives may contain colons, spaces, ``#`` and ``%``; as in fsspec, the text after the
+scheme is the name itself.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ ARCHIVES = frozenset({"zip", "tar"})
 """Schemes of files in archives, which are named ``zip://member::url of the archive``."""
 
 HELD = "held"
-"""Scheme of bytes and open files of this process, which have no other name."""
+"""Scheme of bytes and open files of this process, which have no url of their own."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     "s3": ("s3", "s3a"),
     "gs": ("gs", "gcs"),
     "az": ("az", "abfs", "abfss"),
 }
-"""The kinds of object stores that are more than a filesystem of fsspec here, and their schemes."""
+"""The object stores that are more than an fsspec filesystem here, and their schemes."""
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
 
 @lru_cache(4096)
 def scheme_of(url: str) -> str:
-    """Return the scheme of a url, ``file`` for a bare path.
+    """Return the scheme of a url, or ``file`` for a bare path.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def local_path(url: str) -> str:
 
 
 def path_or_url(url: str) -> str:
-    """Return the path of a local file, or the url of another one: what people call it.
+    """Return the path of a local file, or the url of a remote one, as shown to people.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def path_or_url(url: str) -> str:
 
 
 def join_url(base: str, relative: str) -> str:
-    """Return the url of a path relative to the folder that ``base`` lies in."""
+    """Return the url of a path relative to the parent folder of ``base``."""
     if _is_in_archive(base):
         member, archive = split_archive_url(base)
         folder = member.rpartition("/")[0]
@@ -121,7 +121,7 @@ def join_url(base: str, relative: str) -> str:
 
 
 def make_relative(url: str, base: str) -> str:
-    """Return a url relative to the folder that ``base`` lies in; the url itself on another host.
+    """Return a url relative to the parent folder of ``base``, or the url itself on another host.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def make_relative(url: str, base: str) -> str:
     if "::" in url or "::" in base or url.split("/")[:3] != base.split("/")[:3]:
         return url
     found = posixpath.relpath(url, base.rpartition("/")[0])
-    # a name alone could look like a scheme
+    # a bare name could look like a scheme
     return found if found.startswith("../") else f"./{found}"
 
 
@@ -178,7 +178,7 @@ def join_path(folder: str, path: str) -> str:
 
 
 def name_of(url: str) -> str:
-    """Return the last part of a url; for the root of an archive, the name of the archive.
+    """Return the last part of a url, or the name of the archive for the root of an archive.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def name_of(url: str) -> str:
 
 
 def lies_under(path: str, folder: str) -> bool:
-    """Return whether a path is a folder or lies in it.
+    """Return whether a path is a folder, or inside it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The codecs, and the table of them by name: how bytes become values.
+"""The codecs and their registry: how bytes become values.
 
 Each family of codecs has a file; each codec knows its own names (`virtualds.codecs.codec.Codec`).
 A new codec is a class in the file of its family, and a line in `CODECS`.
@@ -41,11 +41,11 @@ class Registry:
 
     @cached_property
     def _found(self) -> dict[tuple[Kind, str | int], Named]:
-        """The codecs that were looked for, and found."""
+        """The codecs that were looked up and found."""
         return {}
 
     def _find(self, kind: Kind, name: str | int) -> Named | None:
-        """Ask the codecs in turn, so that those behind the one found are not imported."""
+        """Ask the codecs in turn, so that those after the matching one are not imported."""
         if (known := self._found.get((kind, name))) is not None:
             return known
         for codec in self.codecs:
@@ -64,7 +64,7 @@ class Registry:
     def is_array_serialiser(self, name: str) -> bool:
         """Return whether a Zarr v3 name is that of an array-to-bytes codec.
 
-        Names that only virtualds knows are not: they stand in pipelines, where each codec turns
+        Names that only virtualds uses are not: they appear in pipelines, where each codec turns
         bytes into bytes.
         """
         known = None if name.startswith(OURS) else self._find("zarr_v3", name)
@@ -148,7 +148,7 @@ CODECS = LateTable[type[Codec]](
     "virtualds.codecs.fits:TextNumbers",
     "virtualds.codecs.zlib:ZipMember",
 )
-"""Every codec with its own class, common ones first; `Numcodecs` stands for those of numcodecs and
+"""Every codec class, common ones first; `Numcodecs` represents the codecs of numcodecs and
 its plugins."""
 
 COMMON = 5
@@ -164,10 +164,10 @@ REGISTRY = Registry(
 UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32033: "HTJ2K"}
 """Names of registered filters whose chunks no Python package decodes as HDF5 does.
 
-imagecodecs decodes another version of SZ3's format; given HDF5's version, it ends the process.
+imagecodecs decodes another version of SZ3's format; with HDF5's version it ends the process.
 """
 OF_HDF5PLUGIN = frozenset({32017, 32024, 32028, 32033})
-"""Those among them that the package hdf5plugin brings, inside the HDF5 library."""
+"""Those among them that the package hdf5plugin provides, inside the HDF5 library."""
 
 
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
@@ -178,7 +178,7 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     UnsupportedError
         No codec of that ``id`` is known.
     FormatError
-        Its configuration makes no sense.
+        Its configuration is invalid.
 
     References
     ----------
@@ -209,14 +209,14 @@ def codec_from_zarr_v3(
     dtype : dtype
         Data type of the array whose elements, or bytes, it encodes.
     shape : tuple of int, optional
-        Shape of the chunks that it encodes, where all have the same.
+        Shape of the chunks that it encodes, if it is the same for all.
 
     Raises
     ------
     UnsupportedError
         No codec of that name is known, or it needs the shape.
     FormatError
-        Its configuration makes no sense.
+        Its configuration is invalid.
 
     References
     ----------
@@ -277,7 +277,7 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     UnsupportedError
         The filter is not known.
     FormatError
-        Its client data make no sense.
+        Its client data are invalid.
     """
     make = REGISTRY.find_maker("hdf5", number)
     if make is None:
@@ -287,7 +287,7 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
 
 
 def make_no_filter_error(number: int) -> UnsupportedError:
-    """Return the error of an HDF5 filter that nothing here undoes."""
+    """Return the error for an HDF5 filter that no codec undoes."""
     name = UNSUPPORTED_HDF5_FILTERS.get(number, "")
     with_name = f"{number} ({name})" if name else f"{number}"
     remedy = "install hdf5plugin" if number in OF_HDF5PLUGIN else "install a plugin of HDF5 for it"

@@ -1,15 +1,15 @@
-"""HDF5's LZ4 and bitshuffle, whose blocks are compressed one by one, and frames of Blosc2.
+"""HDF5's LZ4 and bitshuffle filters, which compress block by block, and frames of Blosc2.
 
 - LZ4: HDF5 filter 32004; client data: block size. In Zarr ``imagecodecs_lz4h5``, as imagecodecs
   calls it.
 - bitshuffle: HDF5 filter 32008; client data: two of version, bytes per element, elements per block
   (0 for the default), compressor (0 none, 2 LZ4, 3 zstd), level. Without a compressor it is
   ``imagecodecs_bitshuffle`` in Zarr v2, and ``numcodecs.imagecodecs_bitshuffle`` in Zarr v3, where
-  the bare name means an array codec; with a compressor Zarr has only our name for it.
+  the bare name means an array codec; with a compressor, only our name for it exists in Zarr.
 - Blosc2: HDF5 filter 32026; client data: revision, version, type size, chunk size, level, shuffle,
   compressor, and the chunk's shape where it is a b2nd array. A chunk is one contiguous frame, a
-  super-chunk or a b2nd array, which holds all that decoding needs (``README_CFRAME_FORMAT.rst`` and
-  ``README_B2ND_METALAYER.rst`` of c-blosc2). Zarr has only our name for frames.
+  super-chunk or a b2nd array, with everything that decoding needs (``README_CFRAME_FORMAT.rst`` and
+  ``README_B2ND_METALAYER.rst`` of c-blosc2). In Zarr, only our name for frames exists.
 
 All numbers within a chunk of blocks are big-endian: its length (8 bytes), the length of its blocks
 (4), and before each block its compressed length (4). An LZ4 block as long as its decoded bytes is
@@ -38,7 +38,7 @@ HEADER = 12
 """Bytes of the header of a chunk."""
 
 LARGEST = 2**31
-"""Bytes of an element, and elements of a block, are fewer: client data have 32 bits."""
+"""Limit of the bytes of an element, and of the elements of a block: client data have 32 bits."""
 
 LENGTH = 4
 """Bytes of the length before each block."""
@@ -76,7 +76,7 @@ class Lz4Blocks(Codec):
 
 @dataclass(frozen=True)
 class Bitshuffle(Codec):
-    """Elements whose bits of equal rank are gathered within blocks.
+    """Elements whose bits of the same rank are grouped within blocks.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Bitshuffle(Codec):
         return cls(size, block)
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        # the last elements, fewer than eight, are not shuffled
+        # the last elements (fewer than eight) are not shuffled
         end = len(data) // (8 * self.itemsize) * 8 * self.itemsize
         view = memoryview(data)
         shuffled = _unshuffle_bits(view[:end], self.itemsize, self.block)
@@ -125,7 +125,7 @@ class Bitshuffle(Codec):
 
 @dataclass(frozen=True)
 class BitshuffleBlocks(Codec):
-    """Blocks of elements whose bits of equal rank are gathered and compressed.
+    """Blocks of elements whose bits of the same rank are grouped and compressed.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class BitshuffleBlocks(Codec):
 
 
 def _parse_header(data: memoryview, nbytes: int | None) -> tuple[int, int]:
-    """Return the length of a chunk, and of its blocks."""
+    """Return the length of a chunk, and that of its blocks."""
     if len(data) < HEADER:
         raise ValueError(f"{len(data)} bytes hold no header of {HEADER}")
     size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
@@ -180,7 +180,7 @@ def _decompress_blocks(
 ) -> Iterator[Buffer]:
     """Yield the blocks of a chunk, decompressed to ``lengths``.
 
-    Stored lengths are checked, so that decompressors get the bytes of their block only.
+    Stored lengths are checked, so that decompressors only get the bytes of their block.
     """
     place = HEADER
     for length in lengths:
@@ -212,7 +212,7 @@ def _import_imagecodecs() -> Any:
 def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
     """Undo bitshuffle in blocks of ``block`` elements.
 
-    Without imagecodecs Blosc does it: same order of bits, two thirds as fast.
+    Without imagecodecs, Blosc does it: the same order of bits, at two thirds of the speed.
     """
     size = block or max(TARGET // itemsize // 8 * 8, FEWEST)
     library = _import_imagecodecs()

@@ -1,9 +1,9 @@
 """CF conventions: from stored numbers to values, dates and durations.
 
 The attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value`` and ``_Unsigned``
-(CF conventions 1.12, sections 2.5.1 and 8.1; NetCDF Users Guide, appendix A) say how the values of
-a variable were packed. The result is bit for bit what `xarray.open_dataset` gives for that file,
-in the dtype that xarray chose when the file was opened.
+(CF conventions 1.12, sections 2.5.1 and 8.1; NetCDF Users Guide, appendix A) define how the values
+of a variable were packed. The result is bit for bit that of `xarray.open_dataset` for that file, in
+the dtype that xarray chose when the file was opened.
 
 xarray decodes times, as calendars are its subject. No other module below `virtualds.datasets` uses
 xarray.
@@ -51,9 +51,9 @@ class Decoding(Protocol):
 
 
 ABSENT = {"f": np.nan, "c": complex(np.nan, np.nan), "M": "NaT", "m": "NaT"}
-"""By kind of dtype, the value that means that a value is missing."""
+"""The value that marks missing values, by kind of dtype."""
 NO_TIME = np.iinfo(np.int64).min
-"""NaT among integers that count units of time, which stay integers."""
+"""NaT among integers that count units of time, and stay integers."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Packing:
     dtype : numpy dtype
         Dtype of the values.
     integer : numpy dtype or None
-        Dtype that stored integers are converted to first (``_Unsigned``).
+        Dtype to which stored integers are converted first (``_Unsigned``).
     fills : tuple of numpy scalar
-        Stored numbers that mean "no value", of `integer` where that is given.
+        Stored numbers that mean "no value", of dtype `integer` if that is given.
     scale_factor, add_offset : numpy scalar or None
         Factor and summand, applied in this order.
     attributes : dict
-        The attributes of the packing, as in the file. They are not compared: packings that decode
-        alike are equal.
+        The attributes of the packing, as in the file. They are not compared: packings with the same
+        result are equal.
     """
 
     dtype: np.dtype[Any]
@@ -91,7 +91,7 @@ class Packing:
                     raise ValueError(f"Packing: {name} is outside the range of {self.dtype}")
 
     def __str__(self) -> str:
-        """Return what is done to stored numbers in a few signs, without fill values.
+        """Describe in a few characters what is done to stored numbers, without fill values.
 
         >>> str(Packing(np.dtype("f8"), scale_factor=0.01, add_offset=np.float32(-3)))
         '× 0.01 - 3'
@@ -124,7 +124,7 @@ class Packing:
 
     @property
     def is_identity(self) -> bool:
-        """Whether values are the stored numbers, but for their dtype."""
+        """Whether values are the stored numbers, apart from their dtype."""
         return not self.fills and self.scale_factor is None and self.add_offset is None
 
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
@@ -150,23 +150,23 @@ class Packing:
 
 
 def _format_number(value: Any) -> str:
-    """Return a number in at most six digits."""
+    """Format a number with at most six digits."""
     return f"{value:.6g}" if isinstance(value, Number) else str(value)
 
 
 def _is_in_range(number: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether an integer dtype holds a number; only Python integers are checked."""
+    """Return whether an integer dtype can represent a number; only Python integers are checked."""
     limits = np.iinfo(dtype)
     return not isinstance(number, int) or bool(limits.min <= number <= limits.max)
 
 
 def _to_scalar(value: Any) -> Any:
-    """Return an attribute as a scalar; files write arrays of one element."""
+    """Return an attribute as a scalar; some files have arrays of one element."""
     return np.asarray(value).item() if np.ndim(value) > 0 else value
 
 
 def _find_unsigned_dtype(stored: np.dtype[Any], unsigned: Any) -> np.dtype[Any] | None:
-    """Return the integer dtype that ``_Unsigned`` asks for, or None."""
+    """Return the integer dtype that ``_Unsigned`` requires, or None."""
     wanted = {("i", "true"): "u", ("u", "false"): "i"}.get((stored.kind, str(unsigned)))
     return np.dtype(f"{wanted}{stored.itemsize}") if wanted else None
 
@@ -189,10 +189,10 @@ def _find_fill_values(
 
 
 def _to_integer(value: Any, stored: np.dtype[Any], integer: np.dtype[Any]) -> Any:
-    """Return the attribute ``_FillValue`` in the dtype that ``_Unsigned`` asks for.
+    """Return the attribute ``_FillValue`` in the dtype that ``_Unsigned`` requires.
 
-    As in xarray: to unsigned by its bytes, in the byte order of the file, as a Python number, which
-    is compared in the dtype of the values; to signed by its value.
+    As in xarray, unsigned numbers have the same bytes, in the byte order of the file, and become a
+    Python number, which is compared in the dtype of the values; signed ones have the same value.
     """
     if integer.kind == "u":
         return np.array(value).astype(stored).view(integer).item()
@@ -210,7 +210,7 @@ UNITS = {
     "microseconds": "us",
     "nanoseconds": "ns",
 }
-"""numpy's names of xarray's units of durations."""
+"""numpy's names for xarray's units of durations."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class TimePacking:
     Parameters
     ----------
     dtype : numpy dtype
-        datetime64 or timedelta64 of the resolution that xarray chose for the variable.
+        datetime64 or timedelta64 in the resolution that xarray chose for the variable.
     units, calendar : str
         CF conventions 1.12, section 4.4.
     attributes : dict
@@ -252,23 +252,23 @@ class TimePacking:
         return self.decode_by_xarray(stored) if dates is None else dates
 
     def count_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-        """Return the dates of numbers that count equal units, or None if xarray has to."""
+        """Return the dates of numbers of equal units, or None if xarray has to decode them."""
         if not self._is_plain(stored):
             return None
         count = _find_count(self.units, self.calendar, self.dtype.str)
         return count.compute_dates(stored) if count is not None and count.holds(stored) else None
 
     def _is_plain(self, stored: npt.NDArray[Any]) -> bool:
-        """Return whether each number counts units, with nothing to be masked or scaled before."""
+        """Return whether each number is a count of units, without masking or scaling."""
         others = self.attributes.keys() - {"units", "calendar"}
         masks = others <= {"_FillValue", "missing_value"} and stored.dtype.kind == "f"
-        # numbers that are no numbers are left to xarray
+        # NaN is left to xarray
         return not others or (masks and all(np.isnan(self.attributes[n]).all() for n in others))
 
     def decode_by_xarray(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the dates or durations of ``stored`` as xarray decodes them, which takes long."""
+        """Return the dates or durations of ``stored`` as xarray decodes them, which is slow."""
         unit: Any = np.datetime_data(self.dtype)[0]
-        # with fastpath, and without characters, xarray need not import dask.array to look for it
+        # with fastpath, and without characters, xarray does not import dask.array
         variable = xr.Variable(("element",), stored.ravel(), dict(self.attributes), fastpath=True)
         try:
             decoded = xr.conventions.decode_cf_variable(
@@ -278,11 +278,11 @@ class TimePacking:
                 decode_times=xr.coders.CFDatetimeCoder(time_unit=unit),
                 decode_timedelta=xr.coders.CFTimedeltaCoder(time_unit=unit, decode_via_units=True),
             )
-            # lazy until here: xarray has decoded only the first and the last value
+            # until now xarray has decoded only the first and last value
             found = decoded.values
         except (ValueError, OverflowError) as error:
             raise CodecError(f"{self.units!r}: {error}") from error
-        # dates that only cftime has are objects, which the dtype of the first may not say
+        # dates that only cftime can represent are objects, though the first one may not be
         if {decoded.dtype.kind, found.dtype.kind} != {self.dtype.kind}:
             raise CodecError(f"{self.units!r}: decodes to {found.dtype}, not to {self.dtype}")
         values: npt.NDArray[Any] = found.astype(self.dtype)
@@ -299,32 +299,32 @@ class TimePacking:
 
 
 CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
-"""Calendars in which every unit is equally long, as to dates after 1582."""
+"""Calendars in which every unit has the same length, for dates after 1582."""
 FIRST, LAST = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """Dates between which times of any resolution exist, with equal units in these calendars."""
 KNOWN_DATE = "2000-01-01"
-"""A date from which xarray is asked to count."""
+"""A reference date for asking xarray."""
 PLAIN_UNITS = re.compile(
     r"(days|hours|minutes|seconds) since "
     r"((?:1[789]|20|21)\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
     r"(?: (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)?)"
 )
-"""Units that can be read in one way only, from dates between `FIRST` and `LAST`."""
+"""Units with a single interpretation, from dates between `FIRST` and `LAST`."""
 EXACT = 2**53
-"""Whole numbers below it are exact as floats."""
+"""Integers below it are exact as floats."""
 
 
 class _Count(NamedTuple):
-    """Dates as a count of equal units.
+    """Dates in a single unit, such as days.
 
     Parameters
     ----------
     dtype : str
-        datetime64 of the resolution of the dates.
+        datetime64 in the resolution of the dates.
     begin, step : int
-        The date of 0, and the length of a unit, in that resolution.
+        The date of 0, and the length of the unit, in that resolution.
     low, high : int
-        The numbers for which this holds.
+        The range of numbers for which this is valid.
     most : int
         The highest float for which xarray computes without rounding.
     """
@@ -337,7 +337,7 @@ class _Count(NamedTuple):
     most: int
 
     def holds(self, stored: npt.NDArray[Any]) -> bool:
-        """Return whether the dates of some numbers are exactly those that xarray finds."""
+        """Return whether the computed dates of some numbers are exactly those of xarray."""
         if not stored.size or stored.dtype.kind not in "iuf":
             return False
         low, high = stored.min(), stored.max()
@@ -363,14 +363,14 @@ def _find_count(units: str, calendar: str, dtype: str) -> _Count | None:
         return None
     if (plain := PLAIN_UNITS.fullmatch(units)) is None or units == f"{plain[1]} since {KNOWN_DATE}":
         return _ask_for_count(units, calendar, dtype)
-    # xarray takes long to be asked, and many files have units of their own
+    # asking xarray is slow, and many files have units of their own
     known = _find_count(f"{plain[1]} since {KNOWN_DATE}", calendar, dtype)
     if known is None:
         return None
     try:
         begin = int(np.datetime64(plain[2].replace(" ", "T")).astype(dtype).astype(np.int64))
     except ValueError:
-        # there is no such date
+        # the date does not exist
         return None
     ends = (known.begin + known.step * count for count in (known.low, known.high))
     low, high = ((end - begin) // known.step for end in ends)
@@ -378,7 +378,7 @@ def _find_count(units: str, calendar: str, dtype: str) -> _Count | None:
 
 
 def _ask_for_count(units: str, calendar: str, dtype: str) -> _Count | None:
-    """Return how numbers count units, as xarray decodes some."""
+    """Return how numbers count units, according to a few that xarray decodes."""
     attributes = {"units": units, **({"calendar": calendar} if calendar else {})}
     packing = TimePacking(np.dtype(dtype), units, calendar, attributes)
     try:
@@ -393,7 +393,7 @@ def _ask_for_count(units: str, calendar: str, dtype: str) -> _Count | None:
         return None
     if found != [begin + step * low, begin + step * high]:
         return None
-    # xarray multiplies floats by nanoseconds; powers of two do not cost digits
+    # xarray multiplies floats by nanoseconds; powers of two lose no digits
     resolution: Any = np.datetime_data(dtype)
     odd = step * int(np.timedelta64(1, resolution) // np.timedelta64(1, "ns"))
     odd //= odd & -odd
@@ -401,7 +401,7 @@ def _ask_for_count(units: str, calendar: str, dtype: str) -> _Count | None:
 
 
 def may_be_finer(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> bool:
-    """Return whether durations may be finer than their attribute ``dtype``, xarray's own, says."""
+    """Return whether durations may be finer than xarray's own attribute ``dtype`` says."""
     declared = str(attributes.get("dtype", ""))
     if not declared.startswith("timedelta64["):
         return False

@@ -30,7 +30,7 @@ LANE = 1024
 """Bytes of a lane; numpy updates the registers of all lanes at once, byte by byte."""
 
 ROW = 360
-"""Words that Fletcher-32 sums at a time: so few that no partial sum overflows 32 bits."""
+"""Words that Fletcher-32 sums at a time, so that no partial sum overflows 32 bits."""
 
 ROWS = 65536
 """Rows whose sums by column do not overflow 32 bits."""
@@ -92,7 +92,7 @@ def find_crc32c() -> Checksum:
 
 
 def _import_fastcrc() -> Checksum:
-    # CRC-32C comes from iSCSI
+    # fastcrc calls CRC-32C iSCSI
     from fastcrc.crc32 import iscsi
 
     checksum: Checksum = iscsi
@@ -106,7 +106,7 @@ def _import_google() -> Checksum:
 
 
 def crc32c(data: Buffer) -> int:
-    """Return the CRC-32C with numpy alone: lanes side by side, then joined.
+    """Return the CRC-32C with numpy alone, from lanes that are then joined.
 
     A register is linear in its start value and in the data: the register of two parts is that of
     the first, updated with as many zeros as the second has bytes, plus that of the second.
@@ -118,7 +118,7 @@ def crc32c(data: Buffer) -> int:
     """
     raw = np.frombuffer(data, np.uint8)
     register, table = np.array([ALL_BITS], np.uint32), _build_table()
-    # few lanes cost more than a loop
+    # a few lanes cost more than a loop
     whole = raw.size // LANE if raw.size >= FEW_BYTES else 0
     lanes = np.zeros(whole, np.uint32)
     for column in raw[: whole * LANE].reshape(whole, LANE).T if whole else ():
@@ -152,7 +152,7 @@ def _apply_tables(tables: Registers, register: Registers) -> Registers:
 
 @cache
 def _build_table() -> Registers:
-    """Return what registers of one byte become after a byte."""
+    """Return the registers of one byte after another byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> np.uint32(1)) ^ (table & np.uint32(1)) * np.uint32(POLYNOMIAL)
@@ -161,7 +161,7 @@ def _build_table() -> Registers:
 
 @cache
 def _build_lane_tables() -> Registers:
-    """Return what a register becomes after a lane of zeros, for each of its bytes."""
+    """Return a register after a lane of zeros, for each of its bytes."""
     found = np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]
     for _ in range(LANE):
         found = _update_registers(found, np.uint32(0), _build_table())
@@ -203,7 +203,7 @@ def fletcher32(data: Buffer) -> int:
     """Return the Fletcher-32 of ``data``.
 
     Both sums are taken modulo 65535 as weighted sums over rows of words, so that numpy does the
-    adding: with ``n`` words ``w[i]``, the sums are ``sum(w)`` and ``sum((n - i) * w[i])``. Words
+    additions: with ``n`` words ``w[i]``, the sums are ``sum(w)`` and ``sum((n - i) * w[i])``. Words
     are read as little-endian, which numpy adds faster: swapping the bytes of a word multiplies it
     by 256 modulo 65535.
     """
@@ -219,7 +219,7 @@ def fletcher32(data: Buffer) -> int:
     narrow = np.uint32 if rows < ROWS else np.int64
     by_column = table.sum(axis=0, dtype=narrow).astype(np.int64)
     total = int(by_row.sum()) + int(tail.sum())
-    # element (r, c) stands n - r * ROW - c places before the end
+    # element (r, c) is n - r * ROW - c positions before the end
     weight = int((by_row % 65535 * ((count - np.arange(rows) * ROW) % 65535)).sum())
     weight -= int((by_column % 65535 * np.arange(ROW)).sum())
     weight += int((tail * np.arange(tail.size, 0, -1)).sum())
@@ -243,7 +243,7 @@ def _import_numcodecs() -> Any:
 
 
 def _fold(value: int) -> int:
-    """Reduce modulo 65535 as repeated folding does: a sum that is not zero never becomes zero.
+    """Reduce modulo 65535 as repeated folding does: a sum other than zero never becomes zero.
 
     ``weight`` was reduced before, so it may be zero where the true sum is not.
     """

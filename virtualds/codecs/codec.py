@@ -31,13 +31,13 @@ Order = Literal["<", ">", "="]
 """Byte order of a number."""
 
 ONLY_VIRTUALDS = "virtualds_"
-"""Prefix of Zarr v2 ids that only virtualds knows."""
+"""Prefix of Zarr v2 ids that only virtualds uses."""
 
 NUMCODECS, OURS = "numcodecs.", "virtualds."
-"""Prefixes of Zarr v3 names: ids of Zarr v2, and codecs that only virtualds knows."""
+"""Prefixes of Zarr v3 names: for ids of Zarr v2, and for codecs that only virtualds uses."""
 
 KEY = "key"
-"""The entry in the metadata of a field that has another name in the configuration."""
+"""The entry in the metadata of a field with another name in the configuration."""
 
 Json = str
 """Any value of JSON, as text, so that a codec can be hashed."""
@@ -57,16 +57,16 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "str": str,
     "tuple[int, ...]": lambda value: tuple(map(int, value)),
 }
-"""What makes fields of entries of a configuration, by the types of fields."""
+"""Converts entries of a configuration to fields, by the types of the fields."""
 
 WRITERS: dict[str, Callable[[Any], Any]] = {
     "Json": json.loads,
     **dict.fromkeys(("tuple[int, ...]", "tuple[int, int, int]"), list),
 }
-"""What makes entries of fields that JSON does not hold as they are."""
+"""Converts fields that JSON cannot represent to entries."""
 
 Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
-"""Formats that name codecs."""
+"""Formats in which codecs have names."""
 
 Make = Callable[..., "Codec"]
 """Makes a codec from its configuration; `Name` describes the arguments."""
@@ -121,15 +121,16 @@ class Codec(ABC):
     Parameters that only matter when writing (a compression level) are kept, so that metadata can
     be written again, and are left out of comparisons.
 
-    A codec is a row: class variables for its names, fields for the entries of its configuration in
-    Zarr v2, and `_decode`. A codec whose configuration has another form overrides a conversion.
+    A codec is a class with class variables for its names, fields for the entries of its
+    configuration in Zarr v2, and `_decode`. If its configuration has another form, it overrides a
+    conversion.
     """
 
     __slots__ = ()
 
     zarr_v2_id: ClassVar[str]
     zarr_v3_name: ClassVar[str | None] = None
-    """Name in Zarr v3 besides the Zarr v2 id behind a prefix."""
+    """Name in Zarr v3 besides the prefixed Zarr v2 id."""
     registered_name: ClassVar[str | None] = None
     """Name in the Zarr v3 registry, whose configuration `from_registry` takes."""
     hdf5_filter: ClassVar[int | None] = None
@@ -137,11 +138,11 @@ class Codec(ABC):
     tiff_compressions: ClassVar[tuple[int, ...]] = ()
     """Numbers in the TIFF tag Compression."""
     is_filter: ClassVar[bool] = False
-    """Whether Zarr v2 lists the codec among the filters even where it comes last."""
+    """Whether Zarr v2 lists the codec among the filters even if it comes last."""
     serialises: ClassVar[bool] = False
     """Whether it is an array-to-bytes codec in Zarr v3."""
     grows_by: ClassVar[int | None] = None
-    """Bytes that encoding adds to the data, None where that depends on the data."""
+    """Bytes that encoding adds to the data, or None if that depends on the data."""
     damage: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
     """Errors that `_decode` raises for damaged bytes."""
 
@@ -165,17 +166,17 @@ class Codec(ABC):
 
     @classmethod
     def prefixed_name(cls) -> str:
-        """Return the Zarr v3 name that is made of the Zarr v2 id.
+        """Return the Zarr v3 name made from the Zarr v2 id.
 
         The prefix is ``numcodecs.`` for ids of numcodecs, and ``virtualds.`` for ids that only
-        virtualds knows, so that no other reader confuses them.
+        virtualds uses, so that no other reader confuses them.
         """
         name = cls.zarr_v2_id.removeprefix(ONLY_VIRTUALDS)
         return (NUMCODECS if name == cls.zarr_v2_id else OURS) + name
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        """Build the codec from its Zarr v2 configuration, whose entries are its fields."""
+        """Build the codec from its Zarr v2 configuration; the entries are the fields."""
         return cls(
             **{
                 one.name: READERS[one.type](config[key])  # type: ignore[index]
@@ -226,7 +227,7 @@ class Codec(ABC):
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """The configuration in Zarr v2 without ``id``."""
+        """The Zarr v2 configuration without ``id``."""
         return {key: value for key, value in self.to_zarr_v2().items() if key != "id"}
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
@@ -240,7 +241,7 @@ class Codec(ABC):
 
     @property
     def heeds_memory(self) -> bool:
-        """Whether other readers apply it in memory order, not in the order of the axes."""
+        """Whether other readers apply it in memory order instead of the order of the axes."""
         return self.maps_arrays or self.serialises
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
@@ -248,17 +249,17 @@ class Codec(ABC):
         return dtype
 
     def in_order(self, order: Order) -> Self:
-        """Return the same codec for numbers of one byte order."""
+        """Return the same codec for numbers of a given byte order."""
         return self
 
     @property
     def label(self) -> str:
-        """The name in messages."""
+        """The name used in messages."""
         return self.zarr_v2_id
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """The entries for it that xarray's netCDF backends put into ``Variable.encoding``."""
+        """The entries that xarray's netCDF backends put into ``Variable.encoding`` for it."""
         return {}
 
     def encoded_size(self, nbytes: int) -> int | None:
@@ -266,7 +267,7 @@ class Codec(ABC):
         return None if self.grows_by is None else nbytes + self.grows_by
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        """Return the decoded bytes, ``nbytes`` of them where the length is known.
+        """Return the decoded bytes: ``nbytes`` of them, if the length is known.
 
         Raises
         ------
@@ -284,9 +285,9 @@ class Codec(ABC):
 
     @abstractmethod
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        """Return the decoded bytes; the caller checks their length, and takes care of `damage`.
+        """Return the decoded bytes; the caller checks their length, and handles `damage`.
 
-        A length that the bytes themselves give is checked before memory is taken for it.
+        A length that the bytes themselves state is checked before memory is allocated for it.
         """
 
     @property
@@ -307,18 +308,18 @@ class Codec(ABC):
 
 @cache
 def _name_fields(kind: type[Codec]) -> dict[str, Field[Any]]:
-    """Return the fields of a codec by their keys in its configuration."""
+    """Return the fields of a codec by their keys in the configuration."""
     return {one.metadata.get(KEY, one.name): one for one in fields(kind)}  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class SelfDescribing(Codec):
-    """A codec whose streams hold all that decoding needs.
+    """A codec whose streams contain everything that decoding needs.
 
     Parameters
     ----------
     config : str
-        The whole configuration, as JSON; only encoding needs it.
+        The whole configuration, as JSON; only used for encoding.
     """
 
     config: str = field(compare=False)
@@ -332,26 +333,26 @@ class SelfDescribing(Codec):
 
 
 class OfOneType(Codec):
-    """A codec of numbers of one dtype, in the order of the axes."""
+    """A codec for numbers of a single dtype, in the order of the axes."""
 
     dtype: str
 
     @property
     def heeds_memory(self) -> bool:
-        """False: it takes elements in the order of the axes."""
+        """False: it encodes elements in the order of the axes."""
         return False
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        """Return its own dtype, the only one that it takes."""
+        """Return its own dtype, the only one that it supports."""
         return dtype if dtype == np.dtype(self.dtype) else None
 
 
 @dataclass(frozen=True)
 class Shaped(OfOneType):
-    """A registered Zarr v3 array codec whose streams have the shape of the chunk.
+    """A registered Zarr v3 array codec whose streams contain the shape of the chunk.
 
-    Where a chunk has other axes than the array shows, the registered name does not determine the
-    decoded shape. There, and in Zarr v2, our own name carries shape and dtype.
+    If a chunk has other axes than the array, the registered name does not determine the decoded
+    shape. Then, and in Zarr v2, our own name includes shape and dtype.
 
     Parameters
     ----------
@@ -365,7 +366,7 @@ class Shaped(OfOneType):
     Raises
     ------
     ValueError
-        The codec does not encode such chunks.
+        The codec cannot encode such chunks.
     """
 
     shape: tuple[int, ...]
@@ -380,7 +381,7 @@ class Shaped(OfOneType):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        """Build the codec from its configuration and the shape and dtype beside it."""
+        """Build the codec from its configuration and the shape and dtype next to it."""
         shape = tuple(map(int, config["shape"]))
         return cls.from_registry(config["configuration"], np.dtype(config["dtype"]), shape)
 
@@ -407,7 +408,7 @@ class Shaped(OfOneType):
 
 
 def check_length(codec: Codec, found: int, expected: int | None) -> None:
-    """Raise an error for a result of another length than expected."""
+    """Raise an error for a result of unexpected length."""
     if expected is not None and found != expected:
         raise CodecError(f"{codec.label}: decoded to {found} bytes, not {expected}")
 

@@ -3,14 +3,14 @@
 - Unsigned integers are stored as signed ones (section 4.4.2.5, table 11): ``BZERO`` is
   2**(bits - 1), or -128 for signed bytes, and adding it flips the highest bit.
 - Images in tables of tiles (section 10) are decoded whole by astropy: the scale of a tile, and the
-  start of the random numbers that are subtracted from it, stand in the row of the table, not in its
+  start of the random numbers that are subtracted from it, are in the row of the table, not in its
   bytes. So the bytes are the whole part of the file, header and table.
-- Tiles that need nothing of their row are decoded one by one: Rice (section 10.4.1), by
+- Tiles that need nothing from their row are decoded one by one: Rice (section 10.4.1), by
   imagecodecs, and PLIO (section 10.4.3).
 - `RowBytes` takes the bytes of one column out of rows. The others make numpy's values of logical
   values, bits, text, and numbers in text (sections 7.2.5 and 7.3.3).
 
-Zarr has only our names for all of them.
+In Zarr, only our names for them exist.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ NEEDED = re.compile(
     rb"(XTENSION|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|T(FORM|TYPE|NULL|SCAL|ZERO)\d+|BLANK"
     rb"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK))"
 )
-"""Keywords that say how the table holds the image."""
+"""Keywords that define how the table contains the image."""
 PRIMARY = b"".join(
     f"{name:8}= {value:>20}".encode().ljust(CARD)
     for name, value in (("SIMPLE", "T"), ("BITPIX", 8), ("NAXIS", 0), ("EXTEND", "T"))
@@ -87,7 +87,7 @@ DAMAGE = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
     *(AssertionError, TypeError, ValueError, zlib.error),
 )
-"""What astropy raises where headers or tiles make no sense."""
+"""What astropy raises for invalid headers or tiles."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class FitsImage(OfOneType):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         fits = import_package("astropy.io.fits", "fits_image")
-        # the decoders raise an error of their own, which no public module of astropy names
+        # the decoders raise an error of their own, which has no public name in astropy
         decoders = import_package(DECODERS, "fits_image")
         file = _make_file(memoryview(data))
         try:
@@ -121,7 +121,7 @@ class FitsImage(OfOneType):
 
 
 def _make_file(part: memoryview) -> BytesIO:
-    """Return a file with that part alone, and the cards alone that decoding needs."""
+    """Return a file with only that part, and only the cards that decoding needs."""
     cards = list(_split_header(part))
     header = b"".join(card for card in cards if NEEDED.fullmatch(card[:8].rstrip())) + END
     start = -(-(len(cards) + 1) * CARD // BLOCK) * BLOCK
@@ -130,7 +130,7 @@ def _make_file(part: memoryview) -> BytesIO:
 
 
 def _pad(piece: Buffer) -> bytes:
-    # headers are padded with blanks (section 4.2); nobody looks at what follows data
+    # headers are padded with blanks (section 4.2); what follows the data is not read
     return b" " * (-len(piece) % BLOCK)
 
 
@@ -145,7 +145,7 @@ def _split_header(part: memoryview) -> Iterator[bytes]:
 
 
 def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | None) -> Any:
-    """Return the pixels, after a check that they are as many as they have to be."""
+    """Return the pixels, after a check of their number."""
     with fits.open(file, do_not_scale_image_data=True) as parts:
         image = parts[1]
         shape, bits = image.shape, image.header["BITPIX"]
@@ -158,7 +158,8 @@ def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | No
 def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
     """Raise an error for streams that are longer than their tiles, before decoding them.
 
-    The decoder of HCOMPRESS takes no memory: it writes behind the tile, and ends the process.
+    The decoder of HCOMPRESS does not allocate memory: it writes past the tile, and ends the
+    process.
     """
     tiles = [prod(tile) for tile in _list_tiles(image.shape, image.tile_shape)]
     with fits.open(BytesIO(file.getbuffer()), disable_image_compression=True) as parts:
@@ -170,7 +171,7 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
             ("COMPRESSED_DATA", CHECKS.get(how)),
             ("GZIP_COMPRESSED_DATA", _is_gzip),
         ):
-            # most tables have the second column, and no tile in it
+            # most tables have the second column, but no tile in it
             if check is None or name not in rows.names or not places[name][:, 0].any():
                 continue
             for stream, pixels in zip(rows[name], tiles, strict=True):
@@ -195,7 +196,7 @@ def _list_tiles(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple
 
 
 def _is_hcompress(stream: bytes, pixels: int) -> bool:
-    # rows and columns stand behind the first two bytes (section 10.4.4)
+    # rows and columns follow the first two bytes (section 10.4.4)
     return len(stream) >= 10 and prod(LENGTHS.unpack_from(stream, 2)) == pixels
 
 
@@ -205,13 +206,13 @@ def _is_gzip(stream: bytes, pixels: int) -> bool:
 
 
 CHECKS = {"HCOMPRESS_1": _is_hcompress, "GZIP_1": _is_gzip, "GZIP_2": _is_gzip}
-"""What says whether a stream is one of so many pixels; other decoders stop by themselves."""
+"""Checks whether a stream has a given number of pixels; other decoders stop by themselves."""
 
 
 # ---------------------------------------------------------------------- fits tiles
 
 HEADER = 3
-"""Words of the header of a line list where it has the old form."""
+"""Words of the header of a line list in the old form."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ class RiceTile(OfOneType):
     block : int
         Pixels that are coded together.
     word : int
-        Bytes of a number as the algorithm takes it.
+        Bytes of a number in the algorithm.
     """
 
     dtype: str
@@ -253,7 +254,7 @@ class RiceTile(OfOneType):
 
 @dataclass(frozen=True)
 class PlioTile(OfOneType):
-    """Integers of a mask, as IRAF's pixel lists hold them.
+    """Integers of a mask, as in IRAF's pixel lists.
 
     Parameters
     ----------
@@ -336,10 +337,10 @@ def _find_words(words: list[int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class RowBytes(Codec):
-    """The bytes of one column, of rows that hold others too.
+    """The bytes of one column of a table, which are interleaved with those of other columns.
 
     A chunk begins and ends with the column. The last chunk of a table has fewer rows; it decodes to
-    a whole chunk that ends with zeros, which no array shows.
+    a whole chunk that ends with zeros, which are outside the array.
 
     Parameters
     ----------
@@ -399,7 +400,7 @@ class Logicals(Codec):
 
 @dataclass(frozen=True)
 class RowBits(Codec):
-    """Bits as booleans, the highest bit first; the bits of each row begin with a byte.
+    """Bits as booleans, the highest bit first; each row begins with a new byte.
 
     Parameters
     ----------
@@ -428,7 +429,7 @@ class RowBits(Codec):
 
 @dataclass(frozen=True)
 class PaddedText(Codec):
-    """ASCII text that ends with the first zero, or is padded with blanks.
+    """ASCII text that is terminated by a zero, or padded with blanks.
 
     It decodes to numpy's text of the same length, little-endian, without trailing blanks.
 
@@ -456,7 +457,7 @@ class PaddedText(Codec):
         texts = found.reshape(-1, self.width)
         if (texts > 127).any():
             raise ValueError("there are characters that are not ASCII")
-        # section 7.3.3.1: characters behind a zero are undefined
+        # section 7.3.3.1: characters after a zero are undefined
         texts = texts * np.logical_and.accumulate(texts != 0, axis=1)
         blank = np.logical_and.accumulate(((texts == 32) | (texts == 0))[:, ::-1], axis=1)
         return np.where(blank[:, ::-1], 0, texts).astype("<u4").reshape(-1).view(np.uint8).data
@@ -464,7 +465,7 @@ class PaddedText(Codec):
 
 @dataclass(frozen=True)
 class TextNumbers(Codec):
-    """Numbers in text, as Fortran writes them.
+    """Numbers as text, in the format of Fortran.
 
     Parameters
     ----------
@@ -473,8 +474,8 @@ class TextNumbers(Codec):
     dtype : str
         Dtype of the numbers: integers or floats.
     null : str
-        Text that means "no value": NaN in floats, the least number in integers. Blanks mean that
-        too, and zero where this is empty and there are integers.
+        Text that means "no value": NaN for floats, the least integer for integers. Blanks mean that
+        too; if this is empty, blank integers are zero.
     """
 
     width: int
@@ -496,7 +497,7 @@ class TextNumbers(Codec):
             raise ValueError(f"{len(data)} bytes are not texts of {self.width}")
         if not data:
             return data
-        # zeros stand for rows behind the last one, which no array shows
+        # zeros are rows after the last one, outside the array
         texts = np.char.strip(np.frombuffer(data, f"S{self.width}"))
         texts = np.char.replace(np.char.replace(texts, b"D", b"E"), b"d", b"e")
         dtype = np.dtype(self.dtype)
@@ -507,7 +508,7 @@ class TextNumbers(Codec):
 
     @property
     def absent(self) -> Any:
-        """What stands for "no value"."""
+        """The number that means "no value"."""
         dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
             return np.nan

@@ -26,16 +26,16 @@ UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""
 
 LEAST_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
-"""Bytes that sections of edition 1 have at least."""
+"""The fewest bytes of the sections of edition 1."""
 
 REPEATED, END = b"\xfe", b"7777"
 """Code of a bitmap that an earlier field of the message has (code table 6.0); section 8."""
 
 MAX_BITS = 63
-"""Bits of a packed number."""
+"""Limit of the bits of a packed number."""
 
 ECCODES_MISSING = float(np.finfo(np.float32).max)
-"""Stands for a missing value while a message is decoded; cfgrib takes the same number."""
+"""The missing value while a message is decoded; cfgrib uses the same number."""
 
 _LOCK = Lock()
 
@@ -99,7 +99,7 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
 
 
 def select_field(message: memoryview, number: int) -> memoryview | bytes:
-    """Return a message of edition 2 with one of the fields of a message.
+    """Return a message of edition 2 with only one of the fields of a message.
 
     A field has the latest of each section before it (92.6); a bitmap of code 254 is the latest one
     that the message defines (code table 6.0). A message with one field is returned as it is.
@@ -107,7 +107,7 @@ def select_field(message: memoryview, number: int) -> memoryview | bytes:
     Raises
     ------
     ContradictionError
-        The message does not hold so many fields.
+        The message has fewer fields.
     """
     found, bitmap, count = dict[int, memoryview](), memoryview(b""), 0
     for section in _split_sections(message):
@@ -162,19 +162,19 @@ def _check_image(data: memoryview, values: int) -> None:
 
 
 def _check_simple(how: memoryview, packed: memoryview, values: int) -> None:
-    """Template 5.0: numbers of the same width."""
+    """Check template 5.0: numbers of the same width."""
     bits = _read_number(how, 19, 1)
     _check_sound(bits <= MAX_BITS and bits * values <= 8 * len(packed), bits, values, packed)
 
 
 def _check_floats(how: memoryview, packed: memoryview, values: int) -> None:
-    """Template 5.4: floating-point numbers."""
+    """Check template 5.4: floating-point numbers."""
     width = {1: 4, 2: 8, 3: 16}.get(_read_number(how, 11, 1), 0)
     _check_sound(width * values == len(packed), 8 * width, values, packed)
 
 
 def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
-    """Templates 5.2 and 5.3: groups, each with a first value, a width and a length."""
+    """Check templates 5.2 and 5.3: groups, each with a first value, a width and a length."""
     if len(how) > 48:
         order, octets = how[47], how[48]
         _check_sound(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
@@ -182,7 +182,7 @@ def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
     count = _read_number(how, 31, 4)
     bits, of_width, of_length = how[19], how[36], how[46]
     if not (count or bits or packed):
-        # NCEP writes fields of one value without groups
+        # NCEP writes constant fields without groups
         return
     sizes = [-(-count * n // 8) for n in (bits, of_width, of_length)]
     sound = max(bits, of_width, of_length) <= 32 and 0 < count <= values
@@ -199,7 +199,7 @@ def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
 
 
 def _unpack_bits(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
-    """Return numbers of some bits each, the highest bit first."""
+    """Return numbers of ``bits`` bits each, the highest bit first."""
     if not bits:
         return np.zeros(count, np.int64)
     flags = np.unpackbits(np.frombuffer(data, np.uint8))[: bits * count].reshape(count, bits)
@@ -220,7 +220,7 @@ TEMPLATES: dict[int, Callable[[memoryview, memoryview, int], None]] = {
     3: _check_groups,
     4: _check_floats,
 }
-"""Checks of packed values by the number of the template (code table 5.0)."""
+"""Checks of packed values, by the number of the template (code table 5.0)."""
 
 
 # ---------------------------------------------------------------------- the codec
@@ -228,12 +228,12 @@ TEMPLATES: dict[int, Callable[[memoryview, memoryview, int], None]] = {
 
 @dataclass(frozen=True)
 class GribMessage(Codec):
-    """A field of a message, decoded to little-endian floats of 4 bytes.
+    """A field of a message, decoded to little-endian 4-byte floats.
 
     Parameters
     ----------
     field : int
-        The number of the field among those of its message, from 0.
+        The number of the field in its message, from 0.
     """
 
     zarr_v2_id = "virtualds_grib"
@@ -244,7 +244,7 @@ class GribMessage(Codec):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         eccodes = import_eccodes("grib")
-        # ecCodes searches a message for its end
+        # ecCodes searches for the end of a message
         if bytes(data[:4]) != b"GRIB" or bytes(data[-4:]) != b"7777":
             raise ValueError(f"{len(data)} bytes are not a message from GRIB to 7777")
         message = _select(data, self.field, None if nbytes is None else nbytes // 4)
@@ -268,7 +268,7 @@ class GribMessage(Codec):
 
 
 def _select(data: Buffer, number: int, points: int | None) -> bytes:
-    """Return a message with one field of a message, refusing one that contradicts itself.
+    """Return a message with only one field; raise an error if it contradicts itself.
 
     ecCodes might end the process for it.
     """
@@ -282,7 +282,7 @@ def _select(data: Buffer, number: int, points: int | None) -> bytes:
 
 
 def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
-    """Return the values of a message, every row in the direction of the first one."""
+    """Return the values of a message, with every row in the direction of the first one."""
     values = np.asarray(eccodes.codes_get_values(handle))
     try:
         if not eccodes.codes_get(handle, "alternativeRowScanning", int):
@@ -300,7 +300,7 @@ def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
 
 @cache
 def _is_thread_safe() -> bool:
-    """Return whether ecCodes was built for several threads."""
+    """Return whether ecCodes was built with support for threads."""
     eccodes = import_eccodes("grib")
     return "ECCODES_THREADS" in str(eccodes.codes_get_features())
 

@@ -1,11 +1,11 @@
-"""The filters of HDF5, and the compressions of HDF4, that Zarr has none of its own for.
+"""The filters of HDF5, and the compressions of HDF4, that have no codec of their own in Zarr.
 
 - shuffle: the first bytes of all elements, then the second bytes, and so on. Zarr v2
   ``{"id": "shuffle", "elementsize": 4}``; Zarr v3 ``numcodecs.shuffle``; HDF5 filter 2; client
   data: element size.
-- LZF, the compressor that h5py brings: HDF5 filter 32000; client data: revision of the filter,
-  version of LibLZF, bytes of a chunk. In Zarr it is imagecodecs' ``imagecodecs_lzf``, without
-  imagecodecs' header.
+- LZF, the compressor of h5py: HDF5 filter 32000; client data: revision of the filter, version of
+  LibLZF, bytes of a chunk. In Zarr it is imagecodecs' ``imagecodecs_lzf``, without imagecodecs'
+  header.
 - szip, the entropy coder of CCSDS 121.0-B: HDF5 filter 4; client data: options mask, pixels per
   block, bits per pixel, pixels per scanline. A chunk begins with its decoded length, four bytes. In
   Zarr it is imagecodecs' ``imagecodecs_szip``.
@@ -18,7 +18,7 @@ The HDF5 file format, IV.A.2.l, names the filters below 256; ``H5Znbit.c`` and `
 define the last two: the bits of the elements in order, most significant first, without a gap.
 
 HDF4 has run-length, skipping Huffman and n-bit (HDF Specification and Developer's Guide, HDF 4.2,
-section 10.6, "compressed elements"). Zarr has only our names for these, nbit and scaleoffset.
+section 10.6, "compressed elements"). In Zarr, only our names for these, nbit and scaleoffset exist.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ VECTORISED = (2, 4, 8)
 """Element sizes that zlib-into unshuffles."""
 
 TILED = (2, 4, 8, 16)
-"""Element sizes for which Blosc has fast code; others it unshuffles byte by byte."""
+"""Element sizes for which Blosc has fast code; it unshuffles others byte by byte."""
 
 FEW_BYTES = 2**15
 """Bytes from which on Blosc is faster than numpy, in spite of the cost of a call."""
 
 LONG = 8
-"""Element size from which on numpy transposes few bytes faster than it copies planes."""
+"""Element size from which on numpy transposes a few bytes faster than it copies planes."""
 
 
 @dataclass(frozen=True)
 class Shuffle(Codec):
-    """Elements whose bytes of equal rank are gathered; trailing bytes stay in place."""
+    """Elements whose bytes of the same rank are grouped; trailing bytes stay in place."""
 
     itemsize: int = field(default=4, metadata={KEY: "elementsize"})
 
@@ -107,7 +107,7 @@ class Shuffle(Codec):
 
 @cache
 def _find_unshuffle(itemsize: int) -> Unshuffle:
-    """Return zlib-into's unshuffle where it is installed, else the portable one."""
+    """Return zlib-into's unshuffle if it is installed, or else the portable one."""
     if itemsize not in VECTORISED:
         return unshuffle_portably
     try:
@@ -129,7 +129,7 @@ def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
 
 
 def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
-    """Unshuffle plane by plane, the order in which numpy touches the least memory."""
+    """Unshuffle plane by plane, the order in which numpy accesses the least memory."""
     planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
     elements = out.reshape(-1, itemsize)
     for rank in range(itemsize):
@@ -139,12 +139,12 @@ def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
 # ---------------------------------------------------------------------- lzf
 
 MAX_EXPANSION = 140
-"""Times its length that a stream can decode to: three bytes may stand for 264."""
+"""The greatest ratio of decoded to encoded length: three bytes may encode 264."""
 
 
 @dataclass(frozen=True)
 class Lzf(Codec):
-    """An LZF stream, which does not hold its decoded length."""
+    """An LZF stream; it does not contain its decoded length."""
 
     zarr_v2_id = "imagecodecs_lzf"
     zarr_v3_name = "imagecodecs_lzf"
@@ -185,10 +185,10 @@ NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
 
 LONGEST_SCANLINE = 4096
-"""Pixels that a scanline has at most (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
+"""The most pixels of a scanline (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
 
 LARGEST_BLOCK = 64
-"""Pixels that a block has at most (libaec; szlib has 32)."""
+"""The most pixels of a block (in libaec; 32 in szlib)."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class Szip(Codec):
         return {"szip": {"coding": coding, "pixels_per_block": self.pixels_per_block}}
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        # the header holds the decoded length (H5Zszip.c)
+        # the header contains the decoded length (H5Zszip.c)
         size = int.from_bytes(data[:SZIP_HEADER], "little")
         stream = bytes(data[SZIP_HEADER:])
         check_room(size, nbytes, len(data))
@@ -246,15 +246,15 @@ class Szip(Codec):
         imagecodecs = import_package("imagecodecs", "szip")
         room = np.empty(size, np.uint8)
         found = imagecodecs.szip_decode(stream, header=False, out=room, **asdict(coded))
-        # where the stream ends early, the rest of the memory is not written
+        # if the stream ends early, the rest of the memory is not written
         check_length(self, len(found), size)
         return room.data
 
     def _decode_padded(self, stream: bytes, size: int) -> memoryview:
         """Decode scanlines that are longer in the stream than in the chunk.
 
-        Where libaec drops the padding, it does not report a stream that ends early, and returns
-        unwritten memory. So the padded scanlines are decoded, and cut here.
+        If libaec drops the padding, it does not report a stream that ends early, and returns
+        unwritten memory. So the padded scanlines are decoded, and truncated here.
         """
         bits = self.bits_per_pixel
         # libaec codes numbers of 32 and 64 bits as bytes: first all first bytes, then all second
@@ -278,10 +278,10 @@ ATOMIC = 1
 """Class of nbit's client data; arrays are 2, compounds 3."""
 
 FLOAT = 1
-"""Class of scaleoffset's client data; integers are 0."""
+"""Class of scaleoffset's client data for floats; integers are 0."""
 
 BY_DECIMALS, BY_BITS = 0, 2
-"""Scale types: decimal digits that floats keep, bits that integers take."""
+"""Scale types: decimal digits kept of floats, bits of integers."""
 
 NBIT_HEADER = 21
 """Bytes before scaleoffset's bits: 4 of their number, 1 of the minimum's size, 16 for it."""
@@ -290,25 +290,25 @@ SIZES = (1, 2, 4, 8)
 """Bytes of the elements that are decoded."""
 
 ROWS = 8192
-"""Rows of eight numbers that are unpacked at a time: few enough for the cache."""
+"""Rows of eight numbers that are unpacked at a time, so that they fit the cache."""
 
 WORD = 8
-"""Bytes of the longest word that bits are read with."""
+"""Bytes of the longest word with which bits are read."""
 
 
 @dataclass(frozen=True)
 class Nbit(Codec):
     """The significant bits of integers or floats; the others are zero.
 
-    Decoding yields the elements in the layout of their HDF5 type, neither shifted nor extended by a
-    sign.
+    Decoding returns the elements in the layout of their HDF5 type, neither shifted nor
+    sign-extended.
 
     Parameters
     ----------
     dtype : str
         Unsigned integers of the size and byte order of the elements.
     precision, offset : int
-        Number of significant bits, and of the bits below them. Where all bits are significant, the
+        Number of significant bits, and of the bits below them. If all bits are significant, the
         elements are not packed.
     elements : int
         Elements per chunk.
@@ -359,24 +359,24 @@ class Nbit(Codec):
         check_length(self, self.elements * dtype.itemsize, nbytes)
         found = unpack_bits(data, self.elements, self.precision, dtype.itemsize)
         found <<= self.offset
-        # no copy in the byte order of the machine
+        # no copy if the byte order is that of the machine
         return found.astype(dtype, copy=False).view(np.uint8).data
 
 
 @dataclass(frozen=True)
 class ScaleOffset(Codec):
-    """Differences from a minimum: of integers, or of floats times a power of ten.
+    """Differences from a minimum: of integers, or of floats multiplied by a power of ten.
 
     Parameters
     ----------
     dtype : str
         Dtype of the elements.
     factor : int
-        Decimal digits that floats keep; bits that integers take, 0 if each chunk has its own.
+        Decimal digits kept of floats; bits of integers, 0 if each chunk has its own number.
     elements : int
         Elements per chunk.
     fill : int or None
-        The bits of the fill value, for which the highest difference stands; None if there is none.
+        The bits of the fill value, which is stored as the highest difference, or None.
     """
 
     dtype: str
@@ -420,12 +420,12 @@ class ScaleOffset(Codec):
         else:
             found = unpack_bits(view[NBIT_HEADER:], self.elements, bits, dtype.itemsize)
             found = self._restore(found, bits, least, dtype)
-        # no copy in the byte order of the machine
+        # no copy if the byte order is that of the machine
         stored = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
         return found.astype(stored, copy=False).view(np.uint8).data
 
     def _read_header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
-        """Return the bits per element, and the bits of the minimum as an array of one."""
+        """Return the bits per element, and the bits of the minimum as an array of one element."""
         if len(data) < NBIT_HEADER:
             raise ValueError(f"{len(data)} bytes hold no header of {NBIT_HEADER}")
         bits = int.from_bytes(data[:4], "little")
@@ -437,11 +437,11 @@ class ScaleOffset(Codec):
     def _restore(
         self, found: Unsigned, bits: int, least: Unsigned, dtype: np.dtype[Any]
     ) -> Unsigned:
-        """Turn differences from the minimum into the bits of the elements, in place."""
+        """Convert differences from the minimum to the bits of the elements, in place."""
         filled = found == (1 << bits) - 1
         if dtype.kind == "f":
             native = dtype.newbyteorder("=")
-            # HDF5 computes in the precision of the elements; damage may give NaN or infinity
+            # HDF5 computes in the precision of the elements; damaged bytes may be NaN or infinity
             with np.errstate(all="ignore"):
                 values = found.view(f"i{dtype.itemsize}").astype(native)
                 values /= np.float64(_compute_power_of_ten(self.factor)).astype(native)
@@ -455,15 +455,15 @@ class ScaleOffset(Codec):
 
 
 def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
-    """Return the numbers of a stream of bits, ``bits`` of them per number.
+    """Return the numbers of a stream of bits, with ``bits`` of them per number.
 
-    Eight numbers take ``bits`` bytes and make a row of a table, in which the numbers of one column
-    lie in the same bytes. The stream is copied once, so that a word can be read at its end.
+    Eight numbers take ``bits`` bytes and form a row of a table, in which the numbers of one column
+    are in the same bytes. The stream is copied once, so that a word can be read at its end.
 
     Parameters
     ----------
     data : buffer
-        The stream, most significant bit first; bytes behind the numbers are ignored.
+        The stream, most significant bit first; bytes after the numbers are ignored.
     count : int
         Number of numbers.
     bits : int
@@ -494,7 +494,7 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
 
 
 def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> None:
-    """Unpack rows of eight numbers each, place by place, through words that overlap."""
+    """Unpack rows of eight numbers each, column by column, from words that overlap."""
     word = 4 if bits <= 32 else WORD
     for place in range(8):
         first, skipped = divmod(place * bits, 8)
@@ -508,7 +508,7 @@ def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> Non
 
 
 def _read_full_width(data: Buffer, count: int, itemsize: int) -> Unsigned:
-    """Return numbers that take all of their bits, which HDF5 stores little-endian."""
+    """Return numbers without unused bits, which HDF5 stores little-endian."""
     if len(data) < count * itemsize:
         raise ValueError(f"{len(data)} bytes hold no {count} numbers of {itemsize} bytes")
     return np.frombuffer(data, f"<u{itemsize}", count)
@@ -522,7 +522,7 @@ def _compute_power_of_ten(exponent: int) -> float:
 
 
 def _kind_of(values: Sequence[int]) -> str | None:
-    """Return the dtype kind in scaleoffset's client data, or None if they are not known."""
+    """Return the dtype kind in scaleoffset's client data, or None if they are unknown."""
     scale, size, signed = values[0], values[4], values[5]
     if values[3] == FLOAT:
         return "f" if scale == BY_DECIMALS and size in (4, 8) else None
@@ -534,11 +534,11 @@ def _kind_of(values: Sequence[int]) -> str | None:
 # ---------------------------------------------------------------------- hdf4
 
 RUN, COUNT = 0x80, 0x7F
-"""Bits of a byte before a run or before plain bytes: which it is, and how many bytes more than the
+"""Bits of the byte before a run or before plain bytes: which it is, and how many bytes more than the
 least."""
 LEAST_RUN, LEAST_PLAIN = 3, 1
 SYMBOLS = 256
-"""Bytes that a tree of the Huffman code has at its leaves."""
+"""Number of leaves of a tree of the Huffman code, one for each byte."""
 
 
 @dataclass(frozen=True)
@@ -574,7 +574,7 @@ class SkippingHuffman(Codec):
     Parameters
     ----------
     skip : int
-        How many trees take turns.
+        The number of trees, used in turn.
     """
 
     skip: int
@@ -608,7 +608,7 @@ class _SplayTree:
         self.up = [node // 2 for node in range(2 * SYMBOLS)]
 
     def take(self, bits: Any) -> int:
-        """Return the next byte, and move it up."""
+        """Return the next byte, and splay it."""
         node = 0
         while node < SYMBOLS:
             node = self.right[node] if next(bits) else self.left[node]
@@ -638,20 +638,20 @@ class _SplayTree:
 
 @dataclass(frozen=True)
 class BitField(Codec):
-    """Numbers of which some neighbouring bits are stored, the highest bit and byte first.
+    """Numbers of which some adjacent bits are stored, the highest bit and byte first.
 
     Parameters
     ----------
     size : int
         Bytes of a number.
     first : int
-        The highest bit that is stored, 0 being the lowest of a number.
+        The highest stored bit; 0 is the lowest bit of a number.
     count : int
         How many bits are stored.
     extends_sign : bool
-        Whether the bits above are equal to the highest stored one.
+        Whether the bits above are copies of the highest stored one.
     fills_ones : bool
-        Whether other bits are ones.
+        Whether the other bits are ones.
     """
 
     size: int

@@ -1,4 +1,4 @@
-"""Codecs of images, one for each chunk, tile or strip: JPEG, JPEG-LS, JPEG XL, and others.
+"""Codecs of images, each of a chunk, tile or strip: JPEG, JPEG-LS, JPEG XL, and others.
 
 - JPEG (ITU-T T.81; in TIFF, with tables in its header: TIFF Technical Note 2): in Zarr v2
   imagecodecs' ``imagecodecs_jpeg``. Zarr v3 ``jpeg``, registered in zarr-extensions, is one image
@@ -8,12 +8,12 @@
   lines, samples of a line, and channels are its axes, without axes of one frame or one channel. Its
   Zarr v2 id is ``virtualds_jpegxl``.
 - WebP, PNG, JPEG 2000, JPEG XL and LERC with the names and configurations of imagecodecs. Decoded
-  numbers have the byte order of the machine, as other readers of these names return them.
+  numbers have the byte order of the machine, as in other readers of these names.
 
 No decoder knows the expected shape and dtype, so sizes in headers are checked here before memory is
-taken for them: RFC 2083, 11.2.1 (PNG); RFC 9649, 2.4 to 2.7 (WebP); ITU-T T.800, A.5.1 (JPEG 2000);
-ISO/IEC 18181-1, annex D, and 18181-2 for the boxes around it (JPEG XL); the second version of LERC
-("Lerc2 ").
+allocated for them: RFC 2083, 11.2.1 (PNG); RFC 9649, 2.4 to 2.7 (WebP); ITU-T T.800, A.5.1 (JPEG
+2000); ISO/IEC 18181-1, annex D, and 18181-2 for the boxes around it (JPEG XL); the second version
+of LERC ("Lerc2 ").
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ APP14 = 0xEE
 """Second byte of Adobe's marker, whose segment ends with the colour transform."""
 
 END = b"\xff\xd9"
-"""Marker behind an image."""
+"""Marker at the end of an image."""
 
 JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 """Second bytes of markers without a segment."""
@@ -68,30 +68,30 @@ YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 """Photometric interpretations of TIFF."""
 
 CONTIGUOUS = 1
-"""TIFF's planar configuration where the samples of a pixel lie side by side."""
+"""TIFF's planar configuration in which the samples of a pixel are adjacent."""
 
 JPEGLS_END = b"\xff\xd9"
-"""Marker behind a JPEG-LS image (annex C); a bit stuffed behind 0xff keeps it out of the data."""
+"""Marker after a JPEG-LS image (annex C); a bit stuffed after 0xff keeps it out of the data."""
 
 START_OF_FRAME = b"\xff\xf7"
 """Marker before the frame header of JPEG-LS."""
 
 MAX_EXPANSION = 2**20
-"""More bytes than JPEG-LS makes of one: a bit is a run of at most 32768 elements."""
+"""The greatest ratio of decoded to encoded length: a bit is a run of at most 32768 elements."""
 
 
 @dataclass(frozen=True)
 class Jpeg(Codec):
-    """One JPEG image of 8 to 16 bits per sample; more than 8 decode to two bytes.
+    """One JPEG image of 8 to 16 bits per sample; samples of more than 8 bits decode to two bytes.
 
     Parameters
     ----------
     tables : bytes or None
-        Tables that the image refers to and does not hold.
+        Tables that the image refers to but does not contain.
     stored : int or None
-        Photometric interpretation of the compressed samples; None takes it from the image.
+        Photometric interpretation of the compressed samples, or None for that of the image.
     shown : int or None
-        Photometric interpretation of the decoded samples; None is the same.
+        Photometric interpretation of the decoded samples, or None for the same.
     """
 
     tables: bytes | None = None
@@ -125,7 +125,7 @@ class Jpeg(Codec):
             )
         stored = shown = None
         if not page.extrasamples:
-            # without a JFIF header a decoder would guess that three components are YCbCr
+            # without a JFIF header a decoder would assume that three components are YCbCr
             stored = RGB if page.photometric == RGB and not page.is_jfif else None
             shown = {YCBCR: RGB, RGB: RGB, CMYK: 4}.get(page.photometric)
         return cls(page.jpegtables, stored, shown if page.planarconfig == CONTIGUOUS else GRAY)
@@ -151,13 +151,13 @@ class Jpeg(Codec):
 
 
 def _is_colours(value: Any) -> bool:
-    """Return whether a value may be a photometric interpretation: a number of TIFF, or a name."""
+    """Return whether a value may be a photometric interpretation: a TIFF number, or a name."""
     return value is None or isinstance(value, str) or (type(value) is int and 0 <= value < 2**16)
 
 
 @dataclass(frozen=True)
 class JpegChunk(Shaped):
-    """A chunk of bytes as one JPEG image, grey or of three components."""
+    """A chunk of bytes as one JPEG image, greyscale or with three components."""
 
     zarr_v2_id = "virtualds_jpeg"
     registered_name = "jpeg"
@@ -198,9 +198,9 @@ class JpegChunk(Shaped):
 
 
 def _check_whole(data: Buffer) -> None:
-    """Raise an error for a truncated image, which libjpeg would fill up.
+    """Raise an error for a truncated image, which libjpeg would complete silently.
 
-    The data of an image hold no end marker (ITU-T T.81, B.1.1.5).
+    The data of an image contain no end marker (ITU-T T.81, B.1.1.5).
     """
     if END not in bytes(data):
         raise ValueError("the image has no end")
@@ -237,7 +237,7 @@ class JpegHeader(NamedTuple):
     components: int
     bits: int
     transform: int
-    """Colour transform of Adobe's marker; -1 without one."""
+    """Adobe's colour transform, or -1 if there is none."""
 
 
 def parse_jpeg_header(data: memoryview) -> JpegHeader:
@@ -263,12 +263,12 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
 
 
 def _find_segments(data: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield the second byte and the place of every marker before the data of the image."""
+    """Yield the second byte and the position of every marker before the data of the image."""
     place = 2
     while place + 9 < len(data) and data[place] == 0xFF:
         marker = data[place + 1]
         yield marker, place
-        # segments hold their length; before a marker there may be any number of 0xFF
+        # segments contain their length; any number of 0xFF may precede a marker
         length = int.from_bytes(data[place + 2 : place + 4], "big")
         place += 1 if marker == 0xFF else 2 if marker in JPEG_BARE else 2 + length
 
@@ -298,14 +298,14 @@ class JpegLs(Codec):
         # a damaged header would make the decoder allocate memory for another image
         check_length(self, _count_image_bytes(memoryview(data)), nbytes)
         if JPEGLS_END not in bytes(data):
-            # CharLS would read beyond the bytes
+            # CharLS would read past the end
             raise ValueError("the image has no end")
         out: bytes = imagecodecs.jpegls_decode(bytes(data)).tobytes()
         return out
 
 
 def _count_image_bytes(data: memoryview) -> int:
-    """Return the decoded bytes of an image, from its frame header."""
+    """Return the decoded length of an image, from its frame header."""
     place = 2
     while place + 10 <= len(data):
         if data[place : place + 2] == START_OF_FRAME:
@@ -317,7 +317,7 @@ def _count_image_bytes(data: memoryview) -> int:
             if size > MAX_EXPANSION * len(data):
                 raise ValueError(f"{size} bytes of an image out of {len(data)}")
             return size
-        # other segments hold their length, which counts its own two bytes
+        # other segments contain their length, which includes its own two bytes
         place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
     raise ValueError(f"{len(data)} bytes hold no frame header")
 
@@ -328,7 +328,7 @@ EXPONENTS = {"|u1": 0, "<u2": 0, "<f2": 5, "<f4": 8}
 """Bits of the exponent by dtype; integers have none."""
 
 EXTRA = {1: 0, 2: 1, 3: 0, 4: 1}
-"""Channels that are not colours, by the number of all channels."""
+"""Channels other than colours, by the number of all channels."""
 
 JPEGXL_KEYS = {
     "bitspersample",
@@ -347,7 +347,7 @@ JPEGXL_BARE = b"\xff\x0a"
 """First bytes of a codestream."""
 
 HEADERS = 128
-"""Bytes of a codestream that hold all headers that are read."""
+"""Length of the start of a codestream that contains all headers that are read."""
 
 LENGTHS = ((1, 9), (1, 13), (1, 18), (1, 30))
 
@@ -370,14 +370,14 @@ class JpegXlHeader(NamedTuple):
     exponent: int = 0
     """Bits of the exponent of floats; 0 for integers."""
     extra: int = 0
-    """Channels that are not colours."""
+    """Channels other than colours."""
     frames: bool = False
     """Whether there may be more than one frame."""
 
 
 @dataclass(frozen=True)
 class JpegXlChunk(Shaped):
-    """A chunk as one JPEG XL image, whose header holds all that decoding needs."""
+    """A chunk as one JPEG XL image, whose header contains everything that decoding needs."""
 
     zarr_v2_id = "virtualds_jpegxl"
     registered_name = "jpegxl"
@@ -456,7 +456,7 @@ class _Bits:
         return found
 
     def read_number(self, *ways: tuple[int, int]) -> int:
-        """Read a number in one of four ways, each with a summand and a number of bits."""
+        """Read a number in one of four encodings, each with a summand and a number of bits."""
         least, count = ways[self.take(2)]
         return least + self.take(count)
 
@@ -467,7 +467,7 @@ def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
     Raises
     ------
     ValueError
-        The bytes are no image, or are cut off.
+        The bytes are not an image, or are truncated.
     """
     bits = _Bits(_find_codestream(data)[len(JPEGXL_BARE) :])
     lines, samples = _read_size(bits)
@@ -539,7 +539,7 @@ SIZE_OF_JPEG2000 = b"\xff\x4f\xff\x51"
 """Markers before the sizes of a JPEG 2000 codestream (ITU-T T.800, table A.2)."""
 
 LERC, ZSTD, HEADER = b"Lerc2 ", b"\x28\xb5\x2f\xfd", 64
-"""First bytes of LERC and of Zstandard, and bytes that hold the header of LERC."""
+"""First bytes of LERC and of Zstandard, and length of LERC's header."""
 
 
 @dataclass(frozen=True)
@@ -548,18 +548,18 @@ class Image(SelfDescribing):
 
     damage = DECODE_ERRORS
     options: ClassVar[tuple[str, ...]] = ()
-    """Keys of the configuration that decoding takes."""
+    """Keys of the configuration that decoding uses."""
 
     @staticmethod
     @abstractmethod
     def count_pixels(data: bytes) -> int:
-        """Return lines times samples of a line, from the header."""
+        """Return the number of lines times the samples of a line, from the header."""
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
         imagecodecs = import_package("imagecodecs", name)
         stream = bytes(data)
-        # before memory is taken for an image of another size
+        # before memory is allocated for an image of another size
         try:
             pixels = type(self).count_pixels(stream)
         except (struct.error, IndexError) as error:
@@ -607,13 +607,13 @@ def _count_lerc(data: bytes) -> int:
     if not data.startswith(LERC):
         data = _begin_decoding(data)
     [version] = struct.unpack_from("<i", data, 6)
-    # a checksum stands before the sizes since the third revision
+    # since the third revision, a checksum precedes the sizes
     rows, columns = struct.unpack_from("<ii", data, 14 if version >= 3 else 10)
     return int(rows * columns)
 
 
 def _begin_decoding(data: bytes) -> bytes:
-    """Return the first bytes of a LERC image that deflate or Zstandard compressed once more."""
+    """Return the first bytes of a LERC image that is also compressed with deflate or Zstandard."""
     try:
         if data.startswith(ZSTD):
             with zstandard.ZstdDecompressor().stream_reader(data) as stream:
@@ -624,7 +624,7 @@ def _begin_decoding(data: bytes) -> bytes:
 
 
 class Webp(Image):
-    """WebP of three or four samples."""
+    """WebP with three or four samples."""
 
     zarr_v2_id = "imagecodecs_webp"
     tiff_compressions = (50001, 34927)
@@ -663,7 +663,7 @@ class JpegXl(Image):
 
 
 class Lerc(Image):
-    """LERC, which may be compressed once more."""
+    """LERC, possibly compressed once more."""
 
     zarr_v2_id = "imagecodecs_lerc"
     tiff_compressions = (34887,)

@@ -1,4 +1,4 @@
-"""The codecs of numcodecs, and what decodes them: zstd, lz4, bzip2, LZMA, Blosc, Pcodec and others.
+"""The codecs of numcodecs, and how they are decoded: zstd, lz4, bzip2, LZMA, Blosc, Pcodec, others.
 
 Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or, for zstd and Blosc, the bare id,
 whose configurations the Zarr v3 codec specifications define.
@@ -6,8 +6,8 @@ HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block si
 100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
 shuffle, compressor), registered with The HDF Group.
 
-Streams of Pcodec have pco's standalone format, which holds the type of its numbers and ends with a
-mark. ``docs/explanation/performance.md`` has the measurements by which libraries are chosen.
+Streams of Pcodec have pco's standalone format, which contains the type of its numbers and ends with
+a mark. ``docs/explanation/performance.md`` has the measurements by which libraries are chosen.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from virtualds.importing import import_package
 from virtualds.streams import PIECE, Buffer, Bytes, check_room, decode_streams, limit_decoded_size
 
 CONTEXT_BYTES = 2**18
-"""Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
+"""Bytes from which on numcodecs' zstd, which creates a context for every call, is as fast."""
 
 RATIO = 256
-"""More bytes than LZ4 makes of one."""
+"""The greatest ratio of decoded to encoded length of LZ4."""
 
 STORED_BYTES, STORED_BITS = 0x11, 0x14
-"""Blosc's flags of blocks that are not split, and whose bytes, or bits, are shuffled."""
+"""Blosc's flags for blocks that are not split, and whose bytes, or bits, are shuffled."""
 
 LARGEST_FRAME = 2**24
-"""Bytes that Blosc unshuffles at most: it takes memory of thrice its block."""
+"""The most bytes that Blosc unshuffles: it uses three times the memory of its block."""
 
 _threads = threading.local()
 
@@ -62,10 +62,10 @@ _threads = threading.local()
 def zstd(data: Buffer, nbytes: int | None) -> Buffer:
     """Decode zstd frames.
 
-    numcodecs makes a context for every call, which takes longer than a chunk of 100 KB; zstandard
-    keeps one for each thread. Data that zstandard does not decode to ``nbytes`` go to numcodecs.
+    numcodecs creates a context for every call, which takes longer than a chunk of 100 KB; zstandard
+    keeps one per thread. Data that zstandard does not decode to ``nbytes`` go to numcodecs.
     """
-    # no memory is taken for a damaged length
+    # no memory is allocated for a damaged length
     if nbytes and _find_zstd_size(data) in (-1, nbytes):
         try:
             found: bytes = _get_decompressor().decompress(
@@ -130,9 +130,9 @@ def _import_numcodecs_zstd() -> Callable[..., Buffer]:
 
 
 def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
-    """Decode an LZ4 block behind its decoded length, as numcodecs frames it.
+    """Decode an LZ4 block preceded by its decoded length, the format of numcodecs.
 
-    The length takes four bytes, little-endian. The result lies in ``out``, if that is given.
+    The length takes four bytes, little-endian. The result is written to ``out``, if that is given.
     """
     size = int.from_bytes(data[:4], "little")
     check_room(size, nbytes, len(data))
@@ -144,7 +144,7 @@ def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
 
 
 def lz4_block(data: Buffer, nbytes: int) -> Buffer:
-    """Decode a bare LZ4 block."""
+    """Decode an LZ4 block without a header."""
     return lz4(b"".join((nbytes.to_bytes(4, "little"), data)), nbytes)
 
 
@@ -176,10 +176,10 @@ def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) ->
 
 
 def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
-    """Decode a Blosc chunk; the result lies in ``out``, if that is given.
+    """Decode a Blosc chunk, into ``out`` if that is given.
 
-    A chunk shorter than its header says is refused: Blosc would read past its end. Blosc chunk
-    format 2: bytes 4 to 8 hold the decoded length, 12 to 16 the length of the chunk.
+    A chunk shorter than its header says is an error: Blosc would read past its end. In Blosc's
+    chunk format 2, bytes 4 to 8 are the decoded length, 12 to 16 the length of the chunk.
     """
     decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
     if len(data) < 16 or encoded > len(data):
@@ -194,8 +194,8 @@ def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
 def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags: int) -> None:
     """Unshuffle bytes or bits with Blosc, given a chunk of uncompressed blocks.
 
-    Blosc takes a block as uncompressed where it is as long as its decoded bytes; each block stands
-    behind its length. All blocks have ``block`` bytes; the last may be shorter.
+    Blosc treats a block as uncompressed if it is as long as its decoded bytes; each block follows
+    its length. All blocks have ``block`` bytes; the last may be shorter.
 
     Parameters
     ----------
@@ -233,8 +233,8 @@ def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags:
 def _import_blosc() -> Any:
     from numcodecs import blosc
 
-    # Blosc has one pool of threads for the process, behind a lock, and chunks are decoded in
-    # parallel already. A user's True stays.
+    # Blosc has one thread pool for the process, with a lock, and chunks are decoded in parallel
+    # already. A user's True stays.
     if blosc.use_threads is None:
         blosc.use_threads = False
     return blosc
@@ -243,7 +243,7 @@ def _import_blosc() -> Any:
 # ---------------------------------------------------------------------- numcodecs
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
-"""Codecs whose streams hold all that decoding needs."""
+"""Codecs whose streams contain everything that decoding needs."""
 
 TAKEN = {
     "astype": "decode_dtype",
@@ -251,7 +251,7 @@ TAKEN = {
     "fixedscaleoffset": "dtype",
     "quantize": "dtype",
 }
-"""Array filters with a parameter for the dtype that they take, by its name."""
+"""Array filters with a parameter for the dtype that they encode, by its name."""
 
 MADE = {
     "astype": "encode_dtype",
@@ -259,10 +259,10 @@ MADE = {
     "fixedscaleoffset": "astype",
     "quantize": "astype",
 }
-"""Their parameter for the dtype that they make; by default the dtype that they take."""
+"""Their parameter for the encoded dtype; by default the dtype that they encode."""
 
 PACKBITS = (np.dtype("?"), np.dtype("u1"))
-"""The dtypes that the filter ``packbits`` takes and makes."""
+"""The dtypes that the filter ``packbits`` encodes, and encodes to."""
 
 ARRAY_IDS = TAKEN.keys() | {"bitround", "packbits"}
 """Array-to-array codecs of Zarr v3."""
@@ -274,7 +274,7 @@ NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
 """Codecs of numcodecs that are decoded without a plugin."""
 
 NUMCODECS_ERRORS: tuple[type[Exception], ...] = (*DECODE_ERRORS, *LIBRARY_ERRORS, SyntaxError)
-"""Errors of numcodecs for bytes, or parameters, that make no sense."""
+"""Errors of numcodecs for invalid bytes or parameters."""
 
 NUMCODECS_GROUP = "numcodecs.codecs"
 """The entry point group of numcodecs' plugins."""
@@ -286,7 +286,7 @@ BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 """Blosc's compressors in the order of their numbers in its HDF5 filter."""
 
 BLOSC_DECODED = frozenset(BLOSC_COMPRESSORS) - {"snappy"}
-"""Blosc's compressors that numcodecs is built with."""
+"""Blosc's compressors with which numcodecs is built."""
 
 DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
     "zstd": zstd,
@@ -294,7 +294,7 @@ DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
     "blosc": blosc,
     "bz2": bzip2,
 }
-"""Codecs that are decoded without numcodecs' codec objects, which cost time for small chunks, or
+"""Codecs that are decoded without numcodecs' codec objects, which are slow for small chunks, or
 do not stop at the expected length."""
 
 INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
@@ -302,7 +302,7 @@ INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
     "lz4": lambda data, out: lz4(data, out.size, out),
     "blosc": lambda data, out: blosc(data, out.size, out),
 }
-"""Codecs that decode into given memory."""
+"""Codecs that can decode into given memory."""
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ class Numcodecs(Codec):
         if name in TAKEN:
             entries[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
         for table in (TAKEN, MADE):
-            # raises here for a name that is no dtype
+            # raises here for an invalid dtype
             np.dtype(entries.get(table.get(name, "")) or dtype)
         return cls.from_zarr_v2({**entries, "id": name})
 
@@ -445,19 +445,19 @@ class Numcodecs(Codec):
 
 @cache
 def is_from_plugin(name: str) -> bool:
-    """Return whether another package brings a codec of this name to numcodecs."""
+    """Return whether another package provides numcodecs with a codec of this name."""
     points = entry_points(group=NUMCODECS_GROUP, name=name)
     return any(point.dist is None or point.dist.name != "numcodecs" for point in points)
 
 
 def _of(name: str, /, **config: Any) -> Numcodecs:
-    """Return a codec of numcodecs with a configuration."""
+    """Return the codec of numcodecs with a configuration."""
     return Numcodecs.from_zarr_v2({**config, "id": name})
 
 
 def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     """Return the codec of HDF5 filter 32001."""
-    # older writers leave out defaults
+    # older writers omit default values
     level, shuffle, number = [*values[4:7], *(5, 1, 0)[len(values[4:7]) :]]
     name = BLOSC_COMPRESSORS[number] if number < len(BLOSC_COMPRESSORS) else f"compressor {number}"
     if name not in BLOSC_DECODED:
@@ -499,8 +499,8 @@ TIFF_COMPRESSIONS: dict[int, Make] = {
 
 
 def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any]:
-    """Return Blosc's configuration in Zarr v3, where no parameter may be left out."""
-    # numcodecs shuffles bits for -1 where elements are single bytes
+    """Return Blosc's configuration in Zarr v3, where all parameters are required."""
+    # numcodecs shuffles bits for -1 if elements are single bytes
     shuffle = config.get("shuffle", 1)
     shuffle = (2 if itemsize == 1 else 1) if shuffle == -1 else shuffle
     return {
@@ -513,7 +513,7 @@ def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any
 
 
 def _decode(name: str, parameters: str, data: Buffer) -> memoryview:
-    """Decode with the codec that numcodecs makes of its parameters."""
+    """Decode with the codec that numcodecs creates from its parameters."""
     try:
         out = memoryview(_make_codec(parameters or json.dumps({"id": name})).decode(data))
         if "O" in out.format:
@@ -557,11 +557,11 @@ class Pcodec(SelfDescribing):
 def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
     """Decode numbers of any type into memory of ``most`` bytes.
 
-    The memory is taken here: pco would take as much as a stream asks for.
+    The memory is allocated here: pco would allocate as much as a stream asks for.
     """
     failure = ValueError("numbers of no type that is known")
     for name in PCODEC_TYPES:
-        # one number more shows a stream that is too long
+        # one more number reveals a stream that is too long
         room = np.empty(most // np.dtype(name).itemsize + 1, name)
         try:
             progress = standalone.simple_decompress_into(data, room)

@@ -1,6 +1,6 @@
 """Codec pipelines: from the bytes of one chunk to values in the order of the array's axes.
 
-Also the words in which reports and pictures say how chunks are encoded, and how encodings differ.
+Also how reports and pictures describe encodings and their differences.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ Layout = tuple[int | FixedAxis, ...]
 class CodecPipeline:
     """How the bytes of one chunk become values.
 
-    Two pipelines that decode alike are equal: compression levels are not compared.
+    Two pipelines with the same decoding are equal: compression levels are not compared.
 
     Parameters
     ----------
     dtype : numpy dtype
         Dtype of the stored numbers, byte order included.
     codecs : tuple of Codec
-        The codecs in the order of encoding; decoding goes backwards.
+        The codecs in the order of encoding; decoding applies them in reverse.
     fill : bytes or None
-        The stored element that fills missing chunks; None is zero.
+        The stored element that fills missing chunks, or None for zero.
     layout : tuple of int or FixedAxis
         For every stored axis, in C order, the array axis that it is; an array axis that is not
         listed has one element per chunk. ``(0, 1, 2)`` is C order, ``(2, 1, 0)`` is F order.
@@ -82,18 +82,18 @@ class CodecPipeline:
                 f"CodecPipeline: a fill of {len(self.fill)} bytes is not one {self.dtype} element"
             )
         if self.fill is not None and not any(self.fill):
-            # one spelling of zero, so that pipelines that decode alike are equal
+            # a single representation of zero, so that pipelines with the same decoding are equal
             object.__setattr__(self, "fill", None)
 
     def __str__(self) -> str:
-        """Return in a few words how chunks are encoded; ``repr`` says everything."""
+        """Describe in a few words how chunks are encoded; ``repr`` includes everything."""
         words = str(self.packing) if self.packing else ""
         numbers = f"{self._kind} {words}" if words else self._kind
         return f"{numbers}, {self._codec_names}"
 
     @property
     def storage(self) -> str:
-        """The text of the pipeline, without what its packing says."""
+        """The text of the pipeline, without the packing."""
         return f"{self._kind}, {self._codec_names}"
 
     @property
@@ -119,13 +119,13 @@ class CodecPipeline:
 
     @cached_property
     def missing_value(self) -> Any:
-        """The value that fills missing chunks: the decoded fill value."""
+        """The value of missing chunks: the decoded fill value."""
         stored = np.full((1,), self.fill_value, self.dtype.newbyteorder("="))
         return (self.packing.decode(stored) if self.packing else stored)[0]
 
     @cached_property
     def hidden_size(self) -> int:
-        """Number of elements that a chunk stores for each one that the array shows."""
+        """Number of stored elements of a chunk for each element of the array."""
         return prod(e.length for e in self.layout if isinstance(e, FixedAxis))
 
     def stored_shape(self, encoded: Sequence[int]) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ class CodecPipeline:
         return tuple(encoded[e] if isinstance(e, int) else e.length for e in self.layout)
 
     def encoded_sizes(self, nbytes: int) -> list[int | None]:
-        """Return the number of bytes that each codec encodes of a chunk of ``nbytes``."""
+        """Return the number of bytes that each codec encodes for a chunk of ``nbytes``."""
         sizes: list[int | None] = [nbytes]
         for codec in self.codecs[:-1]:
             last = sizes[-1]
@@ -148,7 +148,7 @@ class CodecPipeline:
     def insert_axis(self, axis: int) -> CodecPipeline:
         """Return the pipeline of the array with a new axis of one element per chunk.
 
-        C order stays C order, so that the pipeline equals that of a set which was written so.
+        C order stays C order, so that the pipeline equals that of a set written in this shape.
         """
         moved = self._relabel(lambda old: old + (old >= axis))
         if any(isinstance(e, FixedAxis) for e in moved.layout):
@@ -182,9 +182,9 @@ OF_THE_TYPE = ("itemsize", "elementsize")
 
 
 def name_pipelines(pipelines: Sequence[CodecPipeline]) -> list[str]:
-    """Return a short name for each pipeline; two have one name only if they decode alike.
+    """Return a short name for each pipeline; two have the same name only if they decode equally.
 
-    The name is the text of the pipeline. Where texts agree, what differs follows it.
+    The name is the text of the pipeline. If texts are equal, the difference follows.
 
     Examples
     --------
@@ -204,7 +204,7 @@ def name_pipelines(pipelines: Sequence[CodecPipeline]) -> list[str]:
 
 
 def _tell_apart(text: str, group: Sequence[CodecPipeline]) -> list[str]:
-    """Return the names of different pipelines of one text."""
+    """Return the names of different pipelines with the same text."""
     if len(group) == 1:
         return [text]
     aspects = zip(*map(_list_aspects, group), strict=True)
@@ -215,13 +215,13 @@ def _tell_apart(text: str, group: Sequence[CodecPipeline]) -> list[str]:
     seen: Counter[str] = Counter()
     for place, name in enumerate(names):
         seen[name] += 1
-        # what has no words has a number
+        # differences without a description get a number
         names[place] = name if count[name] == 1 else f"{name} ({seen[name]})"
     return names
 
 
 def _list_aspects(pipeline: CodecPipeline) -> Iterator[str]:
-    """Yield all in which pipelines of one text may differ, in words."""
+    """Yield descriptions of everything in which pipelines with the same text may differ."""
     attributes = pipeline.packing.attributes if pipeline.packing else {}
     yield format_attributes(attributes, SCALING, "no scale and offset")
     yield format_attributes(attributes, FILLS, "no fill value")
@@ -243,7 +243,7 @@ def _format_axis(axis: int | FixedAxis) -> str:
 def format_attributes(
     attributes: Mapping[str, Any], names: Sequence[str], nothing: str = "none"
 ) -> str:
-    """Return those attributes of packing that are there.
+    """Format those attributes of packing that exist.
 
     Examples
     --------
@@ -255,14 +255,14 @@ def format_attributes(
 
 
 def _format_scalar(value: Any) -> str:
-    """Return a packing attribute with its type, which decides the type of the values."""
+    """Format a packing attribute with its type, which determines the type of the values."""
     array = np.asarray(value)
     kind = f" ({array.dtype})" if array.dtype.kind in "fiu" else ""
     return f"{array.item() if array.size == 1 else array.tolist()}{kind}"
 
 
 def format_codecs(codecs: Sequence[Codec]) -> str:
-    """Return codecs with the parameters that matter for decoding.
+    """Format codecs with the parameters that matter for decoding.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def format_codecs(codecs: Sequence[Codec]) -> str:
 def _format_codec(codec: Codec) -> str:
     compared = (f.name for f in fields(codec) if f.compare)  # type: ignore[arg-type]
     shown = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
-    # no Zarr has a name for what cannot be read
+    # unreadable codecs have no name in Zarr
     name = codec.zarr_v2_id if isinstance(codec, Unreadable) else codec.to_zarr_v2()["id"]
     parameters = ", ".join(
         f"{n}={value}" for n, value in shown.items() if value not in (name, "", ())

@@ -3,8 +3,8 @@
 Predictors: TIFF 6.0, section 14 (horizontal differencing), and Adobe's TIFF Technical Note 3
 (floating point); LZW: section 13; PackBits: section 9; fax: sections 10 and 11, and ITU-T T.4 and
 T.6; bits: section 8 (BitsPerSample, FillOrder). In Zarr v2 they have the names and configurations
-of imagecodecs, in Zarr v3 the same behind ``numcodecs.``, so that other readers decode
-little-endian samples and single bytes too. Fax has only our name.
+of imagecodecs, in Zarr v3 the same with the prefix ``numcodecs.``, so that other readers decode
+little-endian samples and single bytes too. For fax, only our name exists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNCOMPRESSED_MODE = 2
 
 @dataclass(frozen=True)
 class PackedIntegers(OfOneType):
-    """Integers of 1 to 31 bits, the highest bit first; each run of them begins with a byte.
+    """Integers of 1 to 31 bits, the highest bit first; each run begins with a new byte.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class PackedIntegers(OfOneType):
         if not whole or whole % row or len(data) < whole:
             raise ValueError(f"{len(data)} bytes are not {whole} in rows of {row}")
         dtype = np.dtype(self.dtype)
-        # what lies behind the rows is padding
+        # everything after the rows is padding
         found: Any = imagecodecs.packints_decode(
             bytes(memoryview(data)[:whole]), dtype.newbyteorder("="), self.bits, runlen=self.run
         )
@@ -103,14 +103,14 @@ class Fax(Codec):
     compression : int
         Number in the TIFF tag Compression: 2 for runs alone, 3 for group 3, 4 for group 4.
     options : int
-        Value of the TIFF tag T4Options, which says how group 3 is written.
+        Value of the TIFF tag T4Options, the variant of group 3.
     """
 
     width: int
     compression: int = 4
     options: int = 0
 
-    # sets have it since group 4 was the only one
+    # the default is for older sets, which only contain group 4
     zarr_v2_id = "virtualds_fax4"
     tiff_compressions = (2, 3, 4)
     damage = DECODE_ERRORS
@@ -183,7 +183,7 @@ class _Predictor(OfOneType):
 
     @classmethod
     def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
-        """Build the codec for chunks of a shape, and samples in the byte order of the file."""
+        """Build the codec for chunks of a shape, with samples in the byte order of the file."""
         return cls(shape, dtype.str)
 
     @classmethod
@@ -191,7 +191,7 @@ class _Predictor(OfOneType):
         shape = tuple(int(n) for n in config.get("shape") or ())
         axis, dist = int(config.get("axis", -1)), int(config.get("dist", 1))
         if axis % max(len(shape), 1) == 1 and len(shape) == 2:
-            # tifffile writes two axes for one sample per pixel
+            # tifffile uses two axes for one sample per pixel
             shape, axis = (*shape, 1), 1
         if len(shape) != 3 or axis not in (1, -2) or dist != 1 or not config.get("dtype"):
             raise UnsupportedError(
@@ -250,7 +250,7 @@ class FloatDifferences(_Predictor):
         size = np.dtype(self.dtype).itemsize
         found = self._to_samples(data, np.uint8)
         planes = np.cumsum(found, axis=1, dtype=np.uint8).reshape(len(found), size, -1)
-        # the highest byte comes first in the file, and last in a little-endian number
+        # the highest byte is first in the file, and last in a little-endian number
         if np.dtype(self.dtype).newbyteorder("<") == np.dtype(self.dtype):
             planes = planes[:, ::-1]
         return np.ascontiguousarray(planes.transpose(0, 2, 1)).reshape(-1).data
@@ -258,7 +258,7 @@ class FloatDifferences(_Predictor):
 
 @dataclass(frozen=True)
 class _Bytes(Codec):
-    """The base class of compressors of bytes."""
+    """The base class of byte compressors."""
 
     damage = DECODE_ERRORS
 
@@ -267,7 +267,7 @@ class _Bytes(Codec):
         imagecodecs = import_package("imagecodecs", name)
         decode = getattr(imagecodecs, f"{name}_decode")
         most = limit_decoded_size(len(data)) if nbytes is None else nbytes
-        # room for one byte more shows a stream that is too long
+        # room for one more byte reveals a stream that is too long
         out: bytes = decode(bytes(data), out=most + 1)
         if nbytes is None and len(out) > most:
             raise ValueError(f"decoded to more than the expected {most} bytes")
@@ -282,7 +282,7 @@ class Lzw(_Bytes):
 
 
 class PackBits(_Bytes):
-    """Runs of bytes, from the Macintosh."""
+    """Runs of bytes, as on the Macintosh."""
 
     zarr_v2_id = "imagecodecs_packbits"
     tiff_compressions = (32773,)

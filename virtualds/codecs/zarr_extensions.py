@@ -1,11 +1,11 @@
-"""Codecs that zarr-extensions registers and that are arithmetic: casts, scales, and fields of bits.
+"""Arithmetic codecs registered in zarr-extensions: casts, scales, and bit fields.
 
 - ``cast_value``: numbers that were cast to another type, with defined rounding and limits. numpy
   does the casts that keep every value; cast-value-rs, which zarr-python uses, does the others. In
   Zarr v2 the former are ``astype``, the latter ``virtualds_cast_values``.
 - ``scale_offset``: numbers less an offset, times a scale; where zarr-python leaves these out, they
-  are 0 and 1. For floats Zarr v2 has ``fixedscaleoffset``, which decodes alike as long as it has
-  one dtype. For integers, which numcodecs would compute as floats, the Zarr v2 id is
+  are 0 and 1. For floats Zarr v2 has ``fixedscaleoffset``, which is equivalent if it has a single
+  dtype. For integers, which numcodecs would compute as floats, the Zarr v2 id is
   ``virtualds_scaled_values``.
 - ``packbits``: a few bits of each number, least significant bit first. Zarr v2 ``packbits`` is
   another codec, of numcodecs, which begins with the most significant bit; there this one is
@@ -53,21 +53,21 @@ DEFAULTS = {"rounding": ROUNDINGS[0], "out_of_range": OUT_OF_RANGE[0], "scalar_m
 
 @dataclass(frozen=True)
 class CastValues(Codec):
-    """Integers or floats that were cast to others.
+    """Integers or floats that were cast to another type.
 
     Parameters
     ----------
     decoded, encoded : str
         Types of the values and of the stored numbers, byte order included.
     rounding, out_of_range : str
-        How to cast values that the other type does not have.
+        How to cast values that the other type cannot represent.
     scalar_map : str
-        Values that stand for others, by direction, as JSON.
+        Values that are replaced by others, by direction, as JSON.
 
     Raises
     ------
     ValueError
-        A type is not numeric, a word is unknown, or a value is not of its type.
+        A type is not numeric, a name is unknown, or a value is not of its type.
     """
 
     decoded: str
@@ -135,7 +135,7 @@ class CastValues(Codec):
 
     @cached_property
     def _keeps_values(self) -> bool:
-        """Whether the decoded type holds every stored number."""
+        """Whether the decoded type can represent every stored number."""
         stored, shown = (np.dtype(n).newbyteorder("=") for n in (self.encoded, self.decoded))
         wider = np.can_cast(stored, shown) and stored.itemsize < shown.itemsize
         return (stored == shown or wider) and not self._build_map("decode")
@@ -211,7 +211,7 @@ class ScaledValues(OfOneType):
     Raises
     ------
     ValueError
-        Offset or scale is no number of that dtype, or the scale is zero.
+        Offset or scale is not a number of that dtype, or the scale is zero.
     """
 
     dtype: str
@@ -296,7 +296,7 @@ def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.
         ends = [int(n) // int(scale) + int(offset) for n in (stored.min(), stored.max())]
         if min(ends) < limits.min or max(ends) > limits.max:
             raise ValueError(f"{min(ends)} to {max(ends)} go beyond the limits of {stored.dtype}")
-        # quotients may have wrapped, and wrap back
+        # quotients may have wrapped around, and wrap back
         found: npt.NDArray[Any] = quotients + offset
     return found
 
@@ -304,7 +304,7 @@ def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.
 # ---------------------------------------------------------------------- packbits
 
 PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
-"""Bytes before and behind the bits, for the number of padding bits in their last byte."""
+"""Bytes before and after the bits, for the number of padding bits in their last byte."""
 
 KEYS = {"padding_encoding", "first_bit", "last_bit"}
 """Keys of the configuration of ``packbits``."""
@@ -327,7 +327,7 @@ class BitFields(OfOneType):
     first_bit, last_bit : int
         The lowest and the highest bit that is stored.
     padding : str
-        Where the number of padding bits stands: a key of `PADDING_BYTE`.
+        Where the number of padding bits is stored: a key of `PADDING_BYTE`.
 
     Raises
     ------
@@ -420,7 +420,7 @@ class BitFields(OfOneType):
         return self._unpack(packed, count, each).data
 
     def _split_header(self, data: Bytes) -> tuple[Bytes, int | None]:
-        """Return the packed bytes, and the number of padding bits where it is stored."""
+        """Return the packed bytes, and the number of padding bits if it is stored."""
         before, behind = PADDING_BYTE[self.padding]
         if data.size < before + behind:
             raise ValueError("no bytes, where one holds the number of padding bits")

@@ -3,7 +3,7 @@
 HDF5 filter 32013, H5Z-ZFP, registered with The HDF Group; client data: versions, then the header of
 the zfp stream in words of 32 bits, lowest first, which the chunks leave out. In Zarr a stream is
 imagecodecs' ``imagecodecs_zfp``; a stream of HDF5, which lacks the header, is ``virtualds_zfp`` in
-Zarr v2, ``virtualds.zfp`` in Zarr v3. numcodecs' ``zfpy`` is a stream with its header in front.
+Zarr v2, ``virtualds.zfp`` in Zarr v3. numcodecs' ``zfpy`` is a stream that begins with its header.
 Zarr v3 ``zfp``, registered in zarr-extensions, has no header: mode, type and shape come from the
 metadata; in Zarr v2 that is ``virtualds_zfp_chunk``.
 
@@ -38,7 +38,7 @@ LONG_MODE, LONG = 0xFFF, 52
 """The short mode that a long mode follows, and the bits of the long mode."""
 
 RATES = 2048
-"""Modes below it are the bits of a block, less one."""
+"""Short modes below it are the bits of a block, less one."""
 
 ITEMSIZES = (4, 8, 4, 8)
 """Bytes of the types by number: int32, int64, float32, float64."""
@@ -47,33 +47,33 @@ SIDE = 4
 """Elements of a block along every axis."""
 
 HEADER = 20
-"""Bytes that hold the longest header."""
+"""Length of the longest header."""
 
 TYPES = {"<i4": 0, "<i8": 1, "<f4": 2, "<f8": 3}
 """Numbers of types in a header."""
 
 PROMOTED = {"|i1": "<i4", "|u1": "<i4", "<i2": "<i4", "<u2": "<i4", "<f2": "<f4"}
-"""Types that narrower types are encoded as."""
+"""Types to which narrower types are converted for encoding."""
 
 MAX_BITS, MAX_PLANES = 16658, 64
-"""Bits and bit planes that a block takes at most."""
+"""The most bits and bit planes of a block."""
 
 LEAST, BIAS = -1074, 16495
-"""The lowest exponent of a bit plane, below which all are kept; a header adds the bias to it."""
+"""The lowest exponent of a bit plane, at which all planes are kept; headers add the bias to it."""
 
 Limits = tuple[int, int, int, int]
-"""Least and most bits of a block, most bit planes, and the exponent of the lowest one."""
+"""Limits of a block: fewest and most bits, most bit planes, and exponent of the lowest plane."""
 
 
 @dataclass(frozen=True)
 class Zfp(Codec):
-    """A zfp stream whose header is kept elsewhere.
+    """A zfp stream whose header is stored elsewhere.
 
     Parameters
     ----------
     header : tuple of int
-        Words of 32 bits, lowest first. A big-endian machine wrote their bytes the other way round;
-        then the numbers are in its order, too (H5Z-ZFP).
+        Words of 32 bits, lowest first. A big-endian machine wrote their bytes in reverse; then the
+        numbers have its byte order, too (H5Z-ZFP).
     """
 
     header: tuple[int, ...]
@@ -115,7 +115,7 @@ class Zfp(Codec):
 
     @property
     def _fewest(self) -> int:
-        """Bits that a block takes at least."""
+        """The fewest bits of a block."""
         if self._mode == LONG_MODE:
             return (self._bits >> BEHIND & 0x7FFF) + 1
         return self._mode + 1 if self._mode < RATES else 1
@@ -134,10 +134,10 @@ class Zfp(Codec):
         return tuple((lengths >> each * i & (1 << each) - 1) + 1 for i in reversed(range(rank)))
 
     def compute_room(self, bits: int) -> int:
-        """Return the bytes that the blocks of a stream of ``bits`` may read at most.
+        """Return the most bytes that the blocks of a stream of ``bits`` may read.
 
-        zfp reads as many bits as the blocks ask for, even beyond the end of the stream: at most
-        every bit plane, a test per plane and element, and the exponent.
+        zfp reads as many bits as the blocks require, even past the end of the stream: at most every
+        bit plane, a test per plane and element, and the exponent.
         """
         blocks = self.blocks
         if bits < blocks * self._fewest:
@@ -154,7 +154,7 @@ class Zfp(Codec):
         return self.decode_before(data, nbytes, b"\0")
 
     def decode_before(self, data: Buffer, nbytes: int | None, behind: bytes) -> bytes:
-        """Decode a stream that is padded with one byte, ``behind``."""
+        """Decode a stream that is padded with the byte ``behind``."""
         check_length(self, prod(self.shape) * self.itemsize, nbytes)
         room = self.compute_room(8 * len(data))
         return self.decode_whole(self._build_stream(bytes(data).ljust(room, behind), room))
@@ -163,7 +163,7 @@ class Zfp(Codec):
         """Decode a stream with its header, padded with zeros."""
         imagecodecs = import_package("imagecodecs", "zfp")
         out = imagecodecs.zfp_decode(stream)
-        # as in h5py: numbers in the byte order of the machine that wrote, not of the dataset
+        # as in h5py: numbers in the byte order of the writing machine, not of the dataset
         found: bytes = (out.byteswap() if self._is_swapped else out).tobytes()
         return found
 
@@ -240,7 +240,7 @@ class ZfpChunk(Shaped):
 
     @property
     def _field(self) -> tuple[int, ...]:
-        """The shape in zfp, which has no arrays without axes."""
+        """The shape in zfp, in which every array has at least one axis."""
         return self.shape or (1,)
 
     @property
@@ -277,19 +277,19 @@ class ZfpChunk(Shaped):
         check_length(self, expected, nbytes)
         self._check_rate(len(data), header.blocks)
         found = header.decode_before(data, None, b"\0")
-        # a truncated stream decodes too, to values that depend on the padding
+        # a truncated stream decodes too, but to values that depend on the padding
         if not self._is_rate and found != header.decode_before(data, None, b"\xff"):
             raise ValueError(f"{len(data)} bytes end before the last of its blocks does")
         return self._narrow(found)
 
     @property
     def _is_rate(self) -> bool:
-        """Whether all blocks take the same number of bits."""
+        """Whether all blocks have the same number of bits."""
         least, most, *_ = self._limits
         return least == most
 
     def _check_rate(self, nbytes: int, blocks: int) -> None:
-        """Raise an error for a stream of another rate."""
+        """Raise an error for a stream with another rate."""
         bits = blocks * self._limits[0]
         # streams end with a word of at most 64 bits
         if self._is_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
@@ -328,7 +328,7 @@ def _expert(dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, min
 
 
 def _fixed_rate(dtype: str, rank: int, rate: float) -> Limits:
-    # a block of floats holds at least its exponent
+    # a block of floats contains at least its exponent
     least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
     bits = max(floor(SIDE**rank * _check_number(rate) + 0.5), least)
     return bits, bits, MAX_PLANES, LEAST

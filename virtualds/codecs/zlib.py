@@ -4,8 +4,8 @@
   filter 1, "deflate" (HDF5 file format, IV.A.2.l).
 - gzip (RFC 1952): Zarr v2 ``{"id": "gzip", "level": 1}``; Zarr v3 ``gzip``.
 - A member of a zip archive: its bytes from the local header to the next one (".ZIP File Format
-  Specification", PKWARE, APPNOTE.TXT, 4.3), so a chunk brings its checksum along. Only virtualds
-  has a name for it.
+  Specification", PKWARE, APPNOTE.TXT, 4.3), so a chunk includes its checksum. Only virtualds has a
+  name for it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from virtualds.codecs.codec import Codec
 from virtualds.streams import Buffer, Bytes, decode_stream, decode_streams
 
 Wrapper = Literal["zlib", "gzip", "deflate"]
-"""What stands around a deflated stream; ``deflate`` is a bare one (RFC 1951)."""
+"""The format around a deflated stream; ``deflate`` is a bare one (RFC 1951)."""
 
 
 @cache
 def _import_deflate() -> Any:
-    # an installation from conda lacks it
+    # conda's package lacks it
     try:
         import deflate
     except ImportError:
@@ -39,9 +39,9 @@ def _import_deflate() -> Any:
 
 
 def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer | None:
-    """Return ``nbytes`` of a stream; None without libdeflate, or where that refuses the stream.
+    """Return ``nbytes`` of a stream, or None without libdeflate or if it rejects the stream.
 
-    Of several gzip members only the first is decoded; bytes behind a stream are ignored.
+    Of several gzip members only the first is decoded; bytes after a stream are ignored.
     """
     library = _import_deflate()
     if library is None or nbytes is None:
@@ -50,7 +50,7 @@ def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer |
         found: Buffer = getattr(library, f"{wrapper}_decompress")(data, nbytes)
     except (library.DeflateError, ValueError):
         return None
-    # a stream that is shorter than announced is accepted
+    # a stream that is shorter than stated is accepted
     return found if len(found) == nbytes else None
 
 
@@ -60,7 +60,7 @@ DAMAGE = (zlib.error, ValueError, EOFError)
 """Errors of the standard library for damaged streams."""
 
 SUCCESS = 0
-"""Of ``enum libdeflate_result``: the stream fills the memory, and is not damaged."""
+"""Of ``enum libdeflate_result``: the stream fills the memory, and is valid."""
 
 
 @dataclass(frozen=True)
@@ -156,16 +156,16 @@ class Libdeflate:
         self._threads = threading.local()
 
     def inflate_zlib(self, data: Buffer, out: Bytes) -> bool:
-        """Inflate a zlib stream; say whether it is sound and fills ``out``, which is contiguous."""
+        """Inflate a zlib stream; return whether it is valid and fills the contiguous ``out``."""
         return self._inflate(self._zlib, data, out)
 
     def inflate_gzip(self, data: Buffer, out: Bytes) -> bool:
-        """Inflate one gzip member; say whether it is sound and fills ``out``."""
+        """Inflate one gzip member; return whether it is valid and fills ``out``."""
         return self._inflate(self._gzip, data, out)
 
     def _inflate(self, function: Any, data: Buffer, out: Bytes) -> bool:
         if not len(data):
-            # np.frombuffer refuses empty buffers
+            # np.frombuffer does not accept empty buffers
             return False
         source = np.frombuffer(data, np.uint8)
         decompressor = self._get_decompressor()
@@ -215,7 +215,7 @@ def _address_of(array: Bytes) -> int:
 
 @cache
 def find_libdeflate() -> Libdeflate | None:
-    """Return libdeflate, or None where the package deflate lacks it or hides its functions."""
+    """Return libdeflate, or None if the package deflate lacks it or hides its functions."""
     try:
         from deflate import _deflate
 
@@ -230,7 +230,7 @@ HEADER = struct.Struct("<4s2xHH4xIII2H")
 """Signature, flags, method, CRC-32, both lengths, lengths of name and extra field (4.3.7)."""
 MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\x08"
 STREAMED = 0x8
-"""The flag of a member whose checksum stands behind its data (4.4.4)."""
+"""The flag of a member whose checksum follows its data (4.4.4)."""
 STORED, DEFLATED = 0, 8
 """Compression methods (4.4.5)."""
 
@@ -240,7 +240,7 @@ class _Header(NamedTuple):
     method: int
     checksum: int
     data: memoryview
-    """All bytes behind the header."""
+    """All bytes after the header."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ def _parse_header(data: Buffer) -> _Header:
 
 
 def _take_stored(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
-    """Return the bytes of a stored member, and the checksums that it may have."""
+    """Return the bytes of a stored member, and its possible checksums."""
     if header.is_streamed and nbytes is None:
         raise ValueError("only its list of members says where a stored member ends")
     found = header.data if nbytes is None else header.data[:nbytes]
@@ -295,8 +295,8 @@ def _take_stored(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int
 
 
 def _inflate(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
-    """Return the bytes of a deflated member, and the checksums that it may have."""
-    # the end of a streamed member is not known before its checksum is reached
+    """Return the bytes of a deflated member, and its possible checksums."""
+    # the end of a streamed member is unknown until its checksum is reached
     if nbytes and not header.is_streamed:
         found = inflate_fast("deflate", header.data, nbytes)
         if found is not None:
@@ -307,7 +307,7 @@ def _inflate(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ..
 
 
 def _list_checksums(header: _Header, behind: memoryview) -> tuple[int, ...]:
-    """Return the CRC-32 of a member; behind streamed data, a signature may come first (4.3.9)."""
+    """Return the CRC-32 of a member; after streamed data, a signature may precede it (4.3.9)."""
     if not header.is_streamed:
         return (header.checksum,)
     if len(behind) < 4:
