@@ -12,7 +12,7 @@ from typing import Any
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import Heeds, ListedFiles, Parser
+from virtualds.arrays.parser import ListedFiles, MustBeEqual, Parser
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 
@@ -22,7 +22,7 @@ OF_EACH_FILE = ("source", "original_shape", "preferred_chunks")
 
 @dataclass
 class ReadEach:
-    """A `ReadAlike` that reads each file; it counts what it was asked for, and what came of it."""
+    """A `ReadTogether` that reads each file, and counts requests and results."""
 
     parser: Parser
     asked: list[list[str]] = field(default_factory=list)
@@ -36,14 +36,14 @@ class ReadEach:
         options: StorageOptions | None,
         group: str | None,
         skip: Iterable[str],
-        heeds: Heeds,
+        must_be_equal: MustBeEqual,
         below: bool = False,
     ) -> Iterator[Sequence[ListedFiles]]:
         self.asked.append(list(urls))
         opened = [self._read(url, options, group, tuple(skip), below) for url in urls]
         kinds: list[list[int]] = []
         for number, read in enumerate(opened):
-            alike = [kind for kind in kinds if _are_alike(opened[kind[0]], read, heeds)]
+            alike = [kind for kind in kinds if _are_alike(opened[kind[0]], read, must_be_equal)]
             if alike:
                 alike[0].append(number)
             elif read is not None:
@@ -67,25 +67,25 @@ class ReadEach:
         return found if held and not found.problems else None
 
 
-def _are_alike(first: Any, other: Any, heeds: Heeds) -> bool:
+def _are_alike(first: Any, other: Any, must_be_equal: MustBeEqual) -> bool:
     if first is None or other is None:
         return False
     one, two = first, other
     return (
         list(one.variables) == list(two.variables)
-        and _heeded(one.attributes, heeds) == _heeded(two.attributes, heeds)
+        and _heeded(one.attributes, must_be_equal) == _heeded(two.attributes, must_be_equal)
         and repr(one.encoding) == repr(two.encoding)
         and all(
-            _describe(v, heeds) == _describe(two.variables[n], heeds)
+            _describe(v, must_be_equal) == _describe(two.variables[n], must_be_equal)
             for n, v in one.variables.items()
         )
     )
 
 
-def _describe(variable: ManifestVariable, heeds: Heeds) -> Any:
+def _describe(variable: ManifestVariable, must_be_equal: MustBeEqual) -> Any:
     data: Any = variable.data
     encoding = {n: v for n, v in variable.encoding.items() if n not in OF_EACH_FILE}
-    attributes = _heeded(variable.attributes, heeds)
+    attributes = _heeded(variable.attributes, must_be_equal)
     return (
         variable.dims,
         data.dtype,
@@ -96,16 +96,16 @@ def _describe(variable: ManifestVariable, heeds: Heeds) -> Any:
     )
 
 
-def _heeded(attributes: Mapping[str, Any], heeds: Heeds) -> str:
-    return repr({n: v for n, v in attributes.items() if heeds(n, v)})
+def _heeded(attributes: Mapping[str, Any], must_be_equal: MustBeEqual) -> str:
+    return repr({n: v for n, v in attributes.items() if must_be_equal(n, v)})
 
 
 @contextmanager
 def reading_together(parser: Parser) -> Iterator[ReadEach]:
     """Let a parser read files together until the end of the block."""
-    before, each = parser.read_alike, ReadEach(parser)
-    object.__setattr__(parser, "read_alike", each)
+    before, each = parser.read_together, ReadEach(parser)
+    object.__setattr__(parser, "read_together", each)
     try:
         yield each
     finally:
-        object.__setattr__(parser, "read_alike", before)
+        object.__setattr__(parser, "read_together", before)

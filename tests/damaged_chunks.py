@@ -102,7 +102,7 @@ def checked(chunk: dict[str, Any], guarded: Guarded, target: Guarded) -> dict[st
         if found not in ("CodecError", sound):
             found = found if "where" in found else "undetected"
         counts["sound" if found == sound else found] += 1
-        if codec.fills:
+        if codec.fills_output:
             put = outcome_put(codec, guarded.holding(data), target.last(nbytes))
             is_known = put in ("CodecError", sound)
             counts["sound" if put == sound else put if is_known else "undetected"] += 1

@@ -333,7 +333,7 @@ def test_a_coordinate_of_nothing_gets_no_index(on_error: str, tmp_path: Path) ->
 def test_a_large_coordinate_that_lies_in_a_file_gets_its_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "ALWAYS", 100)
+    monkeypatch.setattr(bounds, "ALWAYS_ALLOWED", 100)
     xr.Dataset(coords={"x": np.arange(1000.0)}).to_netcdf(tmp_path / "a.nc")
     with virtualds.set_options(load_limit=100):
         opened = xr.open_dataset(tmp_path / "a.nc", engine="virtual")
@@ -404,7 +404,7 @@ def test_a_part_of_a_huge_chunk_is_refused(tmp_path: Path) -> None:
 def test_all_of_a_large_chunk_is_read_where_a_part_of_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "ALWAYS", 8)
+    monkeypatch.setattr(bounds, "ALWAYS_ALLOWED", 8)
     values = np.arange(100.0)
     path = kerchunk(tmp_path, shape=[200], chunks=[100], compressor={"id": "zlib"}, keys=0)
     data = zlib.compress(values.tobytes())

@@ -4,7 +4,13 @@ import pickle
 
 import pytest
 
-from virtualds.errors import FormatError, ReadError, UnsupportedError, cannot_hold, list_details
+from virtualds.errors import (
+    FormatError,
+    ReadError,
+    UnsupportedError,
+    list_details,
+    make_unsupported_error,
+)
 
 
 def test_what_to_do_has_a_line_of_its_own() -> None:
@@ -57,7 +63,7 @@ def test_no_place_shows_a_secret() -> None:
 
 
 def test_details_stand_below_and_the_rest_is_counted() -> None:
-    text = str(cannot_hold("a.json", "it", [f"v{n}: odd" for n in range(47)], "do this"))
+    text = str(make_unsupported_error("a.json", "it", [f"v{n}: odd" for n in range(47)], "do this"))
     head, remedy, *details = text.split("\n")
     assert head == "a.json: it cannot hold 47 properties of this dataset"
     assert remedy == "do this"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import virtualds
-from virtualds.arrays.parser import NativeReader, ReadNative, stored_values
+from virtualds.arrays.parser import NativeReader, ReadNative, make_stored_reader
 
 HEADER = 8
 
@@ -39,7 +39,7 @@ def read(
 def open_numpy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     columns = int(np.fromfile(target(), "<u4", 1, offset=4)[0])
     values = np.fromfile(target(), "<f4", offset=HEADER).reshape(-1, columns)
-    return stored_values(lambda wanted: values)
+    return make_stored_reader(lambda wanted: values)
 
 
 parser = virtualds.Parser(

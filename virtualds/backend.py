@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from virtualds.datasets.keywords import list_arguments, make_strict
+from virtualds.datasets.keywords import check_arguments, list_arguments
 from virtualds.errors import VirtualdsError, public
 from virtualds.importing import importing
 from virtualds.options import FILE_RETRIES, SETTLE
@@ -52,7 +52,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
     description: ClassVar[str] = "Reference sets, and netCDF4/HDF5 files, through virtualds"
 
-    @make_strict("xr.open_dataset(engine='virtual')", more=list_arguments(xr.open_dataset))
+    @check_arguments("xr.open_dataset(engine='virtual')", more=list_arguments(xr.open_dataset))
     def open_dataset(
         self,
         filename_or_obj: Any,
@@ -143,7 +143,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             from virtualds.formats.undecodable import decode_group
 
         decoders = {name: given[name] for name in DECODERS}
-        if _means_many(filename_or_obj, {name: given[name] for name in self.OF_MANY}):
+        if _is_for_many_files(filename_or_obj, {name: given[name] for name in self.OF_MANY}):
             with importing:
                 from virtualds.syncing import read_archive, update_references
 
@@ -177,7 +177,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     }
     """Arguments for many files that do not apply to a single one, with their defaults."""
 
-    @make_strict("xr.open_datatree(engine='virtual')", more=OF_ONE)
+    @check_arguments("xr.open_datatree(engine='virtual')", more=OF_ONE)
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
         """Open a reference set or source file lazily, with all groups below ``group``.
 
@@ -199,7 +199,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             error.locate_file(location.url)
             raise
 
-    @make_strict("xr.open_groups(engine='virtual')", more=OF_ONE)
+    @check_arguments("xr.open_groups(engine='virtual')", more=OF_ONE)
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:
         """Open every group separately, for `xarray.open_groups`.
 
@@ -254,7 +254,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         return is_set_folder(url)
 
 
-def _means_many(files: Any, given: Mapping[str, Any]) -> bool:
+def _is_for_many_files(files: Any, given: Mapping[str, Any]) -> bool:
     """Return whether a user means many files; ``given`` are the arguments for many.
 
     Raises

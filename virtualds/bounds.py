@@ -24,16 +24,16 @@ CHUNKS_PER_REFERENCE = 1000
 MAX_AXES = 32
 """The most axes of an array: the limits of HDF5, and of numpy's iterators."""
 
-LARGEST_ELEMENT = 2**24
+MAX_ELEMENT_SIZE = 2**24
 """The most bytes of one element."""
 
-DEEPEST_TYPE = 64
+MAX_TYPE_DEPTH = 64
 """How deeply compound types may be nested."""
 
-SWELLS_BY = 1000
+MAX_EXPANSION = 1000
 """Decoded bytes that a large coordinate may have for each of its bytes in files."""
 
-ALWAYS = 2**26
+ALWAYS_ALLOWED = 2**26
 """Bytes that a chunk or a coordinate may always have, however low the limit is."""
 
 
@@ -77,23 +77,23 @@ def check_element(itemsize: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        They are larger than `LARGEST_ELEMENT`.
+        They are larger than `MAX_ELEMENT_SIZE`.
     """
-    if itemsize > LARGEST_ELEMENT:
+    if itemsize > MAX_ELEMENT_SIZE:
         raise UnsupportedError(
-            f"{what}: elements of {itemsize} bytes, where at most {LARGEST_ELEMENT} are read; "
+            f"{what}: elements of {itemsize} bytes, where at most {MAX_ELEMENT_SIZE} are read; "
             f"leave the variable out with drop_variables, or fetch the file again if its metadata "
             f"are damaged"
         )
 
 
-def check_shallow(dtype: np.dtype[Any], what: str) -> None:
+def check_nesting(dtype: np.dtype[Any], what: str) -> None:
     """Raise an error for compound types so deep that Python cannot pickle or print them.
 
     Raises
     ------
     UnsupportedError
-        They are deeper than `DEEPEST_TYPE`.
+        They are deeper than `MAX_TYPE_DEPTH`.
     """
     depth, level = 0, [dtype]
     while level := [
@@ -103,9 +103,9 @@ def check_shallow(dtype: np.dtype[Any], what: str) -> None:
         if kind.base.names
     ]:
         depth += 1
-        if depth > DEEPEST_TYPE:
+        if depth > MAX_TYPE_DEPTH:
             raise UnsupportedError(
-                f"{what}: more than {DEEPEST_TYPE} compound types lie in each other; leave the "
+                f"{what}: more than {MAX_TYPE_DEPTH} compound types lie in each other; leave the "
                 f"variable out with drop_variables, or fetch the file again if its metadata are "
                 f"damaged"
             )
@@ -117,8 +117,8 @@ def check_chunk(nbytes: int, taken: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        It takes more than `set_options(load_limit=...)` and `ALWAYS` allow, and more than the
-        result.
+        It takes more than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow, and more than
+        the result.
     """
     if nbytes > max(_compute_limit(), taken):
         raise UnsupportedError(
@@ -135,7 +135,7 @@ def is_small_enough_to_load(nbytes: int) -> bool:
 
 
 def _compute_limit() -> int:
-    return max(get_options().load_limit, ALWAYS)
+    return max(get_options().load_limit, ALWAYS_ALLOWED)
 
 
 def check_values(nbytes: int, what: str) -> None:
@@ -144,7 +144,7 @@ def check_values(nbytes: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        It has more bytes than `set_options(load_limit=...)` and `ALWAYS` allow.
+        It has more bytes than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow.
     """
     if not is_small_enough_to_load(nbytes):
         raise UnsupportedError(
@@ -160,7 +160,7 @@ def check_selection(nbytes: int) -> None:
     Raises
     ------
     UnsupportedError
-        They take more than `set_options(load_limit=...)` and `ALWAYS` allow.
+        They take more than `set_options(load_limit=...)` and `ALWAYS_ALLOWED` allow.
     """
     if nbytes > _compute_limit():
         raise UnsupportedError(
@@ -183,8 +183,8 @@ def check_joinable(nbytes: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        They are more than `set_options(load_limit=...)`, `ALWAYS` and a quarter of the memory of
-        the machine.
+        They are more than `set_options(load_limit=...)`, `ALWAYS_ALLOWED` and a quarter of the
+        memory of the machine.
     """
     if nbytes > _compute_limit() and nbytes > (limit := max(_compute_limit(), count_memory() // 4)):
         raise UnsupportedError(
@@ -195,7 +195,7 @@ def check_joinable(nbytes: int, what: str) -> None:
         )
 
 
-def check_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
+def check_size_in_files(nbytes: int, stored: Callable[[], int], what: str) -> None:
     """Raise an error for an index coordinate that is far larger than its bytes in files.
 
     Parameters
@@ -212,7 +212,7 @@ def check_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
     UnsupportedError
         It is large, and far larger than its bytes in files.
     """
-    if not is_small_enough_to_load(nbytes) and nbytes > SWELLS_BY * (found := stored()):
+    if not is_small_enough_to_load(nbytes) and nbytes > MAX_EXPANSION * (found := stored()):
         raise UnsupportedError(
             f"{what}: this coordinate has {nbytes} bytes, of which {found} are in files; the "
             f"metadata are damaged, or leave it out with drop_variables or on_error='skip'"

@@ -326,7 +326,9 @@ LOAD_OR_LEAVE_OUT = (
 """What to do about a dataset with variables that a format cannot hold."""
 
 
-def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> UnsupportedError:
+def make_unsupported_error(
+    url: str, form: str, problems: list[str], remedy: str
+) -> UnsupportedError:
     """Return the error that lists the properties that a format cannot hold.
 
     ``remedy`` is for encodings; other properties say themselves what to do, where that is no help.
@@ -341,7 +343,7 @@ def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> Unsupp
     return UnsupportedError(list_details(message, problems))
 
 
-def exists_already(url: str, remedy: str = "remove it, if it is no set") -> FileExistsError:
+def make_exists_error(url: str, remedy: str = "remove it, if it is no set") -> FileExistsError:
     """Return the error for a new set whose url exists already; it says what to do."""
     message = (
         f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w'; "

@@ -169,12 +169,12 @@ from there would get what anyone has put under this name.
 """
 
 
-def say_install(extra: str) -> str:
+def format_install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra.
 
     Examples
     --------
-    >>> say_install("s3")
+    >>> format_install_command("s3")
     'pip install botocore obstore'
     """
     return f"pip install {' '.join(EXTRAS[extra])}"

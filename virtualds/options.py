@@ -29,7 +29,7 @@ def count_cores() -> int:
 
 def count_memory() -> int:
     """Return the bytes of memory that this process may use, on its machine or in its container."""
-    return min([_count_installed(), *list_memory_limits()])
+    return min([_count_installed(), *find_memory_limits()])
 
 
 def _count_installed() -> int:
@@ -40,7 +40,7 @@ def _count_installed() -> int:
         return 4096 * MIB
 
 
-def list_memory_limits(root: str = "/") -> Iterator[int]:
+def find_memory_limits(root: str = "/") -> Iterator[int]:
     """Yield the memory limits of the Linux control groups of this process.
 
     Those of parent groups count too. A container may see the name that its group has outside, and

@@ -182,10 +182,10 @@ def count_array(chunks: int) -> Iterator[Advance]:
 
 def is_shown(wanted: ProgressOption) -> bool:
     """Return whether progress is shown anywhere, so that it is worth counting the work."""
-    return callable(wanted) or bool(wanted) or (wanted is None and _is_watched())
+    return callable(wanted) or bool(wanted) or (wanted is None and _is_interactive())
 
 
-def _is_watched() -> bool:
+def _is_interactive() -> bool:
     # IPython kernels belong to notebooks; IPython in a terminal is a terminal
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     is_notebook = type(shell).__name__ == "ZMQInteractiveShell"

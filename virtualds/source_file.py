@@ -63,15 +63,15 @@ class SourceFile(NamedTuple):
         """Size, modification time and etag."""
         return self.size, self.mtime, self.etag
 
-    def joined_with(self, other: SourceFile) -> SourceFile | None:
+    def merged_with(self, other: SourceFile) -> SourceFile | None:
         """Merge two scans of a file, or return None if they contradict each other.
 
         Examples
         --------
         >>> file = SourceFile("s3://bucket/a.nc", size=2048)
-        >>> file.joined_with(file._replace(etag="e")).etag
+        >>> file.merged_with(file._replace(etag="e")).etag
         'e'
-        >>> file.joined_with(file._replace(size=1))
+        >>> file.merged_with(file._replace(size=1))
         """
         if self.fingerprint == other.fingerprint:
             return self
@@ -165,7 +165,7 @@ def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
     return np.where(known, given.astype(np.uint64) + np.uint64(PRESENT), np.uint64(0))
 
 
-def sound(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+def find_valid_checksums(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
     """Return which numbers are valid checksums of a manifest: 0, or with `PRESENT`."""
     found: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
     return found

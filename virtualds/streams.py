@@ -99,7 +99,7 @@ def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[byt
     return b"".join(parts), stream.unused_data.lstrip(b"\0")
 
 
-def check_room(announced: int, nbytes: int | None, encoded: int) -> None:
+def check_decoded_size(announced: int, nbytes: int | None, encoded: int) -> None:
     """Raise an error for a wrong decoded length in the header of encoded bytes, before decoding.
 
     Raises

@@ -193,12 +193,12 @@ def name_of(url: str) -> str:
     )
 
 
-def lies_under(path: str, folder: str) -> bool:
+def is_in_folder(path: str, folder: str) -> bool:
     """Return whether a path is a folder, or inside it.
 
     Examples
     --------
-    >>> lies_under("/data/2001/a.nc", "/data"), lies_under("/data-2/a.nc", "/data")
+    >>> is_in_folder("/data/2001/a.nc", "/data"), is_in_folder("/data-2/a.nc", "/data")
     (True, False)
     """
     folder = folder.rstrip("/")

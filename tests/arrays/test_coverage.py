@@ -53,7 +53,7 @@ def test_positions_and_stretches_are_those_of_the_chunks(seed: int) -> None:
         kept = {url: met for url, met in covered.items() if urls is None or url in urls}
         if urls is not None and not urls & {file.url for file in FILES}:
             kept = {}
-        stretches = found.list_stretches()
+        stretches = found.list_ranges()
         assert {
             u: {n for run in runs for n in range(*run)} for u, runs in stretches.items()
         } == kept

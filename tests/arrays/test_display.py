@@ -24,10 +24,10 @@ from virtualds.arrays.display import (
     MAX_KINDS,
     UNREAD,
     bin_chunks,
+    compute_statistics,
     count_files,
     draw_chunks,
     find_used_files,
-    survey,
 )
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import MISSING, Table
@@ -112,7 +112,7 @@ def chunks_of(array: ManifestArray) -> Iterator[tuple[tuple[tuple[int, int], ...
 def test_the_numbers_of_an_array_are_those_of_its_chunks(array: ManifestArray) -> None:
     chunks = list(chunks_of(array))
     there = [(box, row) for box, row in chunks if row.file != MISSING]
-    found = survey(array)
+    found = compute_statistics(array)
     assert (found.chunks, found.missing, found.unread) == (len(chunks), len(chunks) - len(there), 0)
     assert found.stored == sum(row.length for _, row in there)
     assert found.decoded == sum(prod(b - a for a, b in box) for box, _ in there) * 4
@@ -151,8 +151,8 @@ def test_numbers_of_references_in_a_set_are_the_same_once_they_are_read(
         for f in array.fragments
     ]
     lazy = replace(array, fragments=tuple(parts))
-    assert survey(lazy).unread == lazy.nchunks
-    assert survey(lazy, read=True) == survey(array)
+    assert compute_statistics(lazy).unread == lazy.nchunks
+    assert compute_statistics(lazy, read=True) == compute_statistics(array)
 
 
 class Held(Table):
@@ -193,7 +193,7 @@ def test_manifests_without_columns_have_the_numbers_and_the_picture_of_their_col
 ) -> None:
     axes = tuple(ChunkAxis.regular(n * 3 - 1, 3) for n in manifest.shape)
     array, columns = of(manifest, axes), of(manifest.loaded(), axes)
-    assert survey(array) == survey(columns)
+    assert compute_statistics(array) == compute_statistics(columns)
     ours, theirs = bin_chunks(array), bin_chunks(columns)
     np.testing.assert_array_equal(ours.counts, theirs.counts)
     assert ours.is_assumed is theirs.is_assumed is False
@@ -469,7 +469,7 @@ def test_references_in_a_set_are_not_read_to_draw_them(has_pipelines: bool) -> N
     lazy: Any = ChunkManifest.of_table(table, (10**6, 4))
     array = of(lazy, make_regular_axes((10**6, 40), (1, 10)))
     with no_reads():
-        page, found = array._repr_html_(), survey(array)
+        page, found = array._repr_html_(), compute_statistics(array)
     assert (found.unread, found.stored) == (4 * 10**6, 0)
     assert "4,000,000 with references not loaded" in text_of(page)
     # its only encoding is known, one of several is not

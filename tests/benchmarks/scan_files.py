@@ -89,7 +89,7 @@ def write_small(path: Path, number: int) -> None:
         file["time"].attrs["units"] = "hours since 2000-01-01"
 
 
-def names_of(number: int) -> tuple[str, ...]:
+def to_names(number: int) -> tuple[str, ...]:
     """Return the variables of one of the files that differ."""
     return tuple(f"field_{'x' * (number % 19)}{number}_{axis}" for axis in range(len(FIELDS)))
 
@@ -101,7 +101,7 @@ def write_different(path: Path, number: int) -> None:
     with h5py.File(path, "w") as file:
         places = {"time": [number], "lat": np.arange(ROWS), "lon": np.arange(COLUMNS)}
         fields = []
-        for place, name in enumerate(names_of(number)):
+        for place, name in enumerate(to_names(number)):
             made = file.create_dataset(name, data=field, chunks=chunks, compression="gzip")
             made.attrs["units"] = "K" * (1 + number % 23)
             made.attrs["long_name"] = f"variable {place} " + "y" * (number % 37)

@@ -96,7 +96,7 @@ def _warm_scan(folder: Path, is_joined: bool = True) -> Scan:
 
 def _list_different(folder: Path, count: int | None) -> dict[str, Case]:
     def scan() -> Scan:
-        return Scan(files.different_files(folder), files.names_of, is_joined=False)
+        return Scan(files.different_files(folder), files.to_names, is_joined=False)
 
     prepare = partial(_prepare_scan, scan, partial(_warm_scan, folder, is_joined=False))
     return {"": Case(("floor", "virtualds scan", "virtualds", *PEERS), prepare, 500)}

@@ -750,7 +750,7 @@ def test_an_error_of_a_checksum_shows_both_checksums() -> None:
 def test_the_package_of_libdeflate_exports_its_functions() -> None:
     """Without them all works, and takes more memory: see whether the package has changed."""
     assert find_libdeflate() is not None
-    assert Zlib().fills
+    assert Zlib().fills_output
 
 
 @WAYS

@@ -23,7 +23,7 @@ from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import PARSERS
-from virtualds.parsers.hdf5.alike_files import read_alike
+from virtualds.parsers.hdf5.alike_files import read_together
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 
 pytestmark = [
@@ -47,7 +47,7 @@ def each() -> Iterator[ReadEach]:
 def one_by_one(paths: Any, **options: Any) -> xr.Dataset:
     """What comes of the files without reading any together."""
     with reading_together(HDF5):
-        object.__setattr__(HDF5, "read_alike", None)
+        object.__setattr__(HDF5, "read_together", None)
         return virtualds.open_virtual_mfdataset(paths, **options)
 
 
@@ -339,7 +339,7 @@ def test_groups_are_read_together_as_they_are_one_by_one(
 ) -> None:
     dim = "step" if group == "/a/b/" else "time"
     check_same(trees, combine="nested", concat_dim=dim, group=group)
-    object.__setattr__(HDF5, "read_alike", read_alike)
+    object.__setattr__(HDF5, "read_together", read_together)
     check_same(trees, combine="nested", concat_dim=dim, group=group)
     if group != "a/more":
         found = virtualds.open_virtual_mfdataset(

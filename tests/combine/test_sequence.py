@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from products import looped
 
-from virtualds.combine.ordering import DimensionIndexes, FileStretch
+from virtualds.combine.ordering import DimensionIndexes, FileRange
 
 ROUND = np.array([1, 2, 3])
 
@@ -58,7 +58,7 @@ def test_files_go_in_the_order_of_their_coordinate(indexes: list[Any], order: li
 def test_numbers_dates_durations_and_calendars_have_an_order(make: Any) -> None:
     line = DimensionIndexes([make(4, 5), make(1, 2, 3, 4)])
     assert line.find_order().tolist() == [1, 0]
-    assert line.cut(np.array([1, 0])) == [FileStretch(1, 0, 4), FileStretch(0, 1, 2)]
+    assert line.cut(np.array([1, 0])) == [FileRange(1, 0, 4), FileRange(0, 1, 2)]
     assert line.find_shared(0, 1).equals(make(4))
 
 
@@ -97,7 +97,7 @@ def test_overlapping_files_are_cut_into_stretches(
     indexes: Any, order: list[int], pieces: list[Any]
 ) -> None:
     line = DimensionIndexes([pd.Index(values) for values in indexes])
-    assert line.cut(np.array(order)) == [FileStretch(*piece) for piece in pieces]
+    assert line.cut(np.array(order)) == [FileRange(*piece) for piece in pieces]
 
 
 @pytest.mark.parametrize(

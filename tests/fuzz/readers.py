@@ -476,7 +476,7 @@ def our_codec(job: tuple[str, str, int]) -> Outcome:
         # those who build codecs of metadata tell all of these as one of ours
         return Outcome(failure_of(error, True), {})
     try:
-        if way == 2 and codec.fills and size is not None:
+        if way == 2 and codec.fills_output and size is not None:
             out = np.full(size + 64, 171, np.uint8)
             codec.decode_into(chunk, out[32:-32])
             if (out[:32] != 171).any() or (out[-32:] != 171).any():

@@ -14,7 +14,7 @@ import toy_parser
 import xarray as xr
 
 import virtualds
-from virtualds.arrays.parser import NativeReader, ReadNative, stored_values
+from virtualds.arrays.parser import NativeReader, ReadNative, make_stored_reader
 from virtualds.datasets.registry import FORMATS, PLUGIN_GROUP, load_plugins
 from virtualds.formats import Format
 
@@ -87,7 +87,7 @@ def test_a_parser_that_scans_wrongly_is_found_out_by_its_native_reader(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def open_other(target: Any, closing: ExitStack) -> ReadNative:
-        return stored_values(lambda wanted: VALUES + 1)
+        return make_stored_reader(lambda wanted: VALUES + 1)
 
     other = NativeReader("numpy", open_other)
     monkeypatch.setattr(toy_parser, "parser", replace(toy_parser.parser, natives=(other,)))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from protocol.explorer import Failed, Request, World, ask, remember
 
-from virtualds.errors import exists_already
+from virtualds.errors import make_exists_error
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.conditional import (
     ByContent,
@@ -328,7 +328,7 @@ class SimulatedStore:
         try:
             self.write_version(url, data, options, None)
         except ChangedError as error:
-            raise exists_already(url) from error
+            raise make_exists_error(url) from error
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         create(self.filesystem, url, data)

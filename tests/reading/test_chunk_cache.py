@@ -15,7 +15,7 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_o
 
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
 from virtualds.chunks.tables import RecordCache
-from virtualds.options import Options, count_memory, list_memory_limits
+from virtualds.options import Options, count_memory, find_memory_limits
 from virtualds.reading.fetch import ChunkCache, ChunkKey, chunk_cache
 from virtualds.source_file import SourceFile
 
@@ -146,11 +146,11 @@ def test_the_memory_of_a_container_or_job_is_its_limit(case: str, tmp_path: Path
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert list(list_memory_limits(str(tmp_path))) == expected
+    assert list(find_memory_limits(str(tmp_path))) == expected
 
 
 def test_a_limit_makes_the_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("virtualds.options.list_memory_limits", lambda: iter([2**20, 2**62]))
+    monkeypatch.setattr("virtualds.options.find_memory_limits", lambda: iter([2**20, 2**62]))
     assert count_memory() == 2**20
 
 

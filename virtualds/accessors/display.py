@@ -16,17 +16,17 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import Coverage, find_coverage
 from virtualds.arrays.display import (
-    Survey,
+    ChunkStatistics,
     bin_chunks,
+    compute_statistics,
     count_files,
     describe_arrays,
     format_stored,
     list_chunk_lengths,
     list_files,
-    survey,
 )
 from virtualds.datasets.axis_cells import AxisCells
-from virtualds.datasets.axis_cells import Span as Stretch
+from virtualds.datasets.axis_cells import Span as Range
 from virtualds.datasets.lazy import find_layers, is_lazy
 from virtualds.datasets.structure import describe_gaps
 from virtualds.errors import format_bytes, format_count, name_some, without_secrets
@@ -86,7 +86,7 @@ def _list_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
         yield Span(start, stop, (SERIES[0], NEXT)[number % 2], names[number])
 
 
-def _list_covered(gaps: Sequence[Stretch], low: float, high: float) -> Iterator[Span]:
+def _list_covered(gaps: Sequence[Range], low: float, high: float) -> Iterator[Span]:
     """Yield what lies between gaps."""
     end = low
     for start, stop in [*gaps, (high, high)]:
@@ -95,14 +95,14 @@ def _list_covered(gaps: Sequence[Stretch], low: float, high: float) -> Iterator[
         end = max(end, stop)
 
 
-def _widen(stretch: Stretch, shade: Shade, cells: AxisCells, length: float) -> Span:
+def _widen(stretch: Range, shade: Shade, cells: AxisCells, length: float) -> Span:
     start, stop = stretch
     words = f"{cells.format_position(start)} to {cells.format_position(stop)}"
     return Span(start, max(stop, start + NARROWEST * length), shade, words)
 
 
 def _list_keys(
-    coverage: Coverage, gaps: Sequence[Stretch], cells: AxisCells
+    coverage: Coverage, gaps: Sequence[Range], cells: AxisCells
 ) -> list[tuple[Shade, object]]:
     few = len(coverage.urls) <= MAX_FILES
     words = "files, in two shades by turns" if few else "files"
@@ -140,9 +140,9 @@ class Shown:
     array: ManifestArray
 
     @cached_property
-    def survey(self) -> Survey:
+    def statistics(self) -> ChunkStatistics:
         """The numbers of its chunks."""
-        return survey(self.array)
+        return compute_statistics(self.array)
 
     @property
     def shape(self) -> str:
@@ -185,9 +185,9 @@ class Contents:
         return [shown.array for shown in self.virtual]
 
     @property
-    def survey(self) -> Survey:
+    def statistics(self) -> ChunkStatistics:
         """The numbers of all chunks."""
-        return sum((shown.survey for shown in self.virtual), Survey())
+        return sum((shown.statistics for shown in self.virtual), ChunkStatistics())
 
 
 # ---------------------------------------------------------------------- text
@@ -247,7 +247,7 @@ def show_contents(groups: Mapping[str, Contents], is_tree: bool, report: Any) ->
 def _describe_totals(contents: Iterable[Contents]) -> Block:
     """Return the numbers of everything."""
     listed = list(contents)
-    found = sum((part.survey for part in listed), Survey())
+    found = sum((part.statistics for part in listed), ChunkStatistics())
     arrays = [array for part in listed for array in part.arrays]
     loaded, lazy = (sum(getattr(part, name) for part in listed) for name in ("loaded", "lazy"))
     gaps = list(dict.fromkeys(gap for part in listed for gap in part.gaps))
@@ -281,7 +281,7 @@ def _draw_pictures(virtual: Sequence[Shown], most: int = MAX_PICTURES) -> list[B
     drawn = list[Block]()
     for group in chosen:
         names = name_some((shown.name for shown in group), SHOWN_NAMES)
-        total = sum((shown.survey for shown in group), Survey())
+        total = sum((shown.statistics for shown in group), ChunkStatistics())
         body = describe_arrays([shown.array for shown in group], total, group[0].dims)
         is_open = len(drawn) < OPEN_PICTURES
         drawn.append(Section(names, [body], f"({group[0].shape})", is_open))
@@ -298,7 +298,7 @@ def _list_variables(virtual: Sequence[Shown], most: int = SHOWN_VARIABLES) -> Se
 
 
 def _describe_variable(shown: Shown) -> tuple[object, ...]:
-    found, array = shown.survey, shown.array
+    found, array = shown.statistics, shown.array
     return (
         element("b", shown.name),
         shown.shape,

@@ -18,7 +18,12 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import IN_THE_SET, SEVERAL, ChunkPlane, Coverage, find_coverage
-from virtualds.arrays.display import Survey, list_chunk_lengths, list_encodings, survey
+from virtualds.arrays.display import (
+    ChunkStatistics,
+    compute_statistics,
+    list_chunk_lengths,
+    list_encodings,
+)
 from virtualds.chunks.columns import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.axis_cells import OF_NUMPY, AxisCells, Span
@@ -230,7 +235,7 @@ class VariableSize(NamedTuple):
     decoded: int
 
     @classmethod
-    def of(cls, name: str, found: Survey) -> VariableSize:
+    def of(cls, name: str, found: ChunkStatistics) -> VariableSize:
         """Return the bytes of a variable whose chunks are counted."""
         return cls(name, found.stored, found.decoded)
 
@@ -616,7 +621,7 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['t']
         """
-        found = {n: survey(a, read=True) for n, a in self._check_arrays().items()}
+        found = {n: compute_statistics(a, read=True) for n, a in self._check_arrays().items()}
         return draw_sizes([VariableSize.of(str(n), own) for n, own in found.items()], ax)
 
     def _check_arrays(self) -> Mapping[Hashable, ManifestArray]:

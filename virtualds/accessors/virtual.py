@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.chunks.manifest import OF_DATASETS, FamiliarNames
-from virtualds.datasets.keywords import make_strict, select_fields
+from virtualds.datasets.keywords import check_arguments, select_fields
 from virtualds.errors import locating
 from virtualds.importing import importing
 
@@ -243,7 +243,7 @@ class VirtualAccessor(FamiliarNames, Generic[DatasetOrTree]):
 
         return estimate_cost(self._to_group(), format, **choices)
 
-    @make_strict("{0._label}.materialize()")
+    @check_arguments("{0._label}.materialize()")
     def materialize(
         self,
         url: str | os.PathLike[str],
@@ -317,7 +317,7 @@ class VirtualAccessor(FamiliarNames, Generic[DatasetOrTree]):
         copy: DatasetOrTree = reopen(location.url, storage_options=storage_options)
         return copy
 
-    @make_strict("{0._label}.verify()")
+    @check_arguments("{0._label}.verify()")
     def verify(
         self,
         sample: float | None = 100,

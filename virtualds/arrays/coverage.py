@@ -156,7 +156,7 @@ class Coverage:
     Examples
     --------
     >>> found = Coverage(9, ("a.nc", "b.nc"), *np.array([[0, 1], [0, 6], [4, 9]]))
-    >>> found.find_uncovered(), found.list_stretches()
+    >>> found.find_uncovered(), found.list_ranges()
     ([(4, 6)], {'a.nc': [(0, 4)], 'b.nc': [(6, 9)]})
     """
 
@@ -177,7 +177,7 @@ class Coverage:
         bare = begin > furthest
         return list(zip(furthest[bare].tolist(), begin[bare].tolist(), strict=True))
 
-    def list_stretches(self) -> dict[str, list[tuple[int, int]]]:
+    def list_ranges(self) -> dict[str, list[tuple[int, int]]]:
         """Return the ranges of each file, by its url."""
         found: dict[str, list[tuple[int, int]]] = {url: [] for url in self.urls}
         rows = zip(self.file.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)

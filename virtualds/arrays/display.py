@@ -64,7 +64,7 @@ def find_loaded_columns(manifest: ChunkManifest) -> LoadedColumns | None:
 
 
 @dataclass(frozen=True)
-class Survey:
+class ChunkStatistics:
     """Statistics of the chunks of an array.
 
     ``chunks`` counts all chunks, ``missing`` those without a reference, and ``unread`` those whose
@@ -83,23 +83,23 @@ class Survey:
         """The ratio of decoded to stored size, or None if it is unknown."""
         return self.decoded / self.stored if self.stored else None
 
-    def __add__(self, other: Survey) -> Survey:
-        return Survey(*map(add, vars(self).values(), vars(other).values()))
+    def __add__(self, other: ChunkStatistics) -> ChunkStatistics:
+        return ChunkStatistics(*map(add, vars(self).values(), vars(other).values()))
 
 
-def survey(array: ManifestArray, *, read: bool = False) -> Survey:
+def compute_statistics(array: ManifestArray, *, read: bool = False) -> ChunkStatistics:
     """Return the statistics of the chunks of an array.
 
     References in a set or a source file are read only if ``read`` is true.
     """
     found = (_survey_fragment(f, array.dtype.itemsize, read) for f in array.fragments)
-    return sum(found, Survey())
+    return sum(found, ChunkStatistics())
 
 
-def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> Survey:
+def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> ChunkStatistics:
     size, known = fragment.manifest.size, find_loaded_columns(fragment.manifest)
     if known is None and not read:
-        return Survey(size, unread=size)
+        return ChunkStatistics(size, unread=size)
     if known is None:
         parts = iterate_references(fragment.manifest)
         return _survey_rows(fragment, itemsize, ((ids, rows.length) for ids, rows in parts))
@@ -112,22 +112,22 @@ def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> Survey:
     # if a column does not vary along an axis, one element represents all
     length = known.length if everything else np.where(there, known.length, 0)
     stored = int(length.sum()) * (size // max(length.size, 1))
-    return Survey(size, missing, stored, elements * itemsize)
+    return ChunkStatistics(size, missing, stored, elements * itemsize)
 
 
 def _survey_rows(
     fragment: Fragment, itemsize: int, parts: Iterable[tuple[Ints, npt.NDArray[np.integer]]]
-) -> Survey:
+) -> ChunkStatistics:
     """Return the statistics of a fragment, whose existing chunks are given in parts."""
     size = fragment.manifest.size
-    found = Survey(size, missing=size)
+    found = ChunkStatistics(size, missing=size)
     for places, length in parts:
         shown = np.ones(places.size, np.int64)
         # numpy cannot unravel indices of a grid without axes
         numbers = np.unravel_index(places, fragment.manifest.shape) if fragment.axes else ()
         for axis, number in zip(fragment.axes, numbers, strict=True):
             shown *= axis.edges_at(number + 1) - axis.edges_at(number)
-        found += Survey(0, -places.size, int(length.sum()), int(shown.sum()) * itemsize)
+        found += ChunkStatistics(0, -places.size, int(length.sum()), int(shown.sum()) * itemsize)
     return found
 
 
@@ -564,12 +564,12 @@ def format_summary(array: ManifestArray) -> str:
 
 def format_page(array: ManifestArray) -> str:
     """Return the HTML of a virtual array for notebooks."""
-    found = survey(array)
+    found = compute_statistics(array)
     return cell(describe_arrays([array], found), draw(list_files([array], SHOWN_FILES)))
 
 
 def describe_arrays(
-    arrays: Sequence[ManifestArray], found: Survey, dims: Sequence[str] | None = None
+    arrays: Sequence[ManifestArray], found: ChunkStatistics, dims: Sequence[str] | None = None
 ) -> Markup:
     """Return a table next to a picture of arrays that have the same chunk grid.
 
@@ -580,7 +580,7 @@ def describe_arrays(
     )
 
 
-def _describe_in_table(arrays: Sequence[ManifestArray], found: Survey) -> Markup:
+def _describe_in_table(arrays: Sequence[ManifestArray], found: ChunkStatistics) -> Markup:
     """Return a table like that of dask: bytes and shapes of arrays and of chunks."""
     array, count = arrays[0], found.chunks - found.missing - found.unread
     shape = list_chunk_lengths(array)
@@ -629,7 +629,7 @@ def _format_mean_size(nbytes: int, chunks: int) -> str:
     return format_bytes(round(nbytes / chunks)) if nbytes and chunks else ""
 
 
-def format_stored(found: Survey) -> str:
+def format_stored(found: ChunkStatistics) -> str:
     """Format the size of chunks, and how many times smaller they are than their values."""
     if not found.stored:
         return "not known" if found.unread else "nothing"
@@ -641,7 +641,7 @@ def format_stored(found: Survey) -> str:
     return f"{format_bytes(found.stored)}, {ratio}× smaller"
 
 
-def _format_chunks(arrays: Sequence[ManifestArray], found: Survey) -> str:
+def _format_chunks(arrays: Sequence[ManifestArray], found: ChunkStatistics) -> str:
     files = count_files(arrays)
     parts = [f"{found.chunks:,}{f' in {files:,} file' if files else ''}{'s' * (files > 1)}"]
     parts += [f"{found.missing:,} missing"] if found.missing else []

@@ -27,7 +27,7 @@ from virtualds.urls import path_or_url
 # ---------------------------------------------------------------------- how a file was read
 
 
-class ReadWay(NamedTuple):
+class ReadMethod(NamedTuple):
     """How a file was read, and why not in a better way."""
 
     name: str
@@ -37,9 +37,9 @@ class ReadWay(NamedTuple):
         return _WORDS[self.name] + (f", since {self.reason}" if self.reason else "")
 
 
-TOGETHER = ReadWay("together")
+TOGETHER = ReadMethod("together")
 """Read with the structure of another file."""
-ALONE = ReadWay("alone")
+ALONE = ReadMethod("alone")
 """Read by our own reader."""
 LIBRARY = "library"
 """The name for reading with the library of the format."""
@@ -183,7 +183,7 @@ class ManifestGroup:
     left_out : dict of str to ManifestVariable
         Descriptions (`describe_left_out`) of further variables in the file, which affect how xarray
         decodes the others.
-    way : ReadWay, optional
+    way : ReadMethod, optional
         How the file was read, if its parser has several ways.
 
     Raises
@@ -205,7 +205,7 @@ class ManifestGroup:
     problems: Mapping[str, VirtualdsError] = field(default_factory=dict)
     damaged: Mapping[str, VirtualdsError] = field(default_factory=dict)
     left_out: Mapping[str, ManifestVariable] = field(default_factory=dict)
-    way: ReadWay | None = field(default=None, compare=False)
+    way: ReadMethod | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         seen: dict[str, tuple[str, int]] = {}

@@ -37,7 +37,7 @@ class Absent(Enum):
 
 ABSENT = Absent.ABSENT
 """Stands for the attribute of a file that does not have it."""
-OfEachFile = Mapping[tuple[str, str], Sequence[Any]]
+PerFile = Mapping[tuple[str, str], Sequence[Any]]
 """The value in each file, by variable ("" for the group itself) and name."""
 
 
@@ -61,11 +61,11 @@ class AlikeFiles(Protocol):
         """The length of each dimension in each file; -1 if a file lacks it."""
 
     @property
-    def attributes(self) -> OfEachFile:
+    def attributes(self) -> PerFile:
         """The attributes that differ, with the value in each file, or `ABSENT`."""
 
     @property
-    def encodings(self) -> OfEachFile:
+    def encodings(self) -> PerFile:
         """The encoding entries that differ, in the same form."""
 
     @property
@@ -88,12 +88,12 @@ class AlikeFiles(Protocol):
         """Return a virtual variable of the same shape in all files, stacked along a new axis."""
 
 
-Heeds = Callable[[str, Any], bool]
+MustBeEqual = Callable[[str, Any], bool]
 """A function of the name and value of an attribute (None if only the parser sees the value), which
 returns whether the attribute must be equal in all files of a structure."""
 
 
-class ReadAlike(Protocol):
+class ReadTogether(Protocol):
     """Reads files of the same structure together."""
 
     def __call__(
@@ -102,15 +102,15 @@ class ReadAlike(Protocol):
         options: StorageOptions | None,
         group: str | None,
         skip: Iterable[str],
-        heeds: Heeds,
+        must_be_equal: MustBeEqual,
         below: bool = False,
     ) -> AbstractContextManager[Sequence[AlikeFiles]]:
         """Yield the files of each structure, open until the end of the block.
 
         Files that are in none have to be read one by one. With ``below``, the groups below the
-        requested one are read as well. Attributes for which ``heeds`` returns true are equal in all
-        files of a structure. No error is raised for a file: one that cannot be read is left to be
-        read by itself.
+        requested one are read as well. Attributes for which ``must_be_equal`` returns true are
+        equal in all files of a structure. No error is raised for a file: one that cannot be read is
+        left to be read by itself.
         """
 
 
@@ -134,16 +134,16 @@ class ListedFiles:
         return {d: np.array([found.get(d, -1) for found in sizes], np.int64) for d in dims}
 
     @cached_property
-    def attributes(self) -> OfEachFile:
+    def attributes(self) -> PerFile:
         """The attributes that differ."""
         return self._find_different(lambda owner: owner.attributes)
 
     @cached_property
-    def encodings(self) -> OfEachFile:
+    def encodings(self) -> PerFile:
         """The encoding entries that differ."""
         return self._find_different(lambda owner: owner.encoding)
 
-    def _find_different(self, get: Callable[[Any], Mapping[str, Any]]) -> OfEachFile:
+    def _find_different(self, get: Callable[[Any], Mapping[str, Any]]) -> PerFile:
         owners: dict[str, list[Any]] = {"": list(self.groups)}
         for name in self.group.variables:
             owners[name] = [group.variables[name] for group in self.groups]
@@ -221,7 +221,7 @@ def is_same_value(one: Any, other: Any) -> bool:
     return repr(one) == repr(other) if isinstance(one, float | complex) else bool(one == other)
 
 
-def select_for_file(owner: str, columns: OfEachFile, place: int, known: Mapping[str, Any]) -> Any:
+def select_for_file(owner: str, columns: PerFile, place: int, known: Mapping[str, Any]) -> Any:
     """Return attributes, or the encoding, of one of several files, given those of another.
 
     ``owner`` is the variable, or "" for the group; ``columns`` has the entries that differ between
@@ -330,7 +330,7 @@ _find_version = cache(version)
 """Returns the version of an installed package, whose metadata take milliseconds to read."""
 
 
-def region_of(array: Any, wanted: NativeRegion) -> Array:
+def select_region(array: Any, wanted: NativeRegion) -> Array:
     """Return a region of the array that a library returns for the variable.
 
     Raises
@@ -343,9 +343,9 @@ def region_of(array: Any, wanted: NativeRegion) -> Array:
     return np.asarray(array[wanted.region])
 
 
-def stored_values(array_of: Callable[[NativeRegion], Any]) -> ReadNative:
+def make_stored_reader(array_of: Callable[[NativeRegion], Any]) -> ReadNative:
     """Return a function that reads regions of a library's arrays, for values as stored."""
-    return lambda wanted: None if wanted.decoded else region_of(array_of(wanted), wanted)
+    return lambda wanted: None if wanted.decoded else select_region(array_of(wanted), wanted)
 
 
 # ---------------------------------------------------------------------- parsers
@@ -365,7 +365,7 @@ class Parser:
         Takes the first bytes of a file, or a marker, and returns whether it is of this format.
     read : callable
         Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
-    read_alike : callable, optional
+    read_together : callable, optional
         Reads files of the same structure together.
     takes : tuple of str
         Optional keyword arguments of ``read``. ``below``: all groups below that one are read as
@@ -395,7 +395,7 @@ class Parser:
     suffixes: tuple[str, ...]
     detect: Callable[[bytes], bool]
     read: ReadSource
-    read_alike: ReadAlike | None = None
+    read_together: ReadTogether | None = None
     takes: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
     options: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError
-from virtualds.source_file import NO_NUMBER, SourceFile, StorageOptions, sound
+from virtualds.source_file import NO_NUMBER, SourceFile, StorageOptions, find_valid_checksums
 from virtualds.streams import decode_stream
 
 if TYPE_CHECKING:
@@ -416,9 +416,9 @@ def check_references(manifest: ChunkManifest) -> None:
     column = compact(manifest.checksum)
     if column.size == 1 and not column.flat[0]:
         return
-    if all(sound(part).all() for _, (part,) in cut_columns(column)):
+    if all(find_valid_checksums(part).all() for _, (part,) in cut_columns(column)):
         return
-    wrong = ~sound(column)
+    wrong = ~find_valid_checksums(column)
     raise FormatError(
         f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is not a checksum; "
         f"give 2**32 + CRC-32 of its bytes, or 0 for none"

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from virtualds.codecs.codec import OURS, Codec, Kind, Make, OfOneType
+from virtualds.codecs.codec import OURS, Codec, Kind, Make, SingleTypeCodec
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.importing import LateTable
 
@@ -317,7 +317,7 @@ def codec_from_tiff(number: int, page: Any) -> Codec:
 
 def predictor_from_tiff(
     number: int, shape: tuple[int, int, int], dtype: np.dtype[Any]
-) -> OfOneType:
+) -> SingleTypeCodec:
     """Return the codec of a TIFF predictor; its ``dtype`` is that of its encoded samples.
 
     Parameters
@@ -334,7 +334,7 @@ def predictor_from_tiff(
     UnsupportedError
         The number is not known.
     """
-    return cast(OfOneType, _tiff_maker("tiff_predictor", number)(shape, dtype))
+    return cast(SingleTypeCodec, _tiff_maker("tiff_predictor", number)(shape, dtype))
 
 
 def _tiff_maker(kind: Kind, number: int) -> Make:

@@ -30,7 +30,7 @@ from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, check_length
 from virtualds.codecs.numcodecs import LARGEST_FRAME, STORED_BITS, lz4_block, unshuffle_stored, zstd
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
-from virtualds.streams import Buffer, check_room
+from virtualds.streams import Buffer, check_decoded_size
 
 Decompress = Callable[[memoryview, int], Buffer]
 
@@ -169,7 +169,7 @@ def _parse_header(data: memoryview, nbytes: int | None) -> tuple[int, int]:
     if len(data) < HEADER:
         raise ValueError(f"{len(data)} bytes hold no header of {HEADER}")
     size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
-    check_room(size, nbytes, len(data))
+    check_decoded_size(size, nbytes, len(data))
     if not block or size // block * LENGTH > len(data):
         raise ValueError(f"{size} bytes in blocks of {block}")
     return size, block

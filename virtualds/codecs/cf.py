@@ -255,7 +255,7 @@ class TimePacking:
         """Return the dates of numbers of equal units, or None if xarray has to decode them."""
         if not self._is_plain(stored):
             return None
-        count = _find_count(self.units, self.calendar, self.dtype.str)
+        count = _find_equal_units(self.units, self.calendar, self.dtype.str)
         return count.compute_dates(stored) if count is not None and count.holds(stored) else None
 
     def _is_plain(self, stored: npt.NDArray[Any]) -> bool:
@@ -314,7 +314,7 @@ EXACT = 2**53
 """Integers below it are exact as floats."""
 
 
-class _Count(NamedTuple):
+class _EqualUnits(NamedTuple):
     """Dates in a single unit, such as days.
 
     Parameters
@@ -357,14 +357,14 @@ class _Count(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _find_count(units: str, calendar: str, dtype: str) -> _Count | None:
+def _find_equal_units(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
     """Return how numbers count units, or None if xarray has to decode them."""
     if np.dtype(dtype).kind != "M" or calendar not in CALENDARS:
         return None
     if (plain := PLAIN_UNITS.fullmatch(units)) is None or units == f"{plain[1]} since {KNOWN_DATE}":
-        return _ask_for_count(units, calendar, dtype)
+        return _ask_xarray(units, calendar, dtype)
     # asking xarray is slow, and many files have units of their own
-    known = _find_count(f"{plain[1]} since {KNOWN_DATE}", calendar, dtype)
+    known = _find_equal_units(f"{plain[1]} since {KNOWN_DATE}", calendar, dtype)
     if known is None:
         return None
     try:
@@ -377,7 +377,7 @@ def _find_count(units: str, calendar: str, dtype: str) -> _Count | None:
     return known._replace(begin=begin, low=low + 1, high=high)
 
 
-def _ask_for_count(units: str, calendar: str, dtype: str) -> _Count | None:
+def _ask_xarray(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
     """Return how numbers count units, according to a few that xarray decodes."""
     attributes = {"units": units, **({"calendar": calendar} if calendar else {})}
     packing = TimePacking(np.dtype(dtype), units, calendar, attributes)
@@ -397,7 +397,7 @@ def _ask_for_count(units: str, calendar: str, dtype: str) -> _Count | None:
     resolution: Any = np.datetime_data(dtype)
     odd = step * int(np.timedelta64(1, resolution) // np.timedelta64(1, "ns"))
     odd //= odd & -odd
-    return _Count(dtype, begin, step, low, high, EXACT // odd)
+    return _EqualUnits(dtype, begin, step, low, high, EXACT // odd)
 
 
 def may_be_finer(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> bool:

@@ -230,7 +230,7 @@ class Codec(ABC):
         """The Zarr v2 configuration without ``id``."""
         return {key: value for key, value in self.to_zarr_v2().items() if key != "id"}
 
-    def in_chain(self, itemsize: int) -> dict[str, Any]:
+    def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
         """Return the entry in a Zarr v3 codec chain, which has data type and byte order."""
         return self.in_order("<").to_zarr_v3(itemsize)
 
@@ -240,7 +240,7 @@ class Codec(ABC):
         return False
 
     @property
-    def heeds_memory(self) -> bool:
+    def uses_memory_order(self) -> bool:
         """Whether other readers apply it in memory order instead of the order of the axes."""
         return self.maps_arrays or self.serialises
 
@@ -291,7 +291,7 @@ class Codec(ABC):
         """
 
     @property
-    def fills(self) -> bool:
+    def fills_output(self) -> bool:
         """Whether `decode_into` allocates no memory for the result."""
         return False
 
@@ -313,7 +313,7 @@ def _name_fields(kind: type[Codec]) -> dict[str, Field[Any]]:
 
 
 @dataclass(frozen=True)
-class SelfDescribing(Codec):
+class SelfDescribingCodec(Codec):
     """A codec whose streams contain everything that decoding needs.
 
     Parameters
@@ -332,13 +332,13 @@ class SelfDescribing(Codec):
         return dict(json.loads(self.config))
 
 
-class OfOneType(Codec):
+class SingleTypeCodec(Codec):
     """A codec for numbers of a single dtype, in the order of the axes."""
 
     dtype: str
 
     @property
-    def heeds_memory(self) -> bool:
+    def uses_memory_order(self) -> bool:
         """False: it encodes elements in the order of the axes."""
         return False
 
@@ -348,7 +348,7 @@ class OfOneType(Codec):
 
 
 @dataclass(frozen=True)
-class Shaped(OfOneType):
+class ShapedCodec(SingleTypeCodec):
     """A registered Zarr v3 array codec whose streams contain the shape of the chunk.
 
     If a chunk has other axes than the array, the registered name does not determine the decoded
@@ -397,7 +397,7 @@ class Shaped(OfOneType):
             )
         return cls(shape, dtype.newbyteorder("<").str, to_json(config))
 
-    def in_chain(self, itemsize: int) -> dict[str, Any]:
+    def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
         """Return the entry with the registered name and configuration."""
         return {"name": self.registered_name, "configuration": self.parameters}
 

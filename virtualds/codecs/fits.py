@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs.codec import DECODE_ERRORS, Codec, OfOneType
+from virtualds.codecs.codec import DECODE_ERRORS, Codec, SingleTypeCodec
 from virtualds.importing import import_package
 from virtualds.streams import Buffer
 
@@ -91,7 +91,7 @@ DAMAGE = (
 
 
 @dataclass(frozen=True)
-class FitsImage(OfOneType):
+class FitsImage(SingleTypeCodec):
     """An image in tiles: the header of a table, the table, and its heap.
 
     Parameters
@@ -216,7 +216,7 @@ HEADER = 3
 
 
 @dataclass(frozen=True)
-class RiceTile(OfOneType):
+class RiceTile(SingleTypeCodec):
     """Integers compressed by Rice's algorithm.
 
     Parameters
@@ -253,7 +253,7 @@ class RiceTile(OfOneType):
 
 
 @dataclass(frozen=True)
-class PlioTile(OfOneType):
+class PlioTile(SingleTypeCodec):
     """Integers of a mask, as in IRAF's pixel lists.
 
     Parameters

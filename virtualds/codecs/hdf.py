@@ -36,7 +36,7 @@ from virtualds.codecs.codec import KEY, Codec, check_length
 from virtualds.codecs.numcodecs import LARGEST_FRAME, STORED_BYTES, unshuffle_stored
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
-from virtualds.streams import Buffer, Bytes, check_room, limit_decoded_size
+from virtualds.streams import Buffer, Bytes, check_decoded_size, limit_decoded_size
 
 Unshuffle = Callable[[Buffer, Bytes, int], None]
 
@@ -91,7 +91,7 @@ class Shuffle(Codec):
         return out.data
 
     @property
-    def fills(self) -> bool:
+    def fills_output(self) -> bool:
         return self.itemsize > 1
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
@@ -230,7 +230,7 @@ class Szip(Codec):
         # the header contains the decoded length (H5Zszip.c)
         size = int.from_bytes(data[:SZIP_HEADER], "little")
         stream = bytes(data[SZIP_HEADER:])
-        check_room(size, nbytes, len(data))
+        check_decoded_size(size, nbytes, len(data))
         if 0 < self.pixels_per_scanline <= LONGEST_SCANLINE and self._padding:
             return self._decode_padded(stream, size)
         return self._decode_plain(stream, size, self)
@@ -534,8 +534,7 @@ def _kind_of(values: Sequence[int]) -> str | None:
 # ---------------------------------------------------------------------- hdf4
 
 RUN, COUNT = 0x80, 0x7F
-"""Bits of the byte before a run or before plain bytes: which it is, and how many bytes more than the
-least."""
+"""Bits of the byte before a run or before plain bytes: the kind, and the length less the least."""
 LEAST_RUN, LEAST_PLAIN = 3, 1
 SYMBOLS = 256
 """Number of leaves of a tree of the Huffman code, one for each byte."""

@@ -30,7 +30,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import zstandard
 
-from virtualds.codecs.codec import DECODE_ERRORS, Codec, SelfDescribing, Shaped, check_length
+from virtualds.codecs.codec import (
+    DECODE_ERRORS,
+    Codec,
+    SelfDescribingCodec,
+    ShapedCodec,
+    check_length,
+)
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer
@@ -156,7 +162,7 @@ def _is_colours(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class JpegChunk(Shaped):
+class JpegChunk(ShapedCodec):
     """A chunk of bytes as one JPEG image, greyscale or with three components."""
 
     zarr_v2_id = "virtualds_jpeg"
@@ -376,7 +382,7 @@ class JpegXlHeader(NamedTuple):
 
 
 @dataclass(frozen=True)
-class JpegXlChunk(Shaped):
+class JpegXlChunk(ShapedCodec):
     """A chunk as one JPEG XL image, whose header contains everything that decoding needs."""
 
     zarr_v2_id = "virtualds_jpegxl"
@@ -543,7 +549,7 @@ LERC, ZSTD, HEADER = b"Lerc2 ", b"\x28\xb5\x2f\xfd", 64
 
 
 @dataclass(frozen=True)
-class Image(SelfDescribing):
+class Image(SelfDescribingCodec):
     """The base class of images."""
 
     damage = DECODE_ERRORS

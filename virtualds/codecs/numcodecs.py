@@ -34,12 +34,19 @@ from virtualds.codecs.codec import (
     Make,
     Name,
     Order,
-    SelfDescribing,
+    SelfDescribingCodec,
     to_json,
 )
 from virtualds.errors import LIBRARY_ERRORS, UnsupportedError
 from virtualds.importing import import_package
-from virtualds.streams import PIECE, Buffer, Bytes, check_room, decode_streams, limit_decoded_size
+from virtualds.streams import (
+    PIECE,
+    Buffer,
+    Bytes,
+    check_decoded_size,
+    decode_streams,
+    limit_decoded_size,
+)
 
 CONTEXT_BYTES = 2**18
 """Bytes from which on numcodecs' zstd, which creates a context for every call, is as fast."""
@@ -135,7 +142,7 @@ def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     The length takes four bytes, little-endian. The result is written to ``out``, if that is given.
     """
     size = int.from_bytes(data[:4], "little")
-    check_room(size, nbytes, len(data))
+    check_decoded_size(size, nbytes, len(data))
     if size > RATIO * len(data):
         raise ValueError(
             f"{len(data)} bytes say they decode to {size}, more than LZ4 can make of them"
@@ -184,7 +191,7 @@ def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
     if len(data) < 16 or encoded > len(data):
         raise ValueError(f"{len(data)} bytes of a buffer of {max(encoded, 16)}")
-    check_room(decoded, nbytes, len(data))
+    check_decoded_size(decoded, nbytes, len(data))
     if decoded >= 2**31:
         raise ValueError(f"{decoded} bytes are more than a buffer of Blosc has")
     found: Buffer = _import_blosc().decompress(data, out)
@@ -430,7 +437,7 @@ class Numcodecs(Codec):
         return direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
 
     @property
-    def fills(self) -> bool:
+    def fills_output(self) -> bool:
         return self.id in INTO
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
@@ -541,7 +548,7 @@ OTHER_TYPE = "does not match"
 
 
 @dataclass(frozen=True)
-class Pcodec(SelfDescribing):
+class Pcodec(SelfDescribingCodec):
     """A stream of pco's standalone format."""
 
     zarr_v2_id = "pcodec"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.bounds import LARGEST_ELEMENT, check_element
+from virtualds.bounds import MAX_ELEMENT_SIZE, check_element
 from virtualds.codecs.cf import Decoding
 from virtualds.codecs.codec import Codec, Unreadable
 from virtualds.errors import public
@@ -72,7 +72,7 @@ class CodecPipeline:
     packing: Decoding | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype.itemsize > LARGEST_ELEMENT:
+        if self.dtype.itemsize > MAX_ELEMENT_SIZE:
             check_element(self.dtype.itemsize, f"type {self.dtype.kind}{self.dtype.itemsize}")
         if self.dtype.hasobject:
             # the bytes of such an element are an address

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, Name, OfOneType
+from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, Name, SingleTypeCodec
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer, limit_decoded_size
@@ -27,7 +27,7 @@ UNCOMPRESSED_MODE = 2
 
 
 @dataclass(frozen=True)
-class PackedIntegers(OfOneType):
+class PackedIntegers(SingleTypeCodec):
     """Integers of 1 to 31 bits, the highest bit first; each run begins with a new byte.
 
     Parameters
@@ -151,7 +151,7 @@ class Fax(Codec):
 
 
 @dataclass(frozen=True)
-class _Predictor(OfOneType):
+class _Predictor(SingleTypeCodec):
     """The base class of predictors, which restart at each row, separately for each sample.
 
     Parameters
@@ -257,7 +257,7 @@ class FloatDifferences(_Predictor):
 
 
 @dataclass(frozen=True)
-class _Bytes(Codec):
+class _ByteCompressor(Codec):
     """The base class of byte compressors."""
 
     damage = DECODE_ERRORS
@@ -274,14 +274,14 @@ class _Bytes(Codec):
         return out
 
 
-class Lzw(_Bytes):
+class Lzw(_ByteCompressor):
     """TIFF's LZW, with codes of 9 to 12 bits."""
 
     zarr_v2_id = "imagecodecs_lzw"
     tiff_compressions = (5,)
 
 
-class PackBits(_Bytes):
+class PackBits(_ByteCompressor):
     """Runs of bytes, as on the Macintosh."""
 
     zarr_v2_id = "imagecodecs_packbits"

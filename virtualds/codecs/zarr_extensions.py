@@ -23,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs.codec import Codec, Json, OfOneType, Order, check_length
+from virtualds.codecs.codec import Codec, Json, Order, SingleTypeCodec, check_length
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.json_values import to_scalar
@@ -119,7 +119,7 @@ class CastValues(Codec):
         del entries["id"]
         return entries
 
-    def in_chain(self, itemsize: int) -> dict[str, Any]:
+    def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
         ways = {name: self.configuration[name] for name in DEFAULTS}
         others = {name: way for name, way in ways.items() if way != DEFAULTS[name]}
         # numpy and Zarr v3 have the same names
@@ -145,7 +145,7 @@ class CastValues(Codec):
         return True
 
     @property
-    def heeds_memory(self) -> bool:
+    def uses_memory_order(self) -> bool:
         return False
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
@@ -198,7 +198,7 @@ PARAMETERS = {"offset": 0, "scale": 1}
 
 
 @dataclass(frozen=True)
-class ScaledValues(OfOneType):
+class ScaledValues(SingleTypeCodec):
     """Integers or floats that were scaled: ``(x - offset) * scale``.
 
     Parameters
@@ -248,7 +248,7 @@ class ScaledValues(OfOneType):
     def configuration(self) -> dict[str, Any]:
         return asdict(self)
 
-    def in_chain(self, itemsize: int) -> dict[str, Any]:
+    def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
         entries = {"offset": self.offset, "scale": self.scale}
         return {"name": self.registered_name, "configuration": entries}
 
@@ -314,7 +314,7 @@ NUMBERS = 2**16
 
 
 @dataclass(frozen=True)
-class BitFields(OfOneType):
+class BitFields(SingleTypeCodec):
     """Some of the bits of booleans, integers, floats or parts of complex numbers.
 
     Decoding yields little-endian numbers. Bits below the stored ones are zero; bits above are zero,
@@ -378,7 +378,7 @@ class BitFields(OfOneType):
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, "dtype": self.dtype, **self._parameters}
 
-    def in_chain(self, itemsize: int) -> dict[str, Any]:
+    def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
         return {"name": self.registered_name, "configuration": self._parameters}
 
     @property

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from virtualds.codecs.codec import KEY, Codec, Json, SelfDescribing, Shaped, check_length
+from virtualds.codecs.codec import KEY, Codec, Json, SelfDescribingCodec, ShapedCodec, check_length
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer
@@ -181,7 +181,7 @@ class Zfp(Codec):
 
 
 @dataclass(frozen=True)
-class Zfpy(SelfDescribing):
+class Zfpy(SelfDescribingCodec):
     """A zfp stream that begins with its header.
 
     imagecodecs decodes it bit for bit as the package zfpy does.
@@ -207,7 +207,7 @@ class Zfpy(SelfDescribing):
 
 
 @dataclass(frozen=True)
-class ZfpChunk(Shaped):
+class ZfpChunk(ShapedCodec):
     """A chunk as one zfp stream without a header."""
 
     # compared, since decoding needs it
@@ -319,27 +319,29 @@ def _check_limits(limits: Limits) -> None:
         )
 
 
-def _reversible(dtype: str, rank: int) -> Limits:
+def _make_reversible_limits(dtype: str, rank: int) -> Limits:
     return 1, MAX_BITS, MAX_PLANES, LEAST - 1
 
 
-def _expert(dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, minexp: int) -> Limits:
+def _make_expert_limits(
+    dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, minexp: int
+) -> Limits:
     return minbits, maxbits, maxprec, minexp
 
 
-def _fixed_rate(dtype: str, rank: int, rate: float) -> Limits:
+def _make_rate_limits(dtype: str, rank: int, rate: float) -> Limits:
     # a block of floats contains at least its exponent
     least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
     bits = max(floor(SIDE**rank * _check_number(rate) + 0.5), least)
     return bits, bits, MAX_PLANES, LEAST
 
 
-def _fixed_precision(dtype: str, rank: int, precision: int) -> Limits:
+def _make_precision_limits(dtype: str, rank: int, precision: int) -> Limits:
     planes = min(precision, MAX_PLANES) if precision else MAX_PLANES
     return 1, MAX_BITS, planes, LEAST
 
 
-def _fixed_accuracy(dtype: str, rank: int, tolerance: float) -> Limits:
+def _make_accuracy_limits(dtype: str, rank: int, tolerance: float) -> Limits:
     if dtype not in ("<f4", "<f8"):
         raise ValueError("zfp: integers have no fixed accuracy")
     exponent = frexp(tolerance)[1] - 1 if _check_number(tolerance) else LEAST
@@ -353,10 +355,10 @@ def _check_number(value: Any) -> float:
 
 
 MODES: dict[str, tuple[tuple[str, ...], Callable[..., Limits]]] = {
-    "reversible": ((), _reversible),
-    "expert": (("minbits", "maxbits", "maxprec", "minexp"), _expert),
-    "fixed_rate": (("rate",), _fixed_rate),
-    "fixed_precision": (("precision",), _fixed_precision),
-    "fixed_accuracy": (("tolerance",), _fixed_accuracy),
+    "reversible": ((), _make_reversible_limits),
+    "expert": (("minbits", "maxbits", "maxprec", "minexp"), _make_expert_limits),
+    "fixed_rate": (("rate",), _make_rate_limits),
+    "fixed_precision": (("precision",), _make_precision_limits),
+    "fixed_accuracy": (("tolerance",), _make_accuracy_limits),
 }
 """Modes of zfp by their names in the registry: parameters, and the limits that they set."""

@@ -88,7 +88,7 @@ class Zlib(Codec):
         return decode_stream(zlib.decompressobj(), data, nbytes) if found is None else found
 
     @property
-    def fills(self) -> bool:
+    def fills_output(self) -> bool:
         return find_libdeflate() is not None
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
@@ -115,7 +115,7 @@ class Gzip(Codec):
         return decode_streams(partial(zlib.decompressobj, wbits=31), data, nbytes)
 
     @property
-    def fills(self) -> bool:
+    def fills_output(self) -> bool:
         return find_libdeflate() is not None
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:

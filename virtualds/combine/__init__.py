@@ -52,7 +52,7 @@ from virtualds.combine.xarray_combine import (
     combine_with_file_names,
     warn_about_differences,
 )
-from virtualds.datasets.keywords import make_strict, select_fields
+from virtualds.datasets.keywords import check_arguments, select_fields
 from virtualds.datasets.location import explain_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
@@ -68,7 +68,7 @@ from virtualds.stores.requests import explain_interrupt
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
 
 
-@make_strict(more=PASSED_TO_XARRAY)
+@check_arguments(more=PASSED_TO_XARRAY)
 def open_virtual_mfdataset(
     paths: Paths,
     *,
@@ -235,7 +235,7 @@ def open_virtual_mfdataset(
     return combined
 
 
-@make_strict()
+@check_arguments()
 def open_virtual_mfdatatree(
     paths: Paths,
     *,

@@ -25,7 +25,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import TOGETHER
-from virtualds.arrays.parser import AlikeFiles, Parser, ReadAlike
+from virtualds.arrays.parser import AlikeFiles, Parser, ReadTogether
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import (
@@ -687,10 +687,10 @@ class AlikeOpener:
         with first.hold_scan():
             plain = not any(PLAIN_SEPARATOR in url for url in urls)
             plain = plain and self.opening.snapshot is None and not self.opening.parser_options
-            read: ReadAlike | None = None
+            read: ReadTogether | None = None
             if plain and (self.opening.parser is not None or _may_be_read_together(first.url)):
                 parser, _ = reader_of(first, self.opening.parser)
-                read = parser.read_alike if isinstance(parser, Parser) else None
+                read = parser.read_together if isinstance(parser, Parser) else None
             if read is None:
                 yield ()
                 return
@@ -698,11 +698,11 @@ class AlikeOpener:
             chunk_cache().open()
             opening = self.opening
 
-            def heeds(name: str, value: Any) -> bool:
+            def must_be_equal(name: str, value: Any) -> bool:
                 is_column = name == "units" and opening.decode_cf and are_date_units(value)
                 return not is_column and (compares_all or name in DECODING_ATTRIBUTES)
 
-            wanted = opening.group, opening.skip, heeds, opening.below
+            wanted = opening.group, opening.skip, must_be_equal, opening.below
             with read(urls, self.options, *wanted) as found:
                 yield [alike for alike in found if len(alike.numbers) > 1]
 
@@ -728,6 +728,6 @@ def _may_be_read_together(url: str) -> bool:
     for parser in PARSERS:
         if name.endswith(parser.suffixes):
             is_known = True
-            if parser.read_alike is not None:
+            if parser.read_together is not None:
                 return True
     return not is_known

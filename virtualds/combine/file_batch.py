@@ -27,7 +27,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.arrays.parser import (
     AlikeFiles,
     ListedFiles,
-    OfEachFile,
+    PerFile,
     concatenate_alike,
     is_same_value,
     select_for_file,
@@ -95,8 +95,8 @@ class FileBatch:
     numbers: tuple[int, ...] = (0,)
     dim: str | None = None
     lengths: tuple[int, ...] = ()
-    attributes: OfEachFile = field(default_factory=dict)
-    encodings: OfEachFile = field(default_factory=dict)
+    attributes: PerFile = field(default_factory=dict)
+    encodings: PerFile = field(default_factory=dict)
     stacked: Mapping[str, ManifestArray | Array] = field(default_factory=dict)
     same: frozenset[str] = frozenset()
     is_whole: bool = True

@@ -346,9 +346,9 @@ def _restore_loaded_values(group: ManifestGroup, found: xr.Dataset | xr.DataTree
 
 MAGIC = b"virtualds-scan-4\n"
 DIGEST, LENGTH = 16, 8
-OF_EACH = ("attributes", "encodings", "stacked")
-CACHED = ("group", "dim", "lengths", "same", *OF_EACH, "below")
-"""The fields of a `FileBatch` that are cached; `OF_EACH` differ between its files."""
+PER_FILE_FIELDS = ("attributes", "encodings", "stacked")
+CACHED = ("group", "dim", "lengths", "same", *PER_FILE_FIELDS, "below")
+"""The fields of a `FileBatch` that are cached; `PER_FILE_FIELDS` differ between its files."""
 DAMAGE = (
     *(VirtualdsError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
     *(EOFError, RecursionError, zlib.error),
@@ -432,7 +432,7 @@ def load_entry(entry: PartEntry) -> dict[str, Any]:
 def _take_columns(batch: FileBatch) -> dict[str, Any]:
     """Return the cached fields of a batch and of the groups below it."""
     columns = {name: getattr(batch, name) for name in CACHED}
-    for name in OF_EACH[:2]:
+    for name in PER_FILE_FIELDS[:2]:
         # variables share one list of the names of their files
         lists = {id(values): list(values) for values in columns[name].values()}
         numbers = {one: n for n, one in enumerate(lists)}
@@ -445,11 +445,11 @@ def _take_columns(batch: FileBatch) -> dict[str, Any]:
 
 def _check_columns(columns: dict[str, Any], count: int) -> dict[str, Any]:
     """Return the cached fields of ``count`` files; raise `ValueError` if any is malformed."""
-    for name in OF_EACH[:2]:
+    for name in PER_FILE_FIELDS[:2]:
         lists, places = columns[name]
         columns[name] = {(owner, key): lists[n] for owner, key, n in places}
     arrays = all(isinstance(a, ManifestArray | np.ndarray) for a in columns["stacked"].values())
-    of_each = [one for name in OF_EACH for one in columns[name].values()]
+    of_each = [one for name in PER_FILE_FIELDS for one in columns[name].values()]
     whole = arrays and all(len(one) == count for one in of_each)
     if not (whole and tuple(columns) == CACHED and type(columns["group"]) is ManifestGroup):
         raise ValueError("it holds something else than files")

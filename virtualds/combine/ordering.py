@@ -160,7 +160,7 @@ ORDERED = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "d
 """Dtype kinds of ordered values."""
 
 
-class FileStretch(NamedTuple):
+class FileRange(NamedTuple):
     """A range of a file along the dimension."""
 
     file: int
@@ -204,7 +204,7 @@ class DimensionIndexes:
         found = self.indexes[second]
         return found[found.isin(self.indexes[first]) & found.notna()].unique()
 
-    def cut(self, order: Ints) -> list[FileStretch]:
+    def cut(self, order: Ints) -> list[FileRange]:
         """Return ranges that have every value once, from the first file in ``order`` that has it.
 
         They are sorted by the coordinate, or, if it cannot be ordered, in the given order of the
@@ -227,8 +227,8 @@ class DimensionIndexes:
         offsets = self._begins[files[begins]]
         rows = np.stack([files[begins], places[begins] - offsets, places[ends] - offsets + 1])
         gone = np.setdiff1d(np.arange(len(self.indexes)), files)
-        found = [FileStretch(*row) for row in rows.T.tolist()]
-        return found + [FileStretch(number, 0, 0) for number in gone.tolist()]
+        found = [FileRange(*row) for row in rows.T.tolist()]
+        return found + [FileRange(number, 0, 0) for number in gone.tolist()]
 
     def _find_value_files(self, order: Ints) -> Ints:
         """Return for every element the file from which its value is taken."""
@@ -574,7 +574,7 @@ class _Grid:
 
     def _cut_nodes(
         self, nodes: Nested, dims: tuple[Any, ...], line: DimensionIndexes
-    ) -> Iterable[FileStretch]:
+    ) -> Iterable[FileRange]:
         """Return ranges of nodes along the first dimension; overlaps that lose data are errors."""
         # the files that take precedence where files overlap
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
@@ -583,7 +583,7 @@ class _Grid:
             self._check_overlaps(nodes, dims, line, line.find_overlapping_pairs(order))
         if self.overlap in CROPPING_OVERLAPS:
             return line.cut(order)
-        return (FileStretch(n, 0, index.size) for n, index in enumerate(line.indexes))
+        return (FileRange(n, 0, index.size) for n, index in enumerate(line.indexes))
 
     def _list_common(self, nodes: Nested, dim: Any) -> list[pd.Index[Any]] | None:
         """Return the coordinate of each node, or None if a node has none."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ALONE, LIBRARY, TOGETHER, ReadWay
+from virtualds.arrays.group import ALONE, LIBRARY, TOGETHER, ReadMethod
 from virtualds.codecs.pipeline import FILLS, SCALING, format_attributes, format_codecs
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.workers import LeftOut
@@ -85,7 +85,7 @@ class FilesRead(Report):
             raise ValueError(f"FilesRead: there are more reasons than files, in {self!r}")
 
     @classmethod
-    def of(cls, ways: Mapping[int, ReadWay], files: Sequence[Any]) -> FilesRead:
+    def of(cls, ways: Mapping[int, ReadMethod], files: Sequence[Any]) -> FilesRead:
         """Count the ways in which files were read, by their numbers among the names of all."""
         counts = Counter(way.name for way in ways.values())
         # in the order of the files, whichever worker was faster
@@ -281,7 +281,7 @@ class OutcomeCounter:
         self._total, self._send = total, send
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
-        self._ways: dict[int, ReadWay] = {}
+        self._ways: dict[int, ReadMethod] = {}
         self._schemas = SchemaCounter()
         self._damaged: dict[int, tuple[LeftOut, ...]] = {}
 

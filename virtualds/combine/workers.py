@@ -35,7 +35,7 @@ from multiprocessing.spawn import get_preparation_data
 from types import FrameType
 from typing import Any, Generic, NamedTuple, Protocol
 
-from virtualds.arrays.group import ReadWay
+from virtualds.arrays.group import ReadMethod
 from virtualds.combine.file_coordinates import Opened
 from virtualds.combine.ordering import Files
 from virtualds.errors import without_secrets
@@ -91,7 +91,7 @@ class Outcome(Generic[Opened]):
     is_fault: bool = False
     cached: int = 0
     references: int = 0
-    ways: Mapping[int, ReadWay] = field(default_factory=dict)
+    ways: Mapping[int, ReadMethod] = field(default_factory=dict)
     damaged: Mapping[int, tuple[LeftOut, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.bounds import ALWAYS, check_joinable
+from virtualds.bounds import ALWAYS_ALLOWED, check_joinable
 from virtualds.combine.ordering import (
     Arrangement,
     Nested,
@@ -320,7 +320,7 @@ def check_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[An
             sizes = {file: part.sizes[dim] for file, part in parts.items() if dim in part.sizes}
             longest, size = max(sizes.items(), key=lambda item: item[1])
             is_indexed = dim in next(iter(parts.values())).indexes
-            if INDEX_BYTES * size * len(sizes) <= ALWAYS or is_indexed:
+            if INDEX_BYTES * size * len(sizes) <= ALWAYS_ALLOWED or is_indexed:
                 continue
             nbytes = 0
             if dim in (dims or ()):

@@ -23,7 +23,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import OfEachFile
+from virtualds.arrays.parser import PerFile
 from virtualds.chunks.fragment import to_preferred_chunks
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, TimePacking
 from virtualds.datasets.lazy import to_lazy
@@ -457,7 +457,7 @@ class DecodingPlan:
         found = (name for name, part in self.parts.items() if part.name == dim and part.is_index)
         return next(found, None)
 
-    def list_parts(self, name: str, attributes: OfEachFile, count: int) -> list[VariableDecoding]:
+    def list_parts(self, name: str, attributes: PerFile, count: int) -> list[VariableDecoding]:
         """Return how a variable decodes in each of several files.
 
         ``attributes`` are those that differ between the files, with the value in each of them.

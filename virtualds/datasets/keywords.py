@@ -103,10 +103,10 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"{name}={value!r}: give one of {known}{meant}")
 
 
-def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
+def to_names(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
     """Return one or several names as a tuple, empty for None.
 
-    >>> names_of("drop_variables", "t"), names_of("drop_variables", ["t", "u"])
+    >>> to_names("drop_variables", "t"), to_names("drop_variables", ["t", "u"])
     (('t',), ('t', 'u'))
     """
     if names is None or isinstance(names, str):
@@ -143,7 +143,7 @@ def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind not in unnamed and p.name != "self"}
 
 
-def make_strict(
+def check_arguments(
     call: str | None = None, more: Iterable[str] = ()
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """Create a decorator that checks the keywords and types of arguments, and suggests corrections.

@@ -24,7 +24,7 @@ from virtualds.arrays.group import (
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.decoding import DecodingPlan
-from virtualds.datasets.keywords import format_suggestion, make_strict, select_fields
+from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
 from virtualds.datasets.location import DetectedReader, Location, check_data, reader_of
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
@@ -47,7 +47,7 @@ from virtualds.stores.store import explain_open_errors
 from virtualds.urls import normalise_url
 
 
-@make_strict()
+@check_arguments()
 def open_virtual_dataset(
     url: Any,
     *,
@@ -131,7 +131,7 @@ def open_virtual_dataset(
     return dataset
 
 
-@make_strict()
+@check_arguments()
 def open_virtual_datatree(
     url: Any,
     *,
@@ -328,7 +328,7 @@ def _read_source(
 # Flat binary files, which have no metadata of their own.
 
 
-@make_strict()
+@check_arguments()
 def open_flat(
     url: str | os.PathLike[str],
     *,

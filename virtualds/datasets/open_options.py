@@ -19,7 +19,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import check_values, is_small_enough_to_load
 from virtualds.chunks.manifest import gather_references
 from virtualds.codecs.cf import may_be_finer
-from virtualds.datasets.keywords import check_choice, format_suggestion, names_of
+from virtualds.datasets.keywords import check_choice, format_suggestion, to_names
 from virtualds.errors import VirtualdsError
 from virtualds.formats.undecodable import ON_ERROR, UndecodableError, name_variable_in_errors
 from virtualds.options import get_options
@@ -115,7 +115,7 @@ def check_variables(
     if loadable is None or callable(loadable) or isinstance(loadable, OptionalNames):
         return
     there = sorted(map(str, known))
-    for name in names_of("loadable_variables", loadable):
+    for name in to_names("loadable_variables", loadable):
         if name not in (*there, *dropped) and PATTERN.isdisjoint(name):
             raise ValueError(
                 f"loadable_variables {name!r}: there is no such variable in {where}, but "
@@ -133,7 +133,7 @@ def make_optional(loadable: Loadable) -> Loadable:
     """
     if loadable is None or callable(loadable):
         return loadable
-    return OptionalNames(names_of("loadable_variables", loadable))
+    return OptionalNames(to_names("loadable_variables", loadable))
 
 
 def needs_all_values(stored: ManifestVariable, decoded: xr.Variable) -> bool:
@@ -185,15 +185,15 @@ class OpenOptions:
             given = getattr(self, name)
             if isinstance(given, Iterable) and not isinstance(given, str | tuple):
                 object.__setattr__(self, name, tuple(given))
-        names_of("drop_variables", self.drop_variables)
+        to_names("drop_variables", self.drop_variables)
         object.__setattr__(self, "parser_options", dict(self.parser_options or {}))
         if not callable(self.loadable_variables):
-            names_of("loadable_variables", self.loadable_variables)
+            to_names("loadable_variables", self.loadable_variables)
 
     @property
     def skip(self) -> tuple[str, ...]:
         """The names of the variables that are left out."""
-        return names_of("drop_variables", self.drop_variables)
+        return to_names("drop_variables", self.drop_variables)
 
 
 OPEN_DEFAULTS = OpenOptions()

@@ -24,10 +24,10 @@ from virtualds.chunks.manifest import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
-from virtualds.urls import lies_under
+from virtualds.urls import is_in_folder
 
 Mask = npt.NDArray[np.bool_]
-Stretch = tuple[int, int]
+Range = tuple[int, int]
 """Start and stop of a range along a dimension."""
 
 
@@ -90,9 +90,9 @@ def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
     return found
 
 
-def find_stretches(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Stretch]]:
+def find_ranges(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Range]]:
     """Return the ranges along a dimension that come from each of some sources, if there are any."""
-    return find_coverage_along(dataset, dim, urls).list_stretches()
+    return find_coverage_along(dataset, dim, urls).list_ranges()
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
@@ -145,7 +145,7 @@ def is_copy(url: str) -> bool:
 def is_stored_in_set(url: str, root: str) -> bool:
     """Return whether a file was written by the set at the url ``root``."""
     # a quick test first, since most urls are neither
-    is_inside = bool(root) and url.startswith(root) and lies_under(url, root)
+    is_inside = bool(root) and url.startswith(root) and is_in_folder(url, root)
     return is_inside or ("chunks/" in url and is_copy(url))
 
 
@@ -160,7 +160,7 @@ def find_copies(dataset: xr.Dataset, dim: str) -> Mask:
     return copied & ~referred
 
 
-def borders(marked: Mask, stretch: Stretch) -> bool:
+def borders(marked: Mask, stretch: Range) -> bool:
     """Return whether a position adjacent to a range is marked.
 
     Copies adjacent to a range may be of the same source, which then covers more than its references
@@ -259,7 +259,7 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
         for array, _ in list_arrays_along(present, dim)
         for fragment in array.fragments
         for file in fragment.manifest.find_listed(now.keys())
-        if now[file.url].joined_with(file) is None
+        if now[file.url].merged_with(file) is None
     }
     for url in sorted(find_used_along(present, dim, changed)) if changed else ():
         raise CombineError(
@@ -311,14 +311,14 @@ class Piece(NamedTuple):
 
 
 NOTHING = Piece(True, 0, 0)
-Places = Sequence[tuple[Stretch, Piece]]
+Places = Sequence[tuple[Range, Piece]]
 """Pieces of new data, each with the range of the set that it replaces, in rising order.
 
 Either may be empty: the piece if the range is deleted, the range if the piece is inserted.
 """
 
 
-def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
+def cut_along(dataset: xr.Dataset, dim: str, stretch: Range) -> xr.Dataset:
     """Return the part of a dataset in a range along a dimension."""
     return dataset.isel({dim: slice(*stretch)})
 
@@ -389,7 +389,7 @@ def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> Places:
             f"replace-source: {unknown[0]} is not a source of the set; append it "
             f"(append_dim={dim!r})"
         )
-    now, before = (find_stretches(dataset, dim, shared) for dataset in (new, present))
+    now, before = (find_ranges(dataset, dim, shared) for dataset in (new, present))
     copies = find_copies(present, dim)
     found = []
     for url in sorted(shared):
@@ -402,8 +402,8 @@ def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> Places:
 
 
 def _find_stretch_with_copies(
-    present: xr.Dataset, new: xr.Dataset, dim: str, url: str, run: Stretch, there: Stretch
-) -> Stretch:
+    present: xr.Dataset, new: xr.Dataset, dim: str, url: str, run: Range, there: Range
+) -> Range:
     """Return where the set has the values of a source, including possible copies of them."""
     found = _find_stretch_of_values(present, cut_along(new, dim, run), dim)
     if found[0] > there[0] or found[1] < there[1]:
@@ -416,7 +416,7 @@ def _find_stretch_with_copies(
     return found
 
 
-def _check_one_run(runs: Sequence[Stretch], url: str, where: str) -> Stretch:
+def _check_one_run(runs: Sequence[Range], url: str, where: str) -> Range:
     if len(runs) != 1:
         raise CombineError(
             f"replace-source: {url} has {len(runs)} stretches of {where}; it can be replaced where "
@@ -425,7 +425,7 @@ def _check_one_run(runs: Sequence[Stretch], url: str, where: str) -> Stretch:
     return runs[0]
 
 
-def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretch:
+def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Range:
     """Return the range in which the set has the values of the new coordinate."""
     if dim in present.indexes and dim in new.indexes and present.indexes[dim].is_unique:
         found = present.indexes[dim].get_indexer(new.indexes[dim])

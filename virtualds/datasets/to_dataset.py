@@ -20,7 +20,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import check_backed, check_values
+from virtualds.bounds import check_size_in_files, check_values
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, Packing, TimePacking
 from virtualds.datasets.decoding import (
@@ -92,7 +92,7 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
                 continue
             if variable.dims == (name,):
                 count = partial(count_bytes_in_files, array)
-                check_backed(array.nbytes, count, f"variable {name!r}")
+                check_size_in_files(array.nbytes, count, f"variable {name!r}")
             # otherwise xarray decodes the whole selection in one thread, step by step
             with suppress(UnsupportedError):
                 decoded[name] = _to_virtual_array(str(name), stored, array, variable)

@@ -12,7 +12,7 @@ import xarray as xr
 
 from virtualds.datasets.decoding import make_independent_of_left_out
 from virtualds.datasets.from_dataset import group_from_dataset, group_from_tree
-from virtualds.datasets.keywords import make_strict, select_fields
+from virtualds.datasets.keywords import check_arguments, select_fields
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from virtualds.datasets.zarr_adapter import VirtualStore
 
 
-@make_strict()
+@check_arguments()
 def zarr_store(
     url: Any,
     *,

@@ -219,9 +219,9 @@ class Format:
     obstacles: Callable[..., list[str]] | None = None
 
     @property
-    def takes_in(self) -> bool:
+    def has_staging_folder(self) -> bool:
         """Whether it can move the chunks in a folder, given by its url, into the set itself."""
-        return "takes_in" in self.places
+        return "staging_folder" in self.places
 
     def list_snapshots(self, url: str, options: StorageOptions | None) -> pd.DataFrame:
         """Return a table with one row per snapshot of a set; empty if the format has none."""

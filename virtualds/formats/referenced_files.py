@@ -32,7 +32,7 @@ from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, is_own, is_same_host, resolve_url
 from virtualds.stores.block_cache import check_lasting
 from virtualds.stores.local import WITHIN
-from virtualds.urls import HELD, host_of, lies_under, scheme_of
+from virtualds.urls import HELD, host_of, is_in_folder, scheme_of
 
 KEEP_QUERY = "keep_query"
 """The choice, in every format, of whether to write urls with secrets."""
@@ -104,7 +104,7 @@ def _is_refused(
     file: SourceFile, target: str, allow: AccessPolicy, judged: dict[str, bool]
 ) -> bool:
     """Return whether a set may not refer to a file; files of a host are judged together."""
-    if lies_under(file.url, target):
+    if is_in_folder(file.url, target):
         return False
     name = file.url if allow.prefixes is not None or "::" in file.url else host_of(file.url)
     if name not in judged:
@@ -168,7 +168,7 @@ class NumberedFiles:
     def number(self, file: SourceFile) -> int:
         """Return the number of a file; raise an error if it has another fingerprint than before."""
         known = self.files.setdefault(file.url, file)
-        if (joined := known.joined_with(file)) is None:
+        if (joined := known.merged_with(file)) is None:
             raise UnsupportedError(
                 f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
                 f"{list(known.fingerprint)} and {list(file.fingerprint)}); scan it again"

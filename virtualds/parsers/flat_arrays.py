@@ -23,7 +23,7 @@ from virtualds.arrays.group import (
     number_axes,
     prevent_joining_bytes,
 )
-from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
+from virtualds.arrays.parser import NativeReader, Parser, ReadNative, make_stored_reader
 from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.json_values import parse_json
@@ -246,14 +246,14 @@ def parse_numpy_header(head: bytes, where: str) -> NumpyHeader:
 
 def _open_npy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     array = np.load(target(), mmap_mode="r")
-    return stored_values(lambda wanted: array)
+    return make_stored_reader(lambda wanted: array)
 
 
 def _open_npz(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     # numpy would leave a damaged archive open
     file = closing.enter_context(io.FileIO(target()))
     arrays = closing.enter_context(np.load(file))
-    return stored_values(lambda wanted: arrays[wanted.path])
+    return make_stored_reader(lambda wanted: arrays[wanted.path])
 
 
 NPY = Parser("npy", (SUFFIX,), detect, read, natives=(NativeReader("numpy", _open_npy),))
@@ -403,7 +403,7 @@ def _open_safetensors(target: Callable[[], Any], closing: ExitStack) -> ReadNati
     from safetensors import safe_open
 
     file = closing.enter_context(safe_open(target(), "np"))
-    return stored_values(lambda wanted: file.get_tensor(wanted.path))
+    return make_stored_reader(lambda wanted: file.get_tensor(wanted.path))
 
 
 SAFETENSORS = Parser(

@@ -34,7 +34,9 @@ class Decoder:
         self.is_plain = not pipeline.codecs
         sizes = pipeline.encoded_sizes(self.nbytes)
         steps = [
-            _DecodeStep(codec, size, f"step {number}" if codec.fills and size is not None else None)
+            _DecodeStep(
+                codec, size, f"step {number}" if codec.fills_output and size is not None else None
+            )
             for number, (codec, size) in enumerate(zip(pipeline.codecs, sizes, strict=False))
         ]
         # if the last step decodes into given memory, that may be the result itself

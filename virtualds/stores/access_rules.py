@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from virtualds.errors import AccessError, UnsupportedError, without_secrets
 from virtualds.source_file import StorageOptions
-from virtualds.urls import HELD, join_url, lies_under, local_path, normalise_url, scheme_of
+from virtualds.urls import HELD, is_in_folder, join_url, local_path, normalise_url, scheme_of
 
 Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 """The argument of users: nothing, one prefix, or several."""
@@ -174,12 +174,12 @@ class AccessPolicy:
     def _covers(self, url: str) -> bool:
         if scheme_of(url) == "file":
             real = os.path.realpath(local_path(url))
-            return any(lies_under(real, folder) for folder in self.folders)
+            return any(is_in_folder(real, folder) for folder in self.folders)
         place = _parse_url(url)
         return not _has_hidden_dots(place.path) and any(
             place.scheme == prefix.scheme
             and prefix.authority in ("", place.authority)
-            and lies_under(place.path, prefix.path)
+            and is_in_folder(place.path, prefix.path)
             for prefix in self._remote
         )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from virtualds.errors import ConflictError, ReadError, exists_already
+from virtualds.errors import ConflictError, ReadError, make_exists_error
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
@@ -146,7 +146,7 @@ def create_folder(
     with suppress(FileNotFoundError):
         found = read_marker(f"{root}/{marker}", options, count_displaced)
     if (found and not is_claim(found.data)) or (listed and not found):
-        raise exists_already(root)
+        raise make_exists_error(root)
     fence = WriteLease(root, marker, options, found.version if found else None, ())
     displaced = found.displaced if found else 0
     fence.replace_marker(CLAIM + f'"{secrets.token_hex(16)}","displaced":{displaced}}}'.encode())

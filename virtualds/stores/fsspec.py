@@ -21,8 +21,8 @@ from importlib import import_module
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from virtualds.errors import AccessError, UnsupportedError, exists_already, without_secrets
-from virtualds.importing import import_named, say_install
+from virtualds.errors import AccessError, UnsupportedError, make_exists_error, without_secrets
+from virtualds.importing import format_install_command, import_named
 from virtualds.options import get_options
 from virtualds.progress import DEBUG, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
@@ -409,7 +409,10 @@ _OURS = {
 
 _INSTALLS = {
     **dict.fromkeys(("http", "https"), "pip install aiohttp"),
-    **{kind: say_install(extra) for kind, extra in (("s3", "s3"), ("gs", "gcs"), ("az", "azure"))},
+    **{
+        kind: format_install_command(extra)
+        for kind, extra in (("s3", "s3"), ("gs", "gcs"), ("az", "azure"))
+    },
 }
 """The command that installs the library, by kind of store."""
 
@@ -613,7 +616,7 @@ class FsspecStore(Store):
             try:
                 self.write_version(url, data, options, None)
             except ChangedError as error:
-                raise exists_already(url) from error
+                raise make_exists_error(url) from error
             return
         _ask_once("PUT", url, options, lambda fs, path: fs.pipe_file(path, data))
 

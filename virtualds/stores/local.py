@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import ReadError, UnsupportedError, exists_already
+from virtualds.errors import ReadError, UnsupportedError, make_exists_error
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.store import (
@@ -36,7 +36,7 @@ from virtualds.stores.store import (
     make_temporary_name,
     version_of,
 )
-from virtualds.urls import lies_under, local_path
+from virtualds.urls import is_in_folder, local_path
 
 # ---------------------------------------------------------------------- temporary names
 # A writer that is killed leaves its temporary file. The next writer of the same file removes it
@@ -425,7 +425,7 @@ def move_folder(temporary: str, path: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        raise exists_already(path) from error
+        raise make_exists_error(path) from error
 
 
 def exchange_paths(one: str, other: str) -> None:
@@ -478,7 +478,7 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
         if options and WITHIN in options:
             # links may have changed since the check of paths
             real, folders = os.path.realpath(path), options[WITHIN]
-            inside = any(lies_under(real, folder) for folder in folders)
+            inside = any(is_in_folder(real, folder) for folder in folders)
             if not inside or not os.path.samestat(found, os.stat(real)):
                 raise StoreError(
                     f"the path leads to {real}, which lies under none of {list(folders)}"
@@ -631,7 +631,7 @@ class LocalStore(Store):
             put = os.replace if replace else link_new
             write_beside(path, data, lambda temporary: put(temporary, path))
         except ChangedError as error:
-            raise exists_already(path) from error
+            raise make_exists_error(path) from error
 
     def write_folder(
         self,

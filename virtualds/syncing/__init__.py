@@ -32,7 +32,7 @@ from virtualds.datasets.source_positions import (
     cut_along,
     find_copies,
     find_positions,
-    find_stretches,
+    find_ranges,
     find_used_along,
     has_chunks_in,
     list_partly_covered_dims,
@@ -413,7 +413,7 @@ class Update:
         values = list[dict[str, Any]]()
         for group, index in ((before, old), (after, new)):
             dataset = to_virtual_dataset(group)
-            found = find_stretches(dataset, self.dim, urls_of(dataset))
+            found = find_ranges(dataset, self.dim, urls_of(dataset))
             cuts = {url: np.r_[tuple(slice(*run) for run in runs)] for url, runs in found.items()}
             values.append({url: index[cut] for url, cut in cuts.items()})
         had, has = ({url: found.get(url, old[:0]) for url in changed} for found in values)

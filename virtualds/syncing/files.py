@@ -24,7 +24,7 @@ from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS, BuildOptions
 from virtualds.combine.report import BuildReport
 from virtualds.combine.workers import LeftOut
-from virtualds.datasets.keywords import names_of
+from virtualds.datasets.keywords import to_names
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions, check_variables, make_optional
@@ -66,7 +66,7 @@ class FileOpener:
     def check_loaded(self, group: ManifestGroup) -> ManifestGroup:
         """Raise an error for names in ``loadable_variables`` that neither set nor file has."""
         if not self.failed and self._options.get("preprocess") is None:
-            dropped = names_of("drop_variables", self._options.get("drop_variables"))
+            dropped = to_names("drop_variables", self._options.get("drop_variables"))
             check_variables(self._loadable, group.variables, dropped, "the set or its files")
         return group
 

@@ -33,7 +33,7 @@ from virtualds.datasets.source_positions import (
     POSITIONS,
     REMEDY,
     Places,
-    Stretch,
+    Range,
     borders,
     check_unchanged,
     cut_along,
@@ -43,8 +43,8 @@ from virtualds.datasets.source_positions import (
     find_places,
     find_positions,
     find_present_positions,
+    find_ranges,
     find_replaced_static,
-    find_stretches,
     has_chunks_in,
     insert_pieces,
     is_stored_in_set,
@@ -252,7 +252,7 @@ def remove_sources(
 def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Return the mask of positions with data from a source that is to be removed."""
     met = np.zeros(present.sizes[dim], bool)
-    copies, stretches = find_copies(present, dim), find_stretches(present, dim, urls)
+    copies, stretches = find_copies(present, dim), find_ranges(present, dim, urls)
     for url in sorted(urls):
         if url not in stretches:
             raise CombineError(
@@ -548,7 +548,7 @@ def _put(present: xr.Dataset, new: xr.Dataset, places: Places, dim: str, root: s
     return ordered
 
 
-def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Stretch]) -> xr.Dataset:
+def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Range]) -> xr.Dataset:
     """Return the ranges of a dataset along a dimension, concatenated in the given order."""
     size = dataset.sizes[dim]
     edges = np.unique([0, size, *chain.from_iterable(stretches)])

@@ -23,7 +23,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import make_independent_of_left_out
-from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
+from virtualds.datasets.keywords import check_arguments, format_suggestion, to_names
 from virtualds.datasets.location import Location, find_existing_format
 from virtualds.errors import CombineError, ReadError, UnsupportedError, without_secrets
 from virtualds.formats import GRACE, Expiry, Format, Removal
@@ -226,7 +226,7 @@ MAX_OWN_CHUNKS = 64
 """The most chunks of values that a set stores itself: these are one chunk, or few large ones."""
 
 
-@make_strict()
+@check_arguments()
 def edit(
     url: str | os.PathLike[str],
     *,
@@ -293,8 +293,8 @@ def edit(
     """
     location = Location.of(url, storage_options)
     names, path = dict(rename or {}), normalise_path(group)
-    variables = names_of("drop_variables", drop_variables)
-    groups = tuple(map(normalise_path, names_of("drop_groups", drop_groups)))
+    variables = to_names("drop_variables", drop_variables)
+    groups = tuple(map(normalise_path, to_names("drop_groups", drop_groups)))
     if not (names or variables or groups or attributes):
         raise ValueError(
             "edit: nothing to change; give rename, drop_variables, drop_groups or attributes"
@@ -341,7 +341,7 @@ REMEDY = (
 """The remedy for a set whose format cannot store the result."""
 
 
-@make_strict()
+@check_arguments()
 def drop_sources(
     url: str | os.PathLike[str],
     sources: str | Iterable[str],
@@ -400,7 +400,7 @@ def drop_sources(
     """
     options = WriteOptions(format, "replace-source", conflict=conflict, allow=allow)
     destination = Destination.of(Location.of(url, storage_options), options)
-    urls = [normalise_url(source) for source in names_of("sources", sources)]
+    urls = [normalise_url(source) for source in to_names("sources", sources)]
 
     def change(old: ManifestGroup) -> ManifestGroup:
         found = remove_sources(old, urls, dim, destination.location.url)
@@ -424,7 +424,7 @@ SAMPLE_SIZE = 20
 """How many moved files are checked before a set is changed."""
 
 
-@make_strict()
+@check_arguments()
 def compact(
     url: str | os.PathLike[str],
     *,
@@ -489,7 +489,7 @@ def compact(
     return _retry_conflicts(location, conflict, join)
 
 
-@make_strict()
+@check_arguments()
 def rename_paths(
     url: str | os.PathLike[str],
     change: Mapping[str, str] | Callable[[str], str],
@@ -588,7 +588,7 @@ def rename_paths(
     return count
 
 
-@make_strict()
+@check_arguments()
 def clean_up(
     url: str | os.PathLike[str],
     *,
@@ -677,7 +677,7 @@ def _check_present(file: SourceFile, url: str) -> None:
 # ---------------------------------------------------------------------- snapshots
 
 
-@make_strict()
+@check_arguments()
 def snapshots(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> pd.DataFrame:
@@ -712,7 +712,7 @@ def snapshots(
     return _find_format_with_snapshots(location).list_snapshots(location.target, location.options)
 
 
-@make_strict()
+@check_arguments()
 def expire_snapshots(
     url: str | os.PathLike[str],
     *,

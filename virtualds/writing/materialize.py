@@ -30,7 +30,7 @@ from virtualds.datasets.keywords import check_choice, check_types, select_fields
 from virtualds.datasets.location import Location, explain_both_options, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.errors import cannot_hold
+from virtualds.errors import make_unsupported_error
 from virtualds.formats import GRACE, Format, replaces_by, zarr_manifests
 from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate, parse_chunk_keys
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
@@ -106,7 +106,7 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
         for reason in list_reasons_not_plain(node.metadata, variables[path].data)
     ]
     if problems:
-        raise cannot_hold(
+        raise make_unsupported_error(
             root,
             "plain Zarr v3",
             problems,

@@ -125,7 +125,7 @@ class RewriteTarget:
     @property
     def root(self) -> str:
         """The url of the folder of rewritten chunks."""
-        if self.format.takes_in:
+        if self.format.has_staging_folder:
             return choose_staging_folder(self.location.target)
         return make_chunk_folder_url(self.location.url)
 
@@ -138,7 +138,11 @@ class RewriteTarget:
     @property
     def for_writer(self) -> dict[str, Any]:
         """Arguments for the writer of the format: the folder whose chunks it moves into the set."""
-        return {"takes_in": self.root} if self.is_needed and self.format.takes_in else {}
+        return (
+            {"staging_folder": self.root}
+            if self.is_needed and self.format.has_staging_folder
+            else {}
+        )
 
     def fit(self, group: ManifestGroup) -> ManifestGroup:
         """Return a group that the format can store, after writing the chunks that this requires.
@@ -175,7 +179,7 @@ class RewriteTarget:
         folder = f"{self.root}/{plan.path}/{identity.hexdigest()[:16]}"
         writer = _ChunkWriter(plan, folder, self.options, advance)
         found = plan.finish(writer.write_all())
-        if writer.has_files and not self.format.takes_in:
+        if writer.has_files and not self.format.has_staging_folder:
             # the chunks remain there, and `verify` needs the references from which they were made
             write_original(plan, folder, self.options)
         return found

@@ -31,9 +31,9 @@ from virtualds.codecs.zlib import Zlib
 from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,
-    cannot_hold,
     format_bytes,
     format_count,
+    make_unsupported_error,
 )
 from virtualds.formats.zarr.data_types import pack_members, to_packed
 from virtualds.pictures.blocks import Block, Heading, Table, draw, format_text
@@ -332,7 +332,7 @@ def plan_rewriting(
             plans[path] = plan
     if problems:
         remedy = "load these variables before (ds.virtual.load()), or leave them out (ds.drop_vars)"
-        raise cannot_hold(target, "the format", problems, remedy)
+        raise make_unsupported_error(target, "the format", problems, remedy)
     return plans
 
 

@@ -38,8 +38,8 @@ from virtualds.errors import (
     ConflictError,
     UnsupportedError,
     VirtualdsError,
-    exists_already,
     locating,
+    make_exists_error,
 )
 from virtualds.formats import Format, Parts, change_set
 from virtualds.formats.referenced_files import (
@@ -392,7 +392,7 @@ class Destination:
             branch = {k: v for k, v in self.options.format_choices.items() if k in names}
             there = self.format.holds(where, access, **branch)
         if there:
-            raise exists_already(where)
+            raise make_exists_error(where)
         return self
 
     @property

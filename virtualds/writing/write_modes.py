@@ -24,7 +24,7 @@ from virtualds.chunks.fragment import Fragment, find_regular_chunks
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, group_from_tree
-from virtualds.datasets.keywords import format_suggestion, make_strict, select_fields
+from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.structure import (
     Systems,
@@ -379,7 +379,7 @@ CASTABLE = set("biufcmM")
 """Dtype kinds of coordinates that are cast to the dtype of the cell."""
 
 
-@make_strict()
+@check_arguments()
 def template(
     like: xr.Dataset,
     coords: Mapping[Any, Any] | None = None,

@@ -19,7 +19,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import AlikeFiles
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.parsers.hdf5.alike_files import read_alike
+from virtualds.parsers.hdf5.alike_files import read_together
 from virtualds.urls import normalise_url
 
 FILES = 6
@@ -79,7 +79,7 @@ def write_files(folder: Path, write: Write) -> list[Path]:
 @contextmanager
 def reading(paths: Sequence[Path], heeded: Any = ("units",)) -> Iterator[Sequence[AlikeFiles]]:
     urls = [normalise_url(path) for path in paths]
-    with read_alike(urls, None, None, (), lambda name, _: name in heeded) as found:
+    with read_together(urls, None, None, (), lambda name, _: name in heeded) as found:
         yield found
 
 

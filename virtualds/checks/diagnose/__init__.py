@@ -19,7 +19,7 @@ from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, PASSED_TO_XARRAY, Combination, check_name
-from virtualds.datasets.keywords import list_arguments, make_strict, select_fields
+from virtualds.datasets.keywords import check_arguments, list_arguments, select_fields
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
 from virtualds.progress import ProgressOption
@@ -31,7 +31,7 @@ MANY_FILE_OPTIONS = {"parallel", "progress"}
 """Arguments for opening many files, which a trial of two files does not need."""
 
 
-@make_strict(more=OPTIONS.union(PASSED_TO_XARRAY))
+@check_arguments(more=OPTIONS.union(PASSED_TO_XARRAY))
 def diagnose(
     urls: Paths,
     *,

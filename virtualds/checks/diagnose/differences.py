@@ -45,7 +45,7 @@ from virtualds.checks.diagnose.trials import (
     list_refusing_formats,
 )
 from virtualds.combine.batch_job import OPEN_ERRORS
-from virtualds.datasets.keywords import names_of
+from virtualds.datasets.keywords import to_names
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
@@ -189,7 +189,7 @@ def _write_call(mends: Sequence[Mend], given: Arguments, first: str, lost: Seque
     for mend in mends:
         arguments |= mend.arguments
     if drops := [name for mend in mends for name in mend.drops]:
-        before = names_of("drop_variables", given.get("drop_variables"))
+        before = to_names("drop_variables", given.get("drop_variables"))
         arguments["drop_variables"] = list(dict.fromkeys([*before, *drops]))
     steps = list(dict.fromkeys(step for mend in mends for step in mend.steps))
     function = _write_function(steps, given.get("preprocess"))

@@ -37,7 +37,7 @@ from virtualds.errors import (
     FormatError,
     ReadError,
     UnsupportedError,
-    cannot_hold,
+    make_unsupported_error,
 )
 from virtualds.formats.zarr.document import MARKER, find_places, join_node_path
 from virtualds.json_values import parse_json
@@ -684,8 +684,8 @@ class Target:
     ``place`` is the location of the repository, ``root`` its url, and ``given`` the repository once
     it is open; if the user passed an object, only ``given`` is known. ``name`` is for errors.
     ``config`` is saved in the repository. With ``create_branch``, a missing branch is created at
-    the snapshot of ``main``, and removed if writing fails. ``takes_in`` is the url of a folder
-    whose chunks are moved into the repository.
+    the snapshot of ``main``, and removed if writing fails. ``staging_folder`` is the url of a
+    folder whose chunks are moved into the repository.
     """
 
     place: ObjectLocation | None
@@ -696,7 +696,7 @@ class Target:
     options: StorageOptions | None = None
     config: Any = None
     create_branch: bool = False
-    takes_in: str | None = None
+    staging_folder: str | None = None
     begun: bool = False
 
     @classmethod
@@ -810,7 +810,7 @@ class Target:
         config = self.given.config if hasattr(self.given, "config") else self.given.session.config
         if lacking := _list_uncovered(config, needed):
             known = _list_containers(config)
-            raise cannot_hold(
+            raise make_unsupported_error(
                 self.name,
                 "it",
                 [
@@ -825,7 +825,7 @@ class Target:
     def is_own(self, url: str) -> bool:
         """Return whether a file is a native chunk of the repository, or is to become one."""
         folders = ([f"{self.root}/{CHUNKS}/"] if self.root else []) + (
-            [f"{self.takes_in}/"] if self.takes_in else []
+            [f"{self.staging_folder}/"] if self.staging_folder else []
         )
         return any(url.startswith(folder) for folder in folders)
 

@@ -282,7 +282,7 @@ class StoreReferences:
         )
         return found
 
-    def find_noted(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
+    def find_recorded(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
         """Return the files of some urls, or None unless the store has recorded every file."""
         return None
 
@@ -351,7 +351,7 @@ class ArrayTable(Table):
         )
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        found = self.store.find_noted(urls)
+        found = self.store.find_recorded(urls)
         return super().find_sources(urls) if found is None else found
 
 
@@ -391,7 +391,7 @@ class ExistingReferences(StoreReferences):
             isinstance(notes, Mapping) and bool(notes.get("all")) and notes.get("after") == parent
         )
 
-    def find_noted(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
+    def find_recorded(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
         if not self.records_all:
             return None
         return tuple(self.files.get_file(url) for url in urls if url in self.noted)

@@ -124,7 +124,7 @@ def write(
 
     ``url`` may be a Repository, Session or IcechunkStore of Icechunk; the owner of a session
     commits it. A repository is created if there is none. ``where`` are ``branch``,
-    ``create_branch``, ``config`` and ``takes_in`` of `Target`.
+    ``create_branch``, ``config`` and ``staging_folder`` of `Target`.
 
     With ``rectilinear``, chunks may differ in length along an axis, which is an experimental
     feature of zarr-python that readers must turn on. By default it is used only if ``base`` uses

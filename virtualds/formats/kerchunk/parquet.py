@@ -24,7 +24,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.axes import find_runs
 from virtualds.chunks.columns import Table
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.errors import FormatError, UnsupportedError, exists_already
+from virtualds.errors import FormatError, UnsupportedError, make_exists_error
 from virtualds.formats import READ_ALL, ReadOptions
 from virtualds.formats.kerchunk.records import (
     EARLIER,
@@ -307,7 +307,7 @@ def write(
         if grown is None:
             check_can_replace(url)
             hierarchy = hierarchy_of(group, url, relative=relative)
-            _NextVersion.replaced(base, hierarchy, size, is_alike).exchange(
+            _NextVersion.replaced(base, hierarchy, size, is_alike).replace_set(
                 base, is_checked=group is base.group
             )
             return
@@ -334,7 +334,7 @@ def _create(
     hierarchy = hierarchy_of(group, url, relative=relative)
     replaces = _is_set(url, options)
     if replaces and not replace:
-        raise exists_already(url)
+        raise make_exists_error(url)
     if replaces:
         check_can_replace(url)
     largest = max((manifest.size for manifest in hierarchy.manifests.values()), default=1)
@@ -486,7 +486,7 @@ class _NextVersion:
         document = {"metadata": hierarchy.metadata, "record_size": size}
         yield ZMETADATA, encode_marker(document, notes, self.files)
 
-    def exchange(self, base: ParquetSet, is_checked: bool) -> None:
+    def replace_set(self, base: ParquetSet, is_checked: bool) -> None:
         """Replace an older version by this one."""
         url, options, version = base.source.url, base.source.options, base.version
         files = self.yield_files(checked=base if is_checked else None)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.codecs import codec_from_zarr_v3, find_zarr_v3_maker, is_array_serialiser
-from virtualds.codecs.codec import Codec, Order, Shaped
+from virtualds.codecs.codec import Codec, Order, ShapedCodec
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.data_types import (
@@ -73,7 +73,7 @@ def codecs_to_v3(
     if any(codec.maps_arrays for codec in rest) or any(codec.serialises for codec in rest[1:]):
         return None
     # other readers would filter the elements in memory order, not in the order of axes
-    if permuted and any(codec.heeds_memory for codec in pipeline.codecs):
+    if permuted and any(codec.uses_memory_order for codec in pipeline.codecs):
         return None
     serialised = bool(rest) and rest[0].serialises
     reshaped = _find_reshaping(rest[0], order, chunk) if serialised else []
@@ -90,10 +90,10 @@ def codecs_to_v3(
     made = {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"}
     return [
         *([{"name": "transpose", "configuration": {"order": order}}] if permuted else []),
-        *(codec.in_chain(itemsize) for codec in filters),
+        *(codec.to_chain_entry(itemsize) for codec in filters),
         *reshaped,
         *([] if serialised else [made]),
-        *(codec.in_chain(itemsize) for codec in rest),
+        *(codec.to_chain_entry(itemsize) for codec in rest),
     ]
 
 
@@ -101,7 +101,7 @@ def _find_reshaping(
     codec: Codec, order: Sequence[int], chunk: Sequence[int] | None
 ) -> list[dict[str, Any]] | None:
     """Return the codecs that reshape chunks to the shape that a codec encodes, or None."""
-    if not isinstance(codec, Shaped):
+    if not isinstance(codec, ShapedCodec):
         return []
     stored = None if chunk is None else tuple(chunk[i] for i in order)
     if stored is None or prod(stored) != prod(codec.shape):
@@ -177,7 +177,7 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
     if any(codec.maps_arrays for codec in rest):
         raise _misplaced_error(chain)
-    if layout != tuple(range(len(layout))) and any(c.heeds_memory for c in (*filters, *rest)):
+    if layout != tuple(range(len(layout))) and any(c.uses_memory_order for c in (*filters, *rest)):
         # numcodecs would read the elements in memory order, and return them in the order of axes
         raise UnsupportedError(
             f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import check_element, check_shallow
+from virtualds.bounds import check_element, check_nesting
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_values import NON_FINITE, encode_float, encode_int
 
@@ -107,7 +107,7 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
             f"data_type {value!r}: its configuration is invalid ({error}); the metadata is damaged"
         ) from error
     if found is not None:
-        check_shallow(found, f"data_type {name!r}")
+        check_nesting(found, f"data_type {name!r}")
         check_element(found.itemsize, f"data_type {name!r}")
         return found
     if name in VARIABLE_LENGTH:
@@ -294,7 +294,7 @@ def dtype_from_zarr_v2(value: Any) -> np.dtype[Any]:
             f"dtype {value!r}: a field holds Python objects, which are not bytes of a file; the "
             f"reference set is damaged"
         )
-    check_shallow(found, "dtype")
+    check_nesting(found, "dtype")
     check_element(found.itemsize, f"dtype {value!r}")
     return found
 

@@ -21,7 +21,12 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, VirtualdsError, cannot_hold
+from virtualds.errors import (
+    LOAD_OR_LEAVE_OUT,
+    UnsupportedError,
+    VirtualdsError,
+    make_unsupported_error,
+)
 from virtualds.formats.referenced_files import NumberedFiles
 from virtualds.formats.zarr.data_types import (
     dtype_from_zarr_v2,
@@ -124,7 +129,7 @@ def plan_writing(
     planner = _Planner(root, before, grids)
     nodes, problems = _plan_nodes(group, planner.plan_group, planner.plan_variable)
     if problems:
-        raise cannot_hold(root, form, problems, LOAD_OR_LEAVE_OUT)
+        raise make_unsupported_error(root, form, problems, LOAD_OR_LEAVE_OUT)
     return WritePlan(nodes, planner.notes)
 
 
@@ -467,7 +472,7 @@ class Hierarchy:
             files.number_all(tuple(sources(found._add_variable(path, variable))))
 
         if problems := _plan_nodes(group, found._add_group, add_variable)[1]:
-            raise cannot_hold(url, format, problems, REMEDY)
+            raise make_unsupported_error(url, format, problems, REMEDY)
         found.notes["files"] = {name: list(known) for name, known in files.list_rows()}
         return found
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.errors import FormatError, exists_already
+from virtualds.errors import FormatError, make_exists_error
 from virtualds.formats import READ_ALL, Expiry, ReadOptions, Removal
 from virtualds.formats.zarr.document import (
     CHUNKS,
@@ -434,7 +434,7 @@ def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -
     """Return the existing set if it may be replaced, or None if there is none."""
     found = find_set(root, options)
     if found is not None and not replace:
-        raise exists_already(root)
+        raise make_exists_error(root)
     return found
 
 

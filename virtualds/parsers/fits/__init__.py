@@ -27,7 +27,7 @@ from virtualds.arrays.parser import (
     NativeRegion,
     Parser,
     ReadNative,
-    region_of,
+    select_region,
 )
 from virtualds.bounds import check_axes
 from virtualds.chunks.axes import ChunkAxis
@@ -468,7 +468,7 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
         raise NativeReadError("it shows other numbers for undefined values, or scales them")
     # texts of astropy keep the blanks that follow them, until one of them is asked for
     values = np.char.rstrip(_end_texts(values)) if values.dtype.kind == "U" else values
-    return region_of(values, wanted)
+    return select_region(values, wanted)
 
 
 def _end_texts(texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

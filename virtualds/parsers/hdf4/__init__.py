@@ -23,7 +23,7 @@ from virtualds.arrays.parser import (
     NativeRegion,
     Parser,
     ReadNative,
-    region_of,
+    select_region,
 )
 from virtualds.bounds import check_table
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
@@ -560,7 +560,7 @@ def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
             values = file.select(names.index(wanted.variable)).get()
         except HDF4Error as error:
             raise NativeReadError(f"{error}") from error
-        return region_of(np.asarray(values), wanted)
+        return select_region(np.asarray(values), wanted)
 
     return read_part
 

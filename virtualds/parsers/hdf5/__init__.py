@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.arrays.group import ALONE, LIBRARY, ManifestGroup, ReadWay
+from virtualds.arrays.group import ALONE, LIBRARY, ManifestGroup, ReadMethod
 from virtualds.arrays.parser import (
     NativeReader,
     NativeReadError,
     NativeRegion,
     Parser,
     ReadNative,
-    stored_values,
+    make_stored_reader,
 )
 from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
-from virtualds.parsers.hdf5.alike_files import read_alike
+from virtualds.parsers.hdf5.alike_files import read_together
 from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import SIGNATURE, DeclinedError
@@ -93,7 +93,7 @@ def read(
                 name, problem = next(iter(problems.items()))
                 reason = f"{name}: {_describe(problem, source)}"
         try:
-            return replace(attempt(by_library=True), way=ReadWay(LIBRARY, reason))
+            return replace(attempt(by_library=True), way=ReadMethod(LIBRARY, reason))
         except DeclinedError as error:
             # nobody is left to read it
             raise UnsupportedError(f"{error}") from error
@@ -132,7 +132,7 @@ def _open_h5py(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     def dataset_of(wanted: NativeRegion) -> Any:
         return file[f"{wanted.group}/{wanted.variable}"]
 
-    return stored_values(dataset_of)
+    return make_stored_reader(dataset_of)
 
 
 PARSER = Parser(
@@ -140,7 +140,7 @@ PARSER = Parser(
     (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"),
     detect,
     read,
-    read_alike=read_alike,
+    read_together=read_together,
     takes=("below", "defers"),
     natives=(
         NativeReader("h5netcdf", engine="h5netcdf", options={"phony_dims": "sort"}, remote=True),

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.group import TOGETHER, ManifestGroup
-from virtualds.arrays.parser import Heeds, select_for_file
+from virtualds.arrays.parser import MustBeEqual, select_for_file
 from virtualds.bounds import CHUNKS_PER_REFERENCE
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING, Ints, compute_strides
@@ -638,15 +638,15 @@ STRUCTURES = _Structures()
 
 
 @contextmanager
-def read_alike(
+def read_together(
     urls: Sequence[str],
     options: StorageOptions | None,
     group: str | None,
     skip: Iterable[str],
-    heeds: Heeds,
+    must_be_equal: MustBeEqual,
     below: bool = False,
 ) -> Iterator[Sequence[AlikeHDF5Files]]:
-    """Read files together where they have one structure, as `ReadAlike` has it."""
+    """Read files together where they have one structure, as `ReadTogether` has it."""
     if get_options().hdf5 != "auto" or not isinstance(group, str | None) or len(urls) < FEWEST:
         yield ()
         return
@@ -654,10 +654,10 @@ def read_alike(
 
     def is_alike(first: ManyFiles) -> bool:
         every = np.arange(len(first.readers))
-        return bool(_BatchReader(first, every, part, heeds).read())
+        return bool(_BatchReader(first, every, part, must_be_equal).read())
 
     with open_many(urls, options, is_alike) as (files, numbers):
-        yield _BatchReader(files, numbers, part, heeds).read()
+        yield _BatchReader(files, numbers, part, must_be_equal).read()
 
 
 class _BatchReader:
@@ -668,10 +668,10 @@ class _BatchReader:
         files: ManyFiles,
         numbers: Ints,
         part: Part,
-        heeds: Heeds,
+        must_be_equal: MustBeEqual,
     ) -> None:
         self.files, self.numbers = files, numbers
-        self.part, self.heeds = part, heeds
+        self.part, self.must_be_equal = part, must_be_equal
         self.found: list[AlikeHDF5Files] = []
 
     def read(self) -> list[AlikeHDF5Files]:
@@ -706,7 +706,7 @@ class _BatchReader:
         if found is None:
             return which
         STRUCTURES.use(self.part, known)
-        fits = np.flatnonzero(found.sound & known.find_equal(match, self.heeds))
+        fits = np.flatnonzero(found.sound & known.find_equal(match, self.must_be_equal))
         attributes = None
         while attributes is None and len(fits) >= FEWEST:
             try:

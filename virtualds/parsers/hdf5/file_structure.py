@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.parser import Heeds
+from virtualds.arrays.parser import MustBeEqual
 from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
@@ -393,7 +393,7 @@ class FileStructure:
             found[path][key[0], key[1]] = values
         return found
 
-    def find_equal(self, match: Match, heeds: Heeds) -> Bools:
+    def find_equal(self, match: Match, must_be_equal: MustBeEqual) -> Bools:
         """Return which files have the attributes of the known file, of those that are heeded."""
         shown = {one.key: self._get_value(*path) for path, one in self.attributes.items()}
         keys = [
@@ -401,7 +401,7 @@ class FileStructure:
             for key in (*self.blueprint.notes.slots, *self.blueprint.notes.references)
             if isinstance(key, tuple)
             and isinstance(key[1], bytes)
-            and heeds(key[1].decode("utf-8", "surrogateescape"), shown.get(key))
+            and must_be_equal(key[1].decode("utf-8", "surrogateescape"), shown.get(key))
         ]
         return self.blueprint.find_equal(match, keys)
 

@@ -22,7 +22,13 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
+from virtualds.arrays.parser import (
+    NativeReader,
+    NativeRegion,
+    Parser,
+    ReadNative,
+    make_stored_reader,
+)
 from virtualds.bounds import check_table
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import MISSING
@@ -772,7 +778,7 @@ def _open_tifffile(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
             images[wanted.group] = tiff.series[series].levels[level].asarray()
         return images[wanted.group]
 
-    return stored_values(image_of)
+    return make_stored_reader(image_of)
 
 
 PARSER = Parser(
