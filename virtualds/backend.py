@@ -161,7 +161,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             parser_options=parser_options,
         )
         where = location.given
-        with location.hold_scan():
+        with location.cache_scan():
             found = open_group(location, opening)
             fetch_coordinates(location.url, [found], opening)
             dataset = decode_group(
@@ -227,7 +227,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         location = _location_of(filename_or_obj, storage_options)
         decoders = {name: options.pop(name) for name in DECODERS if name in options}
         opening = OpenOptions(**options, below=True, defers=True)
-        with location.hold_scan():
+        with location.cache_scan():
             found = open_group(location, opening)
             fetch_coordinates(location.url, [part for _, part in found.walk()], opening)
             datasets = to_lazy_datasets(found, opening.on_error, **decoders)

@@ -36,7 +36,7 @@ from virtualds.formats.kerchunk.records import Records
 from virtualds.formats.zarr_manifests import snapshots
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
 from virtualds.stores import conditional, fence, find_store
-from virtualds.stores.conditional import InObjectStore, Version
+from virtualds.stores.conditional import ObjectVersions, Version
 from virtualds.stores.fence import WriteLease
 from virtualds.stores.store import ChangedError, RequestError
 
@@ -74,15 +74,15 @@ def breaks(
 
 @breaks("kerchunk-json", "append", LOST, faults=0)
 def a_condition_is_not_sent(patch: Patch) -> None:
-    def put_if(self: Any, path: str, data: bytes, *condition: Any) -> str:
+    def put_conditionally(self: Any, path: str, data: bytes, *condition: Any) -> str:
         return str(self.put_object(path, data))
 
-    patch.setattr(ObjectFilesystem, "put_if", put_if)
+    patch.setattr(ObjectFilesystem, "put_conditionally", put_conditionally)
 
 
 @breaks("zarr-v3", "append", LOST, faults=0)
 def a_version_is_compared_before_the_write_and_not_with_it(patch: Patch) -> None:
-    patch.setattr(InObjectStore, "write", InObjectStore.check_and_write)
+    patch.setattr(ObjectVersions, "write", ObjectVersions.check_and_write)
 
 
 @breaks("zarr-v3", "append", LOST, faults=0)
@@ -100,14 +100,14 @@ def a_lock_is_not_taken(patch: Patch) -> None:
 
 @breaks("kerchunk-parquet", "create", LOST, STEP, WHOLE, faults=0)
 def a_set_is_created_without_the_condition_that_there_is_none(patch: Patch) -> None:
-    send = ObjectFilesystem.put_if
+    send = ObjectFilesystem.put_conditionally
 
-    def put_if(self: Any, path: str, data: bytes, expected: Any, writer: str) -> str:
+    def put_conditionally(self: Any, path: str, data: bytes, expected: Any, writer: str) -> str:
         if expected is None:
             return str(self.put_object(path, data))
         return send(self, path, data, expected, writer)
 
-    patch.setattr(ObjectFilesystem, "put_if", put_if)
+    patch.setattr(ObjectFilesystem, "put_conditionally", put_conditionally)
 
 
 # ---------------------------------------------------------------------- lost answers
@@ -332,7 +332,7 @@ def a_fence_is_looked_at_before_the_version_of_a_record(patch: Patch) -> None:
                 return
             except ChangedError as error:
                 if not self.is_current():
-                    raise fence.outrun_error(self._root) from error
+                    raise fence.make_conflict_error(self._root) from error
                 self._found[path] = self._store.find_version(url, self._options)
 
     patch.setattr(WriteLease, "put", put)

@@ -14,9 +14,9 @@ from protocol.explorer import Failed, Request, World, ask, remember
 from virtualds.errors import make_exists_error
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.conditional import (
-    ByContent,
-    InMemory,
-    InObjectStore,
+    ContentVersions,
+    MemoryVersions,
+    ObjectVersions,
     RefusedError,
     Version,
     create,
@@ -252,7 +252,7 @@ class ObjectFilesystem(Filesystem):
         _, version, writer = ask("HEAD", path)
         return writer, version
 
-    def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
+    def put_conditionally(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
         return str(ask("PUT IF", path, (bytes(data), expected, writer)))
 
     def put_object(self, path: str, data: bytes) -> str:
@@ -266,7 +266,7 @@ class ObjectFilesystem(Filesystem):
             self.rm_file(path)
 
 
-class Conditions(InObjectStore):
+class Conditions(ObjectVersions):
     """Conditional writes of the simulated server, which has been tried."""
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
@@ -283,7 +283,7 @@ class Lock:
         ask("leave it")
 
 
-class Locked(InMemory):
+class Locked(MemoryVersions):
     """Files in memory, whose writers exclude each other by a lock."""
 
     lock = Lock()  # type: ignore[assignment]
@@ -294,7 +294,7 @@ class SimulatedStore:
 
     reach = RequestLimits(gap=0, run=2**23, at_once=0)
 
-    def __init__(self, versions: ByContent, filesystem: Filesystem) -> None:
+    def __init__(self, versions: ContentVersions, filesystem: Filesystem) -> None:
         self.versions, self.filesystem = versions, filesystem
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
@@ -376,6 +376,6 @@ WAYS = {
         SimulatedStore(Conditions(), ObjectFilesystem()),
     ),
     "a lock": (ObjectWorld(), SimulatedStore(Locked(), Filesystem())),
-    "nothing": (ObjectWorld(), SimulatedStore(ByContent(), FolderFilesystem())),
+    "nothing": (ObjectWorld(), SimulatedStore(ContentVersions(), FolderFilesystem())),
 }
 """Ways to keep writers apart: the world, and the store."""

@@ -356,15 +356,15 @@ def meanwhile(place: Place, patch: pytest.MonkeyPatch, does: Callable[[], Any]) 
     """Lose the answer to the next conditional write, which is sent again after something else."""
     place.store.check_conditions(place.url("x"), place.options)
     kind = type(find_filesystem(place.folder, place.options)[0])
-    send = kind.put_if
+    send = kind.put_conditionally
 
-    def put_if(*request: Any) -> Any:
-        patch.setattr(kind, "put_if", send)
+    def put_conditionally(*request: Any) -> Any:
+        patch.setattr(kind, "put_conditionally", send)
         send(*request)
         does()
         return send(*request)
 
-    patch.setattr(kind, "put_if", put_if)
+    patch.setattr(kind, "put_conditionally", put_conditionally)
 
 
 @in_object_stores

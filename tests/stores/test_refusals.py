@@ -17,7 +17,7 @@ from range_server import Fault, faulty_server, running
 
 import virtualds
 from virtualds import AccessError, ReadError
-from virtualds.stores.requests import find_refusal
+from virtualds.stores.requests import find_failure
 
 pytest.importorskip("obstore")
 
@@ -232,5 +232,5 @@ LIBRARIES: dict[str, tuple[Callable[[int, str], Exception], int, str, Any, str]]
 def test_errors_of_other_libraries_are_known(name: str) -> None:
     make, status, code, kind, remedy = LIBRARIES[name]
     pytest.importorskip("azure.core" if name.startswith("Azure") else "gcsfs")
-    found = find_refusal(make(status, code))
+    found = find_failure(make(status, code))
     assert found is not None and found.kind is kind and remedy in found.remedy

@@ -36,7 +36,7 @@ from virtualds.reading.threads import fetch_many, run_all
 from virtualds.source_file import SourceFile
 from virtualds.stores import STORES, find_store
 from virtualds.stores.block_cache import (
-    HELD_PAGES,
+    CACHED_PAGES,
     MAX_PAGES,
     MIN_PAGES,
     PAGE,
@@ -46,8 +46,8 @@ from virtualds.stores.block_cache import (
 )
 from virtualds.stores.scan_cache import (
     OTHERS,
+    cache_scan,
     fetch_ahead,
-    hold_scan,
     open_blocks,
 )
 from virtualds.stores.store import Range, RequestLimits, StoreError
@@ -438,7 +438,7 @@ def read_beginning() -> bytes:
 
 def test_a_scan_changes_what_a_url_means_in_its_own_thread_alone(data: bytes) -> None:
     with served(data) as store, ThreadPoolExecutor(1) as other:
-        with hold_scan(URL, None):
+        with cache_scan(URL, None):
             assert find_store(URL) is not store
             assert find_store("bytes://b") is store
             assert other.submit(find_store, URL).result() is store
@@ -448,12 +448,12 @@ def test_a_scan_changes_what_a_url_means_in_its_own_thread_alone(data: bytes) ->
 
 
 def test_threads_that_scan_one_url_hold_the_blocks_of_their_own_version(data: bytes) -> None:
-    with served(data) as store, ThreadPoolExecutor(1) as other, hold_scan(URL, None):
+    with served(data) as store, ThreadPoolExecutor(1) as other, cache_scan(URL, None):
         assert read_beginning() == data[:9]
         store.data = data[::-1]
 
         def scan_again() -> bytes:
-            with hold_scan(URL, None):
+            with cache_scan(URL, None):
                 return read_beginning()
 
         assert other.submit(scan_again).result() == data[::-1][:9]
@@ -471,7 +471,7 @@ def test_threads_that_read_for_a_scan_read_what_it_holds(data: bytes) -> None:
         [found] = find_store(URL).get_ranges(SourceFile(URL, len(data)), [(place, 9)])
         return bytes(found)
 
-    with served(data) as store, hold_scan(URL, None):
+    with served(data) as store, cache_scan(URL, None):
         fetch_ahead({SourceFile(URL, len(data)): [(0, len(data))]})
         asked = len(store.ranges)
         # those that wait for a host, and those that decode
@@ -487,7 +487,7 @@ def test_a_local_file_is_opened_without_a_scan(
     def refuse(*given: Any) -> None:
         raise AssertionError(f"a scan of {given}")
 
-    monkeypatch.setattr("virtualds.stores.scan_cache.Scan.__init__", refuse)
+    monkeypatch.setattr("virtualds.stores.scan_cache.ScannedStore.__init__", refuse)
     found = virtualds.open_virtual_dataset(folder / "typical.nc")
     assert found.sizes["time"] == 12
 
@@ -534,7 +534,7 @@ def test_blocks_grow_while_one_reads_on_and_stay_small_where_one_jumps(data: byt
 
 
 def test_held_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr("virtualds.stores.block_cache.HELD_PAGES", 10)
+    monkeypatch.setattr("virtualds.stores.block_cache.CACHED_PAGES", 10)
     monkeypatch.setattr("virtualds.stores.block_cache.MIN_PAGES", 1)
     monkeypatch.setattr("virtualds.stores.block_cache.MAX_PAGES", 4)
     blocks, store = blocks_of(data)
@@ -542,13 +542,13 @@ def test_held_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -
         assert blocks.read(offset, 100) == data[offset : offset + 100]
         assert len(blocks._pages) <= 10
     assert store.ranges[-1][0] == 0
-    assert HELD_PAGES >= 2 * MAX_PAGES
+    assert CACHED_PAGES >= 2 * MAX_PAGES
 
 
 def test_fetched_blocks_do_not_push_out_blocks_of_the_same_read(
     monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    monkeypatch.setattr("virtualds.stores.block_cache.HELD_PAGES", 10)
+    monkeypatch.setattr("virtualds.stores.block_cache.CACHED_PAGES", 10)
     monkeypatch.setattr("virtualds.stores.block_cache.MIN_PAGES", 1)
     monkeypatch.setattr("virtualds.stores.block_cache.MAX_PAGES", 4)
     blocks, _ = blocks_of(data)
@@ -562,8 +562,8 @@ def test_announced_ranges_are_fetched_together(data: bytes) -> None:
     blocks, store = blocks_of(data)
     blocks.fetch_together([(0, 10), (MIB, 10), (MIB + 50_000, 10), (2 * MIB, 3 * PAGE)])
     assert store.ranges == [(0, PAGE), (MIB, 4 * PAGE), (2 * MIB, 3 * PAGE)]
-    assert blocks.get_held(MIB, 10) == data[MIB : MIB + 10]
-    assert blocks.get_held(MIB // 2, 10) is None
+    assert blocks.get_cached(MIB, 10) == data[MIB : MIB + 10]
+    assert blocks.get_cached(MIB // 2, 10) is None
 
 
 def test_threads_of_a_scan_get_the_blocks_of_any_file(data: bytes) -> None:
@@ -574,7 +574,7 @@ def test_threads_of_a_scan_get_the_blocks_of_any_file(data: bytes) -> None:
         return open_blocks(files[number * 7 % len(files)]).read(0, 9)
 
     pause = sys.getswitchinterval()
-    with served(data), hold_scan(URL, None), ThreadPoolExecutor(8) as threads:
+    with served(data), cache_scan(URL, None), ThreadPoolExecutor(8) as threads:
         sys.setswitchinterval(1e-6)
         try:
             found = [threads.submit(copy_context().run, get, number) for number in range(4000)]
@@ -585,7 +585,7 @@ def test_threads_of_a_scan_get_the_blocks_of_any_file(data: bytes) -> None:
 
 def test_threads_that_want_one_file_fetch_its_beginning_once(data: bytes) -> None:
     file = SourceFile("bytes://other", len(data))
-    with served(data) as store, hold_scan(URL, None), ThreadPoolExecutor(8) as threads:
+    with served(data) as store, cache_scan(URL, None), ThreadPoolExecutor(8) as threads:
         get_ranges = store.get_ranges
 
         def get_slowly(file: SourceFile, ranges: list[Range]) -> list[bytes]:
@@ -611,7 +611,7 @@ def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
         file = SourceFile("bytes://a", len(data))
         fetch_ahead({file: [(MIB, 5)]})
         assert not store.ranges
-        with hold_scan("bytes://a", None):
+        with cache_scan("bytes://a", None):
             fetch_ahead({file: [(MIB, 5)], other: [(0, 5)]})
             before = len(store.ranges)
             assert find_store("bytes://a").get_ranges(file, [(MIB, 5), (2 * MIB, 3)]) == [

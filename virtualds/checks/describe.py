@@ -136,7 +136,7 @@ def describe(
         parser_options=parser_options,
     )
     location = Location.of_url(url, storage_options)
-    with explain_open_errors(location.url), location.hold_scan():
+    with explain_open_errors(location.url), location.cache_scan():
         found = reader, source = reader_of(location, parser)
         whole = open_group(location, opening, found)
         check_loadable(whole, opening, location.url)

@@ -67,7 +67,7 @@ from virtualds.reading.fetch import chunk_cache
 from virtualds.reading.threads import in_turn
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import AccessPolicy
-from virtualds.stores.requests import choose_wait, is_temporary, list_causes, pause, tell_failure
+from virtualds.stores.requests import choose_wait, is_temporary, list_causes, log_failure, pause
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import normalise_url
 from virtualds.writing.write import Destination, WriteOptions
@@ -476,7 +476,7 @@ class BatchJob:
                 if attempt > self.retries or not may_open_later(error):
                     return Outcome((number,), error=error, is_fault=True)
                 wait = choose_wait(attempt, error)
-                tell_failure(file, error, wait)
+                log_failure(file, error, wait)
                 pause(wait)
         lost = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
         if self.cache is not None and not lost:
@@ -684,7 +684,7 @@ class AlikeOpener:
         urls = [normalise_url(file) for file in files]
         first = Location.of(files[0], self.options)
         # the first file shows which parser all need, and often how they decode
-        with first.hold_scan():
+        with first.cache_scan():
             plain = not any(PLAIN_SEPARATOR in url for url in urls)
             plain = plain and self.opening.snapshot is None and not self.opening.parser_options
             read: ReadTogether | None = None

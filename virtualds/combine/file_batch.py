@@ -373,7 +373,7 @@ def open_stored(
 ) -> FileBatch:
     """Read a file; errors are those of `virtualds.open_virtual_dataset`."""
     location = Location.of(url, storage_options)
-    with location.hold_scan():
+    with location.cache_scan():
         return make_batch(url, location, open_group(location, opening), opening)
 
 

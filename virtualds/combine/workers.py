@@ -40,7 +40,7 @@ from virtualds.combine.file_coordinates import Opened
 from virtualds.combine.ordering import Files
 from virtualds.errors import without_secrets
 from virtualds.options import get_options
-from virtualds.stores.access_rules import is_nameable
+from virtualds.stores.access_rules import is_valid_url
 
 NumberedFile = tuple[int, Any]
 """The position of a file among all files, and the file."""
@@ -66,7 +66,7 @@ class LeftOut(NamedTuple):
 
     def __str__(self) -> str:
         url = without_secrets(self.url)
-        shown = url if is_nameable(url) else repr(url)
+        shown = url if is_valid_url(url) else repr(url)
         return f"{shown}: {self.error}: {self.message}"
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ from virtualds.datasets.decoding import (
 from virtualds.datasets.lazy import get_virtual_array, is_lazy, restore_references
 from virtualds.errors import CopyWarning, UnsupportedError, format_bytes, locating, warn_user
 from virtualds.options import get_options
-from virtualds.stores.access_rules import check_nameable
+from virtualds.stores.access_rules import check_valid_url
 
 # ---------------------------------------------------------------------- dataset -> group
 
@@ -53,7 +53,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     manifests = (f.manifest for array in arrays for f in array.fragments)
     tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
     for file in chain.from_iterable(tables):
-        check_nameable(file.url)
+        check_valid_url(file.url)
     # variables that were not decoded are stored unchanged
     raw = [name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None]
     variables = add_character_axis(variables, raw)

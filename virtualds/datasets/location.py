@@ -37,15 +37,15 @@ from virtualds.stores.archive import check_uncompressed, is_tar, is_zip
 from virtualds.stores.block_cache import (
     FIRST_PAGES,
     PAGE,
-    HeldBytes,
-    HeldFile,
     HeldObject,
+    MemoryBytes,
+    MemoryFile,
     make_options,
 )
 from virtualds.stores.fence import is_claim
 from virtualds.stores.listing import find_names
 from virtualds.stores.object_access import find_options
-from virtualds.stores.scan_cache import hold_scan
+from virtualds.stores.scan_cache import cache_scan
 from virtualds.stores.store import Store, StoreError
 from virtualds.urls import join_path, normalise_url, scheme_of
 
@@ -96,7 +96,7 @@ def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Loca
     if isinstance(given, str | os.PathLike):
         return None
     if isinstance(given, bytes | bytearray | memoryview):
-        return _register_object(HeldBytes(given))
+        return _register_object(MemoryBytes(given))
     if (filesystem := _filesystem_of(given)) is not None:
         return _resolve_fsspec_object(given, filesystem, options)
     # datasets of xarray are mappings, too
@@ -122,8 +122,8 @@ def _resolve_open_file(given: Any) -> Location | None:
         return Location(normalise_url(path))
     if isinstance(given, io.BytesIO):
         # a snapshot: the user may change or close it later
-        return _register_object(HeldBytes(given.getbuffer(), "BytesIO"))
-    return _register_object(HeldFile(given))
+        return _register_object(MemoryBytes(given.getbuffer(), "BytesIO"))
+    return _register_object(MemoryFile(given))
 
 
 def _find_path(file: Any) -> str | None:
@@ -263,7 +263,7 @@ def _register_references(
     """Register a dict of references as a set of this process, and return its location."""
     text = json.dumps(dict(document), default=_to_json).encode()
     return _register_object(
-        HeldBytes(text, "references"), policy or AccessPolicy(options=StorageOptions.of(options))
+        MemoryBytes(text, "references"), policy or AccessPolicy(options=StorageOptions.of(options))
     )
 
 
@@ -575,9 +575,9 @@ class Location:
         """Whether it is a file or folder on this machine."""
         return scheme_of(self.url) == "file"
 
-    def hold_scan(self) -> AbstractContextManager[None]:
+    def cache_scan(self) -> AbstractContextManager[None]:
         """Cache what is fetched of a remote file until the end of the block."""
-        return nullcontext() if self.is_local else hold_scan(self.url, self.options)
+        return nullcontext() if self.is_local else cache_scan(self.url, self.options)
 
 
 # ---------------------------------------------------------------------- readers

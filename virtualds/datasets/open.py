@@ -195,7 +195,7 @@ def open_dataset_or_tree(
 ) -> Any:
     """Open a file as a tree with ``opening.below``, else as a dataset."""
     location = Location.of(file, storage_options)
-    with location.hold_scan():
+    with location.cache_scan():
         found = open_group(location, opening)
         check_loadable(found, opening, location.url)
         return make_dataset_or_tree(location, found, opening)
@@ -258,7 +258,7 @@ def open_group(
     how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().open()
     try:
-        with explain_open_errors(location.url), location.hold_scan():
+        with explain_open_errors(location.url), location.cache_scan():
             read = _read_file(location, how, opening, found)
     except FileNotFoundError:
         if not names_files(location.url):

@@ -25,7 +25,7 @@ from virtualds.formats.undecodable import ON_ERROR, UndecodableError, name_varia
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.scan_cache import are_held, fetch_ahead, hold_ranges_of
+from virtualds.stores.scan_cache import are_cached, cache_ranges_of, fetch_ahead
 from virtualds.stores.store import Range, explain_open_errors
 from virtualds.urls import scheme_of
 
@@ -238,7 +238,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
                 there = found.file >= 0
                 rows = zip(found.offset[there].tolist(), found.length[there].tolist(), strict=True)
                 ranges.setdefault(manifest.listed[0], []).extend(rows)
-        elif any(manifest.is_in_set or not are_held(manifest.listed) for manifest in manifests):
+        elif any(manifest.is_in_set or not are_cached(manifest.listed) for manifest in manifests):
             others.append(one)
     with explain_open_errors(url):
         fetch_ahead(ranges)
@@ -272,5 +272,5 @@ def _read(one: Prefetch) -> None:
     with suppress(VirtualdsError):
         for fragment in one.array.fragments if one.key is None else ():
             _, found = gather_references(fragment.manifest)
-            hold_ranges_of(found.files)
+            cache_ranges_of(found.files)
         one.array.read(one.key)

@@ -30,7 +30,7 @@ from virtualds.formats.undecodable import unreachable_error
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, is_own, is_same_host, resolve_url
-from virtualds.stores.block_cache import check_lasting
+from virtualds.stores.block_cache import check_permanent
 from virtualds.stores.local import WITHIN
 from virtualds.urls import HELD, host_of, is_in_folder, scheme_of
 
@@ -57,7 +57,7 @@ def check_admissible(
     With ``keep_query``, urls may contain a password, or a signature or token in their query.
     """
     arrays = group.list_arrays()
-    check_lasting(_list_files(arrays, is_known), target)
+    check_permanent(_list_files(arrays, is_known), target)
     if not keep_query:
         check_unsigned(arrays, target, is_known)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from virtualds.source_file import SourceFile
 from virtualds.stores.archive import ArchiveMember, ArchiveStore, read_tar_index, read_zip_index
-from virtualds.stores.block_cache import HeldStore
+from virtualds.stores.block_cache import MemoryStore
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
 from virtualds.urls import HELD, scheme_of
 
-STORES: dict[str, Store] = {"file": LocalStore(), HELD: HeldStore()}
+STORES: dict[str, Store] = {"file": LocalStore(), HELD: MemoryStore()}
 """Stores by scheme; fsspec serves all other schemes."""
 
 ARCHIVES: dict[str, ArchiveStore] = {}
@@ -24,19 +24,19 @@ _ANY_OTHER = FsspecStore()
 
 
 SCANNED: ContextVar[Any] = ContextVar("virtualds_scanned", default=None)
-"""The store of the file or set that is being opened (`stores.scan_cache.Scan`), None if none is: in
-the thread that opens it, and in those that read for it, which work in a copy of its context. No
-other thread sees it."""
+"""The store of the file or set that is being opened (`stores.scan_cache.ScannedStore`), or None: in
+the thread that opens it, and in those that read for it, in a copy of its context. No other thread
+sees it."""
 
 
 def find_store(url: str) -> Store:
-    """Return the store that answers for a url."""
-    if (scanned := SCANNED.get()) is not None and scanned.answers_for(url):
+    """Return the store that serves a url."""
+    if (scanned := SCANNED.get()) is not None and scanned.serves(url):
         return scanned  # type: ignore[no-any-return]
-    return _archives_of(url) or STORES.get(scheme_of(url), _ANY_OTHER)
+    return _find_archive_store(url) or STORES.get(scheme_of(url), _ANY_OTHER)
 
 
-def _archives_of(url: str) -> ArchiveStore | None:
+def _find_archive_store(url: str) -> ArchiveStore | None:
     return ARCHIVES.get(scheme_of(url)) if "::" in url else None
 
 
@@ -48,15 +48,15 @@ ARCHIVES |= {
 
 def is_in_archive(file: SourceFile) -> bool:
     """Return whether a file is a member of an archive."""
-    return _archives_of(file.url) is not None
+    return _find_archive_store(file.url) is not None
 
 
 def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for each file the plain file that holds its bytes, and their offset in it."""
+    """Return for each file the plain file that contains its bytes, and their offset in it."""
     found = [(file, 0) for file in files]
-    while inside := [n for n, (file, _) in enumerate(found) if _archives_of(file.url)]:
+    while inside := [n for n, (file, _) in enumerate(found) if _find_archive_store(file.url)]:
         for store in ARCHIVES.values():
-            numbers = [n for n in inside if _archives_of(found[n][0].url) is store]
+            numbers = [n for n in inside if _find_archive_store(found[n][0].url) is store]
             places = store.locate_members([found[n][0] for n in numbers])
             for n, (file, begin) in zip(numbers, places, strict=True):
                 found[n] = file, found[n][1] + begin
@@ -64,8 +64,8 @@ def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFil
 
 
 def find_members(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ArchiveMember] | None]:
-    """Return the archive of each file, and where the file lies in it, or None for one in none."""
-    stores = [_archives_of(file.url) for file in files]
+    """Return the archive and position of each file, or None for a file that is in no archive."""
+    stores = [_find_archive_store(file.url) for file in files]
     pairs = zip(stores, files, strict=True)
     return [None if store is None else store.find_member(file) for store, file in pairs]
 
@@ -74,7 +74,7 @@ def read_heads(files: Sequence[SourceFile], length: int) -> list[bytes]:
     """Return the first bytes of a file, or of members of one archive, all at once."""
     if not files:
         return []
-    if (store := _archives_of(files[0].url)) is not None:
+    if (store := _find_archive_store(files[0].url)) is not None:
         return store.read_heads(files, length)
     [file] = files
     return [bytes(find_store(file.url).get_ranges(file, [(0, min(length, file.size or 0))])[0])]

@@ -1,7 +1,7 @@
-"""Access rules: which urls a reference set may name.
+"""Access rules: to which urls a reference set may refer.
 
 A set may come from an untrusted writer. Each url is made absolute (dots resolved, scheme and host
-in one spelling, RFC 3986 section 6.2.2), checked, and opened in exactly this form.
+normalised, RFC 3986 section 6.2.2), checked, and opened in exactly this form.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from virtualds.source_file import StorageOptions
 from virtualds.urls import HELD, is_in_folder, join_url, local_path, normalise_url, scheme_of
 
 Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
-"""The argument of users: nothing, one prefix, or several."""
+"""The argument of users: None, one prefix, or several."""
 
 REMOTE = frozenset(
     {"http", "https", "ftp", "ssh", "sftp", "webdav", "hdfs", "webhdfs", "s3", "s3a", "gs", "gcs"}
     | {"az", "abfs", "abfss", "adl", "oci", "ocilake", "oss", "tos", "hf", "github", "gist"}
     | {"box", "dropbox", "gdrive", "lakefs"}
 )
-"""Schemes that never lead to files of this machine, and send no credentials unasked."""
+"""Schemes that never lead to files of this machine, and send no credentials by default."""
 OWN = frozenset({"file", "memory", HELD})
-"""Schemes of sets that are as trusted as a local file: somebody put them into this process."""
+"""Schemes of sets that are as trusted as a local file, since they were put into this process."""
 TRANSPARENT = re.compile(
     r"(simplecache|filecache|blockcache|cached)(://)?|(zip|tar|libarchive)://.*"
 )
-"""Links of fsspec's chains that open nothing but the next link.
+"""Links of fsspec's chains that only open the next link.
 
 A cache with a path of its own would open that path instead.
 """
 OPAQUE = frozenset(
     {"reference", "generic", "dir", "dask", "dvc", "async_wrapper", "asyncwrapper", "zip", "tar"}
 )
-"""Schemes that open something else than their url says; some would run code."""
+"""Schemes that open something other than their url says; some would run code."""
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ssh": "22", "sftp": "22"}
 """Default ports of schemes whose urls begin with a host."""
 HOSTED = frozenset({*DEFAULT_PORTS, "webdav", "hdfs", "webhdfs"})
-"""Schemes whose urls begin with a host that is looked up, maybe behind a user."""
+"""Schemes whose urls begin with a host that is looked up, possibly after a user name."""
 
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos"})
-"""Schemes whose urls begin with a bucket, not a host."""
+"""Schemes whose urls begin with a bucket instead of a host."""
 LOCAL_NAMES = frozenset({"localhost", "ip6-localhost", "ip6-loopback", "broadcasthost"})
 LOCAL_SUFFIXES = (".localhost", ".local", ".localdomain", ".internal", ".lan", ".home.arpa")
 """Names of this machine and its network (RFC 6761, 6762, 8375)."""
 NAT64 = IPv6Network("64:ff9b::/96")
-"""Addresses that hold an IPv4 address (RFC 6052)."""
+"""Addresses that contain an IPv4 address (RFC 6052)."""
 LOCAL_NETWORKS = tuple(
     ip_network(text) for text in ("192.0.0.0/24", "64:ff9b:1::/48", "::ffff:0:0:0/96", "fec0::/10")
 )
-"""Networks that `ipaddress` takes for public ones, at least in some Pythons (RFC 6890, 8215, 7915,
+"""Networks that `ipaddress` treats as public, at least in some Pythons (RFC 6890, 8215, 7915,
 3513)."""
 Address = IPv4Address | IPv6Address
 
@@ -74,7 +74,7 @@ _HOST = re.compile(
 _REMOTE_URL = re.compile(r"([^:]+)://([^/?#]*)(.*)", re.DOTALL)
 _SHORT_FILE_URL = re.compile(r"(?:file|local):(?=/(?!/))", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-"""Control characters, and those that Python puts in place of bytes that are not UTF-8."""
+"""Control characters, and Python's replacements for bytes that are not UTF-8."""
 _DOTS = re.compile(r"(?:^|[/\\])\.\.?(?:[/\\;]|$)")
 _DECODINGS = 5
 
@@ -93,11 +93,11 @@ class UrlParts(NamedTuple):
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Where the files that a set refers to may lie, and how they are opened.
+    """Where the files of a set may be, and how they are opened.
 
     ``prefixes`` are absolute urls; by default a set of this machine may refer to any file, a remote
     one to remote files. ``options`` open these files, and ``protocol`` is the scheme of urls that
-    have none, where the user gave them apart from those of the set.
+    have none, if the user passed them separately from those of the set.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class AccessPolicy:
 
     @classmethod
     def of(cls, allow: Allow) -> AccessPolicy:
-        """Return the rules of an argument ``allow``; refuse chains, queries and empty prefixes."""
+        """Return the rules of an argument ``allow``; raise errors for chains, queries and ""."""
         if allow is None:
             return cls()
         given = [allow] if isinstance(allow, str | os.PathLike) else allow
@@ -189,11 +189,11 @@ ANYWHERE = AccessPolicy()
 
 
 def resolve_url(url: str, base: str) -> str:
-    """Return the absolute url of a url in the set ``base``, in the form that is checked and opened.
+    """Return the absolute form of a url in the set ``base``, which is checked and opened.
 
-    A text that is neither a url nor a path is refused.
+    A text that is neither a url nor a path is an error.
     """
-    if not is_nameable(url):
+    if not is_valid_url(url):
         raise _access_error(url, base)
     url = _SHORT_FILE_URL.sub("file://", url, count=1)
     has_scheme = scheme_of(url) != "file" or url.lower().startswith(("file://", "local://"))
@@ -204,7 +204,7 @@ def resolve_url(url: str, base: str) -> str:
     *outer, last = _split_links(url)
     last = _SHORT_FILE_URL.sub("file://", last, count=1)
     if scheme_of(last) == "file":
-        # .. behind a symbolic link counts from the target of the link, as for the system
+        # .. after a symbolic link is relative to the target of the link, as for the system
         folder, dots, name = (path := local_path(last)).rpartition("/../")
         path = os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
         # in a chain, links are not checked again when the file is read
@@ -221,7 +221,7 @@ def resolve_url(url: str, base: str) -> str:
 
 
 def is_own(base: str) -> bool:
-    """Return whether a set is one of this machine or process, which a user has put there.
+    """Return whether a set belongs to this machine or process, where a user has put it.
 
     Examples
     --------
@@ -240,7 +240,7 @@ def is_same_host(url: str, other: str) -> bool:
 
 
 def is_private(url: str) -> bool:
-    """Return whether a url leads to this machine or its network, judged by the url alone.
+    """Return whether a url leads to this machine or its network, judging by the url alone.
 
     Names are not looked up, but names of this machine are known (RFC 6761, section 6.3). Addresses
     are parsed as by the system: decimal, octal or hexadecimal, one to four parts.
@@ -262,7 +262,7 @@ def is_private(url: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    """Return whether every client sends a name or address, maybe with a port, unchanged."""
+    """Return whether every client sends a name or address, possibly with a port, unchanged."""
     found = _HOST.fullmatch(text)
     if found is None or int(found["port"] or 0) >= 2**16:
         return False
@@ -295,14 +295,14 @@ def _is_public(address: Address) -> bool:
     return address.is_global and not is_local
 
 
-def is_nameable(url: str) -> bool:
-    """Return whether a reference set may name a url: it is UTF-8, without control characters."""
+def is_valid_url(url: str) -> bool:
+    """Return whether a url is valid in a reference set: UTF-8 without control characters."""
     return not _CONTROL.search(url)
 
 
-def check_nameable(url: str) -> None:
-    """Raise an error for a url that no reference set may name."""
-    if not is_nameable(url):
+def check_valid_url(url: str) -> None:
+    """Raise an error for a url that is invalid in reference sets."""
+    if not is_valid_url(url):
         raise UnsupportedError(
             f"{without_secrets(url)!r}: a name with control characters, as line breaks are, or one "
             f"that is not UTF-8 cannot stand in a reference set; rename the file"
@@ -334,12 +334,12 @@ def _split_links(url: str) -> list[str]:
 
 
 def _parse_url(url: str) -> UrlParts:
-    """Return the parts of a remote url, in one spelling."""
+    """Return the parts of a remote url, normalised."""
     found = _REMOTE_URL.fullmatch(url)
     scheme, authority, path = found.groups() if found else (scheme_of(url), "", "")
     scheme, query = scheme.lower(), ""
     if scheme in DEFAULT_PORTS:
-        # ? and # end a path behind a host; in object names they are letters
+        # ? and # end a path after a host; in object names they are ordinary characters
         end = min((i for i in (path.find("?"), path.find("#")) if i >= 0), default=len(path))
         path, query = path[:end], path[end:]
     if scheme in HOSTED:
@@ -351,18 +351,18 @@ def _parse_url(url: str) -> UrlParts:
 
 
 def _encode_host(host: str) -> str:
-    """Return a host, maybe with a port, as clients look it up: unquoted, mapped, and in ASCII.
+    """Return a host, possibly with a port, as clients look it up: unquoted, mapped, and in ASCII.
 
-    Clients differ in what they do to the letters of a host (RFC 3986, section 3.2.2; UTS 46; RFC
-    5891). A host in this form stays as it is with all of them. A host that has no such form is
-    returned in another one, which `_HOST` does not match.
+    Clients differ in how they map the characters of a host (RFC 3986, section 3.2.2; UTS 46; RFC
+    5891). All of them leave a host in this form unchanged. A host without such a form is returned
+    in one that `_HOST` does not match.
     """
     host = (host if host.startswith("[") else unquote(host)).lower()
-    # clients that do not refuse what cannot be seen leave it out, which makes another name
+    # clients that accept invisible characters leave them out, which changes the name
     if host.isascii() or any(unicodedata.category(letter) == "Cf" for letter in host):
         return host
     name, colon, port = host.partition(":")
-    # idna comes with each client of HTTP
+    # idna is installed with each HTTP client
     with suppress(ImportError, UnicodeError):
         name = import_module("idna").encode(name, uts46=True).decode("ascii")
     return name + colon + port
@@ -385,7 +385,7 @@ def _resolve_dots(path: str) -> str:
 
 
 def _has_hidden_dots(path: str) -> bool:
-    """Return whether a path has dot segments once a server has decoded it, maybe repeatedly."""
+    """Return whether a path has dot segments after a server has decoded it, possibly repeatedly."""
     for _ in range(_DECODINGS):
         if _DOTS.search(path):
             return True
@@ -398,7 +398,7 @@ def _has_hidden_dots(path: str) -> bool:
 def _join_to_folder(base: str, relative: str) -> str:
     """Return the url of a path relative to the folder of a set, whose url may be a chain."""
     if scheme_of(base) == HELD:
-        # it lies in no folder
+        # it is in no folder
         return normalise_url(relative)
     links = _split_links(base)
     number = next((i for i, link in enumerate(links) if "://" in link), 0)

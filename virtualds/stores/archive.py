@@ -1,7 +1,7 @@
 """Files in zip and tar archives: ranges of a member are ranges of the archive.
 
-A member has fsspec's url, ``zip://member::url of the archive``. The store keeps the list of members
-of an archive. It does not write.
+A member has fsspec's url, ``zip://member::url of the archive``. The store caches the list of
+members of an archive. It is read-only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from virtualds.streams import decode_stream
 from virtualds.urls import join_path, path_or_url, scheme_of, split_archive_url
 
 # ---------------------------------------------------------------------- files compressed as a whole
-# No range of their bytes is a chunk of the file within. The errors here say what to do, for files
+# No range of their bytes is a chunk of the file inside. The errors here name the remedy, for files
 # and for members of archives.
 
 
@@ -43,14 +43,14 @@ COMPRESSIONS = {
     b"\xfd7zXZ\0": ("xz", "xz"),
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd"),
 }
-"""Programs that compress files, by the first bytes of what they make, and their names in fsspec."""
+"""Programs that compress files, by the first bytes of their output, and their names in fsspec."""
 
 TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
-"""Suffixes of compressed tar archives, of which fsspec reads members."""
+"""Suffixes of compressed tar archives whose members fsspec can read."""
 
 
 def check_uncompressed(url: str, head: bytes, options: StorageOptions | None = None) -> None:
-    """Raise an error for a file that begins as a compressed one does."""
+    """Raise an error for a file that begins like a compressed one."""
     for program, name in (how for magic, how in COMPRESSIONS.items() if head.startswith(magic)):
         if url.partition("?")[0].endswith(TARS):
             shown = url if scheme_of(url) == "tar" else f"tar://MEMBER::{url}"
@@ -60,14 +60,14 @@ def check_uncompressed(url: str, head: bytes, options: StorageOptions | None = N
 
 
 def make_member_error(url: str) -> UnsupportedError:
-    """Return the error of a deflated member of a zip archive, of which a part is wanted."""
+    """Return the error for a deflated member of a zip archive of which a part is needed."""
     return make_compressed_error(url, "deflate", url)
 
 
 def make_compressed_error(
     url: str, program: str, shown: str | None, how: str = ""
 ) -> UnsupportedError:
-    """Return the error of a compressed file, and how fsspec opens it, if it can."""
+    """Return the error for a compressed file, and how fsspec opens it, if it can."""
     reason = f"{url}: it is compressed as a whole by {program}, so its chunks are no byte ranges"
     if shown is None:
         return UnsupportedError(f"{reason}; decompress it")
@@ -81,14 +81,14 @@ def make_compressed_error(
 
 # ---------------------------------------------------------------------- members
 # Zip archives are described by the ".ZIP File Format Specification" (PKWARE, APPNOTE.TXT), tar
-# archives by POSIX.1-2017, "pax" (ustar Interchange Format). Python's own modules parse both.
+# archives by POSIX.1-2017, "pax" (ustar Interchange Format). Python's standard library parses both.
 
 
 AHEAD = 2**16
-"""Bytes that are read at a time, unless more are asked for."""
+"""Bytes that are read at a time, unless more are requested."""
 
 TAIL = 2**16 + 22
-"""Bytes at the end of a zip archive among which its last record begins (APPNOTE, 4.3.16)."""
+"""The last bytes of a zip archive in which its end record begins (APPNOTE, 4.3.16)."""
 
 LOCAL_HEADER = 30
 """Bytes of a local file header before name and extra field (APPNOTE, 4.3.7)."""
@@ -109,32 +109,32 @@ BLOCK = 512
 """Bytes of a tar block."""
 
 METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
-"""Compression methods that are not read (APPNOTE, 4.4.5); 0 is none, 8 is deflate."""
+"""Compression methods that are not supported (APPNOTE, 4.4.5); 0 is none, 8 is deflate."""
 
 LONGEST_HEADER = LOCAL_HEADER + 2 * (2**16 - 1)
 """Bytes of the longest local header."""
 
 DESCRIPTOR = 24
-"""Bytes of the longest record behind the data of a streamed member (APPNOTE, 4.3.9)."""
+"""Bytes of the longest record after the data of a streamed member (APPNOTE, 4.3.9)."""
 
 Read = Callable[[Sequence[Range]], Sequence[bytes]]
 """Takes ranges of an archive, and returns their bytes."""
 
 GUESSED, MAX_GUESSED = 8, 256
-"""Headers that are fetched together where members have one size: at first, and at most."""
+"""Headers that are fetched together if members have the same size: at first, and at most."""
 
 HEADERS = 4 * BLOCK
-"""Bytes that hold the headers of most tar members: one block, or three with extended names."""
+"""Bytes that contain the headers of most tar members: one block, or three with extended names."""
 
 
 class ArchiveMember(NamedTuple):
     """A file in an archive.
 
-    ``offset`` is where its bytes begin, None where its header at ``header`` must be read first.
-    ``problem`` says why its bytes are not plain bytes of the archive, and what to do.
-    ``checksum`` is that of the whole member, in the form of manifests; tar archives have none.
-    ``packed`` is the number of deflated bytes, of a member whose ``length`` bytes are deflated.
-    ``entry`` is the number of bytes from its header to what follows the member, in a zip archive.
+    ``offset`` is where its bytes begin, or None if its header at ``header`` must be read first.
+    ``problem`` is why its bytes are not plain bytes of the archive, and the remedy. ``checksum`` is
+    that of the whole member, in the form of manifests; tar archives have none. ``packed`` is the
+    number of deflated bytes, of a member whose ``length`` bytes are deflated. ``entry`` is the
+    number of bytes from its header to what follows the member, in a zip archive.
     """
 
     length: int
@@ -183,7 +183,7 @@ def _parse_zip_member(
             f"{where}: the member {entry.filename!r} reaches to byte {reach} of {size}, where "
             f"something else lies; the archive is damaged, fetch it again"
         )
-    # where the next header follows the data exactly, there is no extra field
+    # if the next header follows the data exactly, there is no extra field
     name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437", "replace")
     least = LOCAL_HEADER + len(name)
     tight = whole == least + stored and not entry.flag_bits & STREAMED
@@ -195,7 +195,7 @@ def _parse_zip_member(
         _find_zip_problem(entry),
         PRESENT + entry.CRC,
         stored if is_packed else None,
-        # something else may lie between two members
+        # there may be something else between two members
         min(whole, LONGEST_HEADER + stored + DESCRIPTOR),
     )
 
@@ -204,7 +204,7 @@ def _refuse_references(entries: Sequence[zipfile.ZipInfo], where: str) -> None:
     """Raise an error for an archive of references: the bytes of its members are no data."""
     for entry in entries:
         place = 0
-        # zipfile has found that the fields fill the bytes
+        # zipfile has checked that the fields fill the bytes
         while place + 4 <= len(entry.extra):
             kind, length = struct.unpack_from("<HH", entry.extra, place)
             if field := REFERENCES.get(kind):
@@ -231,7 +231,7 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
 
 
 def parse_data_offset(header: bytes, place: int, where: str) -> int:
-    """Return the data offset of the zip member whose local header lies at ``place``."""
+    """Return the data offset of the zip member whose local header is at ``place``."""
     if not header.startswith(LOCAL_MAGIC) or len(header) < LOCAL_HEADER:
         raise FormatError(
             f"{where}: there is no header of a member at byte {place}; the archive is damaged, "
@@ -262,7 +262,7 @@ def read_tar_index(read: Read, size: int, where: str) -> Index:
         window.seek(end)
         last = window.read(BLOCK)
     if len(last) < BLOCK or any(last):
-        # members behind a damaged header would be lost silently
+        # members after a damaged header would be lost silently
         raise FormatError(
             f"{where}: at byte {end} there is neither a member nor the end of the archive; it is "
             f"truncated or damaged, fetch it again"
@@ -295,9 +295,9 @@ def _describe_errors(where: str) -> Iterator[None]:
 
 
 class _Window:
-    """An archive of which the piece that was read last is held.
+    """An archive whose last read piece is cached.
 
-    Pieces that are read at one distance from each other, as the headers of members of one size are,
+    Pieces at a constant distance from each other, such as the headers of members of the same size,
     are fetched together. A wrong guess costs nothing but its bytes.
     """
 
@@ -319,7 +319,7 @@ class _Window:
         return self._held[begin : begin + length]
 
     def _fetch(self, place: int, length: int) -> bytes:
-        """Return a range, and fetch what is likely to be read next along with it."""
+        """Return a range, and fetch together with it what is likely to be read next."""
         step, self._step = self._step, place - self._last
         self._last, wanted = place, [(place, length)]
         if step == self._step > AHEAD:
@@ -336,13 +336,13 @@ class _Window:
 
 
 HELD_ARCHIVES = 16
-"""Archives whose lists of members are kept, the latest used ones."""
+"""Archives whose lists of members are cached, the most recently used ones."""
 
 EXTRA = 256
 """Bytes that are read for the name and extra field of a local header."""
 
 SWOLLEN = 64
-"""Bytes that data which do not compress may have more once they are deflated."""
+"""The most bytes by which deflate enlarges incompressible data."""
 
 ReadIndex = Callable[[Read, int, str], Index]
 
@@ -354,12 +354,12 @@ class _Archive:
     file: SourceFile
     members: Index
     head: bytes
-    """Its first bytes, which hold those of a lone member."""
+    """Its first bytes, which include those of a single member."""
     begins: dict[int, int] = field(default_factory=dict, compare=False)
-    """Where data begin, by the places of the headers that have been read."""
+    """Where data begin, by the offsets of the headers that have been read."""
 
     def find_begin(self, member: ArchiveMember, place: int = 0, data: bytes = b"") -> int:
-        """Return where the data of a member begin; if need be from ``data``, its header."""
+        """Return where the data of a member begin; if necessary, read from ``data``, its header."""
         if member.offset is not None:
             return member.offset
         if member.header not in self.begins:
@@ -367,7 +367,7 @@ class _Archive:
         return self.begins[member.header]
 
     def find_head(self, member: ArchiveMember, length: int) -> Range:
-        """Return the range that has the first bytes of a member, with its header if need be."""
+        """Return the range of the first bytes of a member, with its header if necessary."""
         count = _count_stored(member, length)
         if member.offset is not None:
             return member.offset, count
@@ -376,7 +376,7 @@ class _Archive:
 
 
 class ArchiveStore(Store):
-    """The members of archives of one kind, which ``read_index`` lists.
+    """The members of archives of one kind; ``read_index`` lists them.
 
     ``store_for`` returns the store of an archive's own url.
     """
@@ -427,7 +427,7 @@ class ArchiveStore(Store):
         archive = self._open_archive(url, options, fresh=True)
         member = _find_member(archive, url)
         file = _describe_member(url, archive, member, options)
-        # of the first bytes, those that are held are enough if there are any
+        # of the first bytes, the cached ones are enough if there are any
         begin = member.header + LOCAL_HEADER + EXTRA if member.offset is None else member.offset
         held = (len(archive.head) - begin) // PAGE * PAGE
         length = held if 0 < held < min(length, member.length) else length
@@ -467,7 +467,7 @@ class ArchiveStore(Store):
         return self._read_heads(found[0][0], [member for _, member in found], length)
 
     def find_member(self, file: SourceFile) -> tuple[SourceFile, ArchiveMember]:
-        """Return the archive of a member, and where the member lies in it."""
+        """Return the archive of a member, and the position of the member in it."""
         archive, member = self._find_member(file)
         return archive.file, member
 
@@ -476,7 +476,7 @@ class ArchiveStore(Store):
     def _read_heads(
         self, archive: _Archive, members: Sequence[ArchiveMember], length: int
     ) -> list[bytes]:
-        """Return the first bytes of members; one range has a header and what follows it."""
+        """Return the first bytes of members; each range has a header and what follows it."""
         spans = [archive.find_head(member, length) for member in members]
         found = self._fetch(archive, spans)
         return [
@@ -537,7 +537,7 @@ class ArchiveStore(Store):
     def _open_archive(
         self, url: str, options: StorageOptions | None, *, fresh: bool = False
     ) -> _Archive:
-        """Return an archive with its members; ``fresh`` checks that a kept one has not changed."""
+        """Return an archive with its members; ``fresh`` checks that a cached one is unchanged."""
         parent = split_archive_url(url).archive
         given: Mapping[str, Any] = options or {}
         # those under the scheme of the archive, as in fsspec, or all others
@@ -550,7 +550,7 @@ class ArchiveStore(Store):
             known = self._archives.get(key)
         store = self._store_for(parent)
         if known is not None and (not fresh or store.describe(parent, inner) == known.file):
-            # a size alone does not show that bytes are still the same
+            # a size alone does not prove that bytes are still the same
             is_sure = not fresh or known.file.mtime is not None or known.file.etag is not None
             return known if is_sure else replace(known, head=b"")
         archive = self._list_archive(store, parent, inner)
@@ -576,7 +576,7 @@ class ArchiveStore(Store):
         )
 
     def _fetch(self, archive: _Archive, ranges: Sequence[Range]) -> list[bytes]:
-        """Return ranges of an archive that has just been opened; its beginning is held."""
+        """Return ranges of an archive that has just been opened; its beginning is cached."""
         held = [archive.head[place : place + length] for place, length in ranges]
         missing = [n for n, data in enumerate(held) if len(data) < ranges[n][1]]
         if missing:
@@ -587,7 +587,7 @@ class ArchiveStore(Store):
         return held
 
     def _read_headers(self, archive: _Archive, members: Sequence[ArchiveMember]) -> None:
-        """Read the headers of members of which it is not known where their data begin."""
+        """Read the headers of members whose data offset is unknown."""
         odd = (member for member in members if member.offset is None)
         unknown = {member.header: member for member in odd if member.header not in archive.begins}
         headers = self._store_for(archive.file.url).get_ranges(
@@ -598,7 +598,7 @@ class ArchiveStore(Store):
 
 
 def _count_stored(member: ArchiveMember, length: int) -> int:
-    """Return how many stored bytes surely hold the first bytes of a member."""
+    """Return how many stored bytes are certain to contain the first bytes of a member."""
     if member.packed is None:
         return min(length, member.length)
     return min(length + SWOLLEN, member.packed)
@@ -617,7 +617,7 @@ def _find_member(archive: _Archive, url: str) -> ArchiveMember:
 def _describe_member(
     url: str, archive: _Archive, member: ArchiveMember, options: StorageOptions | None
 ) -> SourceFile:
-    """Return a member with its size, and with time and etag of the archive; refuse odd ones."""
+    """Return a member with its size, and with time and etag of the archive."""
     if member.problem is not None:
         raise UnsupportedError(f"{url}: {member.problem}")
     return SourceFile(url, member.length, archive.file.mtime, archive.file.etag, options)

@@ -1,13 +1,13 @@
-"""The bytes of a remote file that a scan needs: fetched in blocks, held within bounds.
+"""The bytes of a remote file that a scan needs: fetched in blocks, cached within limits.
 
 Libraries read metadata in many small pieces, most of them near each other. Each piece is fetched
-with some bytes behind it: twice as many each time while a library reads on, few where it jumps. So
-a file with scattered metadata costs little more than its metadata.
+with some of the following bytes: twice as many each time while a library reads on, few if it jumps.
+So a file with scattered metadata costs little more than its metadata.
 
 Bytes and open files of this process, as files with urls of their own.
 
-The access options of such a file hold the object: it lives as long as references to it do, and a
-reference set that names such a url, which somebody else may have written, reaches nothing.
+The access options of such a file contain the object: it lives as long as references to it do. A
+reference set with such a url, which anybody may have written, cannot access anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from virtualds.stores.store import ListedFile, Range, RequestLimits, Store, Stor
 from virtualds.urls import HELD
 
 OBJECT = "held"
-"""The access option that holds the object of a file."""
+"""The access option that contains the object of a file."""
 
 REMEDY = (
     "write the bytes to a file and open that, point the references at a copy with "
@@ -33,8 +33,8 @@ REMEDY = (
 )
 
 
-class HeldBytes:
-    """A copy of bytes in memory; ``what`` the user gave is the end of their url."""
+class MemoryBytes:
+    """A copy of bytes in memory; ``what`` describes it at the end of the url."""
 
     def __init__(self, data: bytes | bytearray | memoryview, what: str = "bytes") -> None:
         self._data = bytes(data)
@@ -44,7 +44,7 @@ class HeldBytes:
         return self._data[offset : offset + length]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, HeldBytes) and self.name == other.name
+        return isinstance(other, MemoryBytes) and self.name == other.name
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -53,8 +53,8 @@ class HeldBytes:
         return self.name
 
 
-class HeldFile:
-    """An open binary file of Python, which one thread at a time reads, and which nobody closes."""
+class MemoryFile:
+    """An open binary file of Python, read by one thread at a time, and never closed here."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._lock = file, threading.Lock()
@@ -64,12 +64,12 @@ class HeldFile:
         file.seek(place)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range, shorter where the file ends."""
+        """Return a range, which is shorter if the file ends."""
         with self._lock:
             try:
                 self._file.seek(offset)
                 parts = []
-                # a raw file may give fewer bytes than asked for
+                # a raw file may return fewer bytes than requested
                 while length > 0 and (part := self._file.read(length)):
                     parts.append(bytes(part))
                     length -= len(part)
@@ -90,8 +90,8 @@ class HeldFile:
         return self.name
 
 
-HeldObject = HeldBytes | HeldFile
-"""The bytes behind a url of this process: their name and size, and ranges of them."""
+HeldObject = MemoryBytes | MemoryFile
+"""The bytes of a url of this process: their name and size, and ranges of them."""
 
 
 def _make_url(what: str) -> str:
@@ -103,8 +103,8 @@ def make_options(held: HeldObject) -> StorageOptions:
     return StorageOptions({OBJECT: held})
 
 
-class HeldStore(Store):
-    """The objects of this process, each reached through its own access options."""
+class MemoryStore(Store):
+    """The objects of this process, each accessed through its own access options."""
 
     refusal = "virtualds does not write into objects; give a path or url"
 
@@ -132,12 +132,12 @@ class HeldStore(Store):
         return self.describe(url, options), _find_object(url, options).read(0, length)
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        # an object is no folder
+        # an object is not a folder
         return []
 
 
 def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
-    """Return the object of a url, which its access options hold."""
+    """Return the object of a url, which is in its access options."""
     held: HeldObject | None = (options or {}).get(OBJECT)
     if held is None or held.name != url:
         raise FileNotFoundError(
@@ -147,8 +147,8 @@ def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
     return held
 
 
-def check_lasting(files: Iterable[SourceFile], target: str) -> None:
-    """Raise an error for references to bytes that exist in this process alone."""
+def check_permanent(files: Iterable[SourceFile], target: str) -> None:
+    """Raise an error for references to bytes that only exist in this process."""
     for file in files:
         if HELD in file.url and file.url.rpartition("::")[2].startswith(f"{HELD}://"):
             raise UnsupportedError(
@@ -160,19 +160,19 @@ def check_lasting(files: Iterable[SourceFile], target: str) -> None:
 # ---------------------------------------------------------------------- block cache
 
 PAGE = 16 * 1024
-"""Bytes that are held or missing together."""
+"""Bytes that are cached or missing together."""
 
 FIRST_PAGES = 16
 """Pages at the beginning of a file that are fetched first; most files have all metadata there."""
 
 MIN_PAGES, MAX_PAGES = 8, 512
-"""Pages of a block where a reader jumps, and of the longest block."""
+"""Pages of a block after a jump, and of the longest block."""
 
 NEAR_PAGES = 2
-"""Pages of a gap that is fetched along, instead of with two requests."""
+"""Pages of a gap that is fetched too, instead of with two requests."""
 
-HELD_PAGES = 4096
-"""Pages that are held of one file; the least used go first."""
+CACHED_PAGES = 4096
+"""Pages that are cached of one file; the least recently used go first."""
 
 
 class FetchError(StoreError):
@@ -180,10 +180,10 @@ class FetchError(StoreError):
 
 
 class Blocks:
-    """The held bytes of one file, for any number of threads; what cannot be had is a `FetchError`.
+    """The cached bytes of one file, shared by all threads.
 
-    The size of the file is known. ``head`` is its beginning, as far as that is known: whole pages,
-    or the whole file.
+    A range that cannot be fetched is a `FetchError`. The size of the file is known. ``head`` is its
+    beginning, as far as that is known: whole pages, or the whole file.
     """
 
     def __init__(self, store: Store, file: SourceFile, head: bytes = b"") -> None:
@@ -194,14 +194,14 @@ class Blocks:
         self._lock = threading.RLock()
         self._next, self._step = 0, FIRST_PAGES // 2
         self.hits = 0
-        """How many ranges were held when they were asked for."""
+        """How many ranges were already cached when they were requested."""
         self._is_begun = bool(head)
         if head:
             self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES
             self._hold(0, head)
 
-    def get_held(self, offset: int, length: int) -> bytes | None:
-        """Return a range that is held, or None if a part of it is not."""
+    def get_cached(self, offset: int, length: int) -> bytes | None:
+        """Return a cached range, or None if a part of it is not cached."""
         first, stop = _find_pages(offset, length)
         with self._lock:
             there = [number for number in range(first, stop) if number in self._pages]
@@ -215,22 +215,22 @@ class Blocks:
         return b"".join(parts)[begin : begin + length]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range of the file, and fetch what is not held of it."""
+        """Return a range of the file, and fetch what is not cached of it."""
         if length > MAX_PAGES * PAGE:
             places = range(offset, offset + length, MAX_PAGES * PAGE)
             stop = offset + length
             return b"".join(self.read(at, min(MAX_PAGES * PAGE, stop - at)) for at in places)
         with self._lock:
-            # the pages that are held count as used, so that fetched ones do not push them out
-            if (found := self.get_held(offset, length)) is None:
+            # the cached pages count as used, so that fetched ones do not evict them
+            if (found := self.get_cached(offset, length)) is None:
                 self.fetch(offset, length)
-                found = self.get_held(offset, length)
+                found = self.get_cached(offset, length)
         if found is None:
             raise FetchError(f"{length} bytes are more than is held of a file")
         return found
 
     def begin(self) -> None:
-        """Fetch the beginning, unless it has been held before."""
+        """Fetch the beginning, unless it has been cached before."""
         with self._lock:
             if not self._is_begun:
                 self.fetch(0, min(FIRST_PAGES * PAGE, self.size))
@@ -245,7 +245,7 @@ class Blocks:
     def fetch_together(self, ranges: Iterable[Range]) -> None:
         """Fetch the missing pages of many ranges at once, with few requests.
 
-        Nothing is fetched where that is more than the longest block.
+        Nothing is fetched if that is more than the longest block.
         """
         with self._lock:
             missing = self.find_missing(ranges)
@@ -263,7 +263,7 @@ class Blocks:
             return len(wanted)
 
     def find_missing(self, ranges: Iterable[Range]) -> list[int]:
-        """Return the pages of ranges that are not held, sorted."""
+        """Return the pages of ranges that are not cached, sorted."""
         last = -(-self.size // PAGE)
         bounds = (_find_pages(offset, length) for offset, length in ranges)
         wanted = {n for first, stop in bounds for n in range(first, min(stop, last))}
@@ -275,7 +275,7 @@ class Blocks:
         last = -(-self.size // PAGE)
         ahead = range(stop, min(first + self._step, last))
         end = next((number for number in ahead if number in self._pages), max(stop, ahead.stop))
-        # a short rest of the file comes along
+        # a short rest of the file is fetched too
         if last - end < MIN_PAGES and not any(n in self._pages for n in range(end, last)):
             end = last
         self._next = end
@@ -295,7 +295,7 @@ class Blocks:
         with memoryview(data) as view:
             for number, begin in enumerate(range(0, len(data), PAGE), first):
                 self._pages[number] = bytes(view[begin : begin + PAGE])
-        while len(self._pages) > HELD_PAGES:
+        while len(self._pages) > CACHED_PAGES:
             self._pages.popitem(last=False)
 
 
@@ -330,13 +330,13 @@ class BlockFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._pieces.size}[whence]
         if start + offset < 0:
-            # an OSError, as of any file; zipfile expects it where an archive is too short
+            # an OSError, as for any file; zipfile expects it if an archive is too short
             raise OutsideError(f"there is no byte {start + offset}")
         self._place = start + offset
         return self._place
 
     def read(self, size: int | None = -1) -> bytes:
-        # a damaged header may ask for more than there is memory
+        # a damaged header may request more than the memory
         left = max(self._pieces.size - self._place, 0)
         return super().read(left if size is None or size < 0 else min(size, left)) or b""
 
@@ -356,7 +356,7 @@ def _find_pages(offset: int, length: int) -> tuple[int, int]:
 
 
 def _join_pages(pages: list[int]) -> list[tuple[int, int]]:
-    """Join sorted pages that lie near each other."""
+    """Join sorted pages that are close to each other."""
     runs: list[tuple[int, int]] = []
     for page in pages:
         if runs and page - runs[-1][1] <= NEAR_PAGES:

@@ -1,9 +1,9 @@
 """Versions of files in fsspec filesystems, and conditional writes, which expect a version.
 
 Object stores and the memory of this process have conditional writes. A filesystem of objects has
-the requests as methods (`InObjectStore`); what is the same for all of them is here. A server
-must first prove that it refuses a write whose condition is false, also of writes that come at the
-same time: some servers ignore conditions, and the work of another writer would silently be lost.
+the requests as methods (`ObjectVersions`); what is common to all of them is here. A server must
+first prove that it rejects a write whose condition is false, also if writes arrive at the same
+time: some servers ignore conditions, and the work of another writer would silently be lost.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from virtualds.urls import KINDS
 
 
 WITHOUT_FOLDERS = {"memory", *chain.from_iterable(KINDS.values())}
-"""Filesystems without folders, whose files show once they are whole."""
+"""Filesystems without folders, whose files only appear once they are complete."""
 
 
-class ByContent:
+class ContentVersions:
     """Versions in any filesystem: a hash of the bytes is the version."""
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
@@ -48,7 +48,7 @@ class ByContent:
         return self.read(filesystem, path)[1]
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
-        """Return why conditional writes beside a path are unsafe, an empty text if they are not."""
+        """Return why conditional writes beside a path are unsafe, or "" if they are safe."""
         spoken = "/".join(sorted(list_protocols(filesystem)))
         return (
             f"conditional writes are known for local disk, memory, S3, Google Cloud and Azure, "
@@ -80,20 +80,20 @@ class ByContent:
         return version_of(data)
 
     def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
-        """Remove files; a file that is gone already is no error."""
+        """Remove files; a file that no longer exists is not an error."""
         for path in paths:
             with suppress(FileNotFoundError):
                 filesystem.rm_file(path)
         filesystem.invalidate_cache()
 
 
-class InMemory(ByContent):
+class MemoryVersions(ContentVersions):
     """Versions of files in the memory of this process."""
 
     lock = threading.Lock()
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
-        """Return an empty text: a lock keeps writers apart."""
+        """Return "": a lock keeps writers apart."""
         return ""
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
@@ -102,16 +102,16 @@ class InMemory(ByContent):
 
 
 def put(filesystem: Any, path: str, data: bytes) -> None:
-    """Write a file; make the folders above it, in filesystems that have folders."""
+    """Write a file; create its parent folders, in filesystems that have folders."""
     if _has_folders(filesystem):
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     filesystem.pipe_file(path, data)
 
 
 def create(filesystem: Any, path: str, data: bytes) -> None:
-    """Write a file that shows whole or not at all.
+    """Write a file that appears complete or not at all.
 
-    If writing fails, what has the name already stays: another writer may have made it.
+    If writing fails, a file that already has the name stays: another writer may have created it.
     """
     if not _has_folders(filesystem):
         filesystem.pipe_file(path, data)
@@ -128,8 +128,8 @@ def create(filesystem: Any, path: str, data: bytes) -> None:
 
 
 def _rename(filesystem: Any, path: str, new: str) -> None:
-    """Rename a file, and replace the file that has the new name."""
-    # of a name that is taken, some filesystems say so, and some do nothing
+    """Rename a file, and replace the file with the new name."""
+    # if the name is taken, some filesystems raise an error, and some do nothing
     with suppress(*list_store_errors()):
         filesystem.mv(path, new)
     if filesystem.exists(path):
@@ -152,32 +152,32 @@ def list_protocols(filesystem: Any) -> set[str]:
 
 
 RACERS = 4
-"""How many writes with one condition are tried at a time: the server must make one of them."""
+"""How many writes with one condition are tried at a time: the server must accept exactly one."""
 
 WRITER = "virtualdswriter"
-"""The name of the metadata that says which write made an object, and which it was built upon.
+"""The metadata key for the write that made an object, and the writes that it was based on.
 
-Azure takes no hyphens, and some servers and proxies drop headers with underscores.
+Azure does not accept hyphens, and some servers and proxies drop headers with underscores.
 """
 KNOWN_WRITES = 4
-"""Writes that this metadata names: after a lost answer, others may have built upon ours."""
+"""Writes that this metadata lists: after a lost response, others may have continued from ours."""
 
 PROOF = ".virtualds-proof-"
-"""The prefix of the names of objects with which this module tries conditional writes."""
+"""The prefix of the names of objects with which this module tests conditional writes."""
 GRACE = 24 * 3600.0
 """Seconds after which such an object belongs to a process that was killed."""
 
 _PROVED: dict[tuple[str, str], str] = {}
-"""By endpoint and bucket: why conditional writes are unsafe there, empty if they are safe."""
+"""By endpoint and bucket: why conditional writes are unsafe there, or "" if they are safe."""
 _PROVING: dict[tuple[int, str, str], threading.Lock] = {}
 
 
 class Version(str):
-    """The name of a version, and the writes that led to it, the last first."""
+    """The name of a version, and the writes that led to it, the latest first."""
 
     writes: tuple[str, ...] = ()
     is_replaced = False
-    """Whether another writer has replaced it already; then it has a name that no version has."""
+    """Whether another writer has already replaced it; then its name is that of no version."""
 
     @classmethod
     def of(cls, name: str, writer: str | None) -> Version:
@@ -188,38 +188,39 @@ class Version(str):
 
     @classmethod
     def replaced(cls, write: str) -> Version:
-        """Return the version that a write made, and that others have replaced."""
+        """Return the version that a write created, and that others have replaced."""
         found = cls(f"replaced {write}")
         found.is_replaced = True
         return found
 
 
 class RefusedError(ChangedError):
-    """The server refused a write, since its condition was false when the request came."""
+    """The server rejected a write, since its condition was false when the request arrived."""
 
 
 class UnknownConditionError(OSError):
-    """The server does not know conditional writes."""
+    """The server does not support conditional writes."""
 
 
-class InObjectStore(ByContent):
-    """Versions of objects, as their store names them.
+class ObjectVersions(ContentVersions):
+    """Versions of objects, as named by their store.
 
-    A filesystem of objects has these methods, each of which is one request, past all caches. They
-    raise an error of the table `list_store_errors`, and `FileNotFoundError` for an object that does
-    not exist.
+    A filesystem of objects has these methods, each of which sends one request, bypassing all
+    caches. They raise an error of the table `list_store_errors`, and `FileNotFoundError` for an
+    object that does not exist.
 
     - ``find_bucket(path)`` returns the endpoint of the server, and the bucket or container.
     - ``read_version(path)`` returns the bytes, and their `Version` with its `WRITER`.
-    - ``find_writer(path)`` returns the `WRITER`, None if there is none, and the version.
-    - ``put_object(path, data)`` writes whatever is there, and returns the new version.
-    - ``put_if(path, data, expected, writer)`` writes, with `WRITER` in the metadata, if the object
-      has the version ``expected``, or if that is None, does not exist. A server may say that this
-      is false (`RefusedError`), or that it knows no conditions (`UnknownConditionError`).
-    - ``list_times(prefix)`` returns paths, and when they were written, since 1970.
-    - ``remove(paths)`` removes objects; one that is gone already is no error.
+    - ``find_writer(path)`` returns the `WRITER`, or None, and the version.
+    - ``put_object(path, data)`` writes unconditionally, and returns the new version.
+    - ``put_conditionally(path, data, expected, writer)`` writes, with `WRITER` in the metadata, if
+      the object has the version ``expected``, or if that is None, does not exist. A server may
+      report that this is false (`RefusedError`), or that it does not support conditions
+      (`UnknownConditionError`).
+    - ``list_times(prefix)`` returns paths, and when they were written, in seconds since 1970.
+    - ``remove(paths)`` removes objects; one that no longer exists is not an error.
 
-    ``conditions`` is what the protocol calls those to create an object, and to replace a version.
+    ``conditions`` are the protocol's names for those to create an object, and to replace a version.
     """
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
@@ -236,7 +237,7 @@ class InObjectStore(ByContent):
             filesystem.invalidate_cache()
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
-        """Return why conditional writes are unsafe; a process tries each bucket once."""
+        """Return why conditional writes are unsafe; a process tests each bucket once."""
         endpoint, bucket = filesystem.find_bucket(path)
         # by process: a forked child never gets a lock that its parent held
         with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
@@ -248,8 +249,8 @@ class InObjectStore(ByContent):
         return _PROVED[endpoint, bucket]
 
     def _find_broken_condition(self, filesystem: Any, folder: str) -> str:
-        """Try conditional writes of new objects in a folder; return what went wrong, if any."""
-        # what killed processes left is removed, if the user may list and remove objects
+        """Test conditional writes of new objects in a folder; return what went wrong, or ""."""
+        # what killed processes left behind is removed, if the user may list and remove objects
         with suppress(*list_store_errors()):
             times = filesystem.list_times(folder + PROOF)
             old = [path for path, written in times.items() if written < time.time() - GRACE]
@@ -260,7 +261,7 @@ class InObjectStore(ByContent):
         except UnknownConditionError as error:
             return f"it does not know them ({error})"
         finally:
-            # the user may have the right to write, and not the right to remove
+            # the user may be allowed to write, but not to remove
             with suppress(*list_store_errors()):
                 self.remove(filesystem, paths)
 
@@ -287,15 +288,15 @@ class InObjectStore(ByContent):
     def _write_at_once(
         self, filesystem: Any, writes: Sequence[tuple[str, str | None]]
     ) -> list[str | None]:
-        """Write objects that are expected to have versions; return the new ones, None if refused.
+        """Write objects that are expected to have versions; return the new ones, or None.
 
-        The requests are sent at the same time, since some servers check a condition when a request
-        begins, and write when it ends.
+        The requests are sent at the same time, since some servers check a condition at the
+        beginning of a request, and write at its end.
         """
 
         def write(aim: tuple[str, str | None]) -> str | BaseException | None:
             try:
-                # equal sizes: the server must not tell versions by size and time
+                # equal sizes: the server must not distinguish versions by size and time
                 return self._write_if(filesystem, aim[0], secrets.token_bytes(32), aim[1])
             except ChangedError:
                 return None
@@ -306,7 +307,7 @@ class InObjectStore(ByContent):
             answers = dict(enumerate(pool.map(write, writes)))
         written = {writes[number][0] for number, new in answers.items() if isinstance(new, str)}
         for number, answer in answers.items():
-            # a server that is busy with one write of an object may put off the others
+            # a server may delay other writes of an object while one is in progress
             if isinstance(answer, BaseException) and writes[number][0] not in written:
                 raise answer
         return [answer if isinstance(answer, str) else None for answer in answers.values()]
@@ -324,10 +325,10 @@ class InObjectStore(ByContent):
         before = expected.writes if isinstance(expected, Version) else ()
         writer = " ".join([write, *before][:KNOWN_WRITES])
         try:
-            return Version.of(filesystem.put_if(path, data, expected, writer), writer)
+            return Version.of(filesystem.put_conditionally(path, data, expected, writer), writer)
         except RefusedError:
-            # a request without answer is repeated: the first may have been this very write, and
-            # others may have built upon it
+            # a request without a response is repeated: the first may have succeeded, and others may
+            # have continued from it
             with suppress(FileNotFoundError):
                 found, version = filesystem.find_writer(path)
                 known = (found or "").split()
@@ -354,11 +355,11 @@ class InObjectStore(ByContent):
 
 # ---------------------------------------------------------------------- which of them
 
-_ANY_OTHER, _IN_MEMORY, _IN_OBJECTS = ByContent(), InMemory(), InObjectStore()
+_ANY_OTHER, _IN_MEMORY, _IN_OBJECTS = ContentVersions(), MemoryVersions(), ObjectVersions()
 
 
-def find_versioning(filesystem: Any) -> ByContent:
+def find_versioning(filesystem: Any) -> ContentVersions:
     """Return the versioning of the files of a filesystem."""
-    if hasattr(filesystem, "put_if"):
+    if hasattr(filesystem, "put_conditionally"):
         return _IN_OBJECTS
     return _IN_MEMORY if "memory" in list_protocols(filesystem) else _ANY_OTHER

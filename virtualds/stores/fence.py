@@ -1,8 +1,9 @@
 """Write leases: several writers of one folder with fixed file names, by conditional writes.
 
 Writers agree on the marker, the file that readers open first. A writer puts its own name into the
-marker, which keeps out all earlier writers: the fence. Then it writes the other files, and at last
-the final marker. Decision 15 says why that is safe, and why one of many writers always ends.
+marker, which locks out all earlier writers: the fence. Then it writes the other files, and finally
+the final marker. Decision 15 explains why that is safe, and why one of many writers always
+finishes.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 
 WAIT_SECONDS = 1.0
-"""Seconds that a fence stands before another writer takes over: its writer may be killed."""
+"""Seconds for which a fence is respected before another writer takes over from a killed one."""
 MAX_WAIT = 300.0
-"""Seconds that a fence stands at most: several writers in a row may be killed."""
+"""The most seconds for which a fence is respected: several writers in a row may be killed."""
 PAUSE = 0.02
-"""Seconds between two looks at a fence, at most."""
+"""The most seconds between two checks of a fence."""
 
 
-class FoundMarker(NamedTuple):
+class ReadMarker(NamedTuple):
     """A marker, its version, and how many fences in a row the next one displaces."""
 
     data: bytes
@@ -38,23 +39,24 @@ class FoundMarker(NamedTuple):
 
 def read_marker(
     url: str, options: StorageOptions | None, count_displaced: Callable[[bytes], int | None]
-) -> FoundMarker:
-    """Return a marker, after its writer has had time to end if it is a fence.
+) -> ReadMarker:
+    """Return a marker; if it is a fence, its writer has had time to finish.
 
-    Writers that displaced each other at once would never end. A displaced writer may be slow: each
-    fence stands twice as long as the one that it displaced, so at last one writer has the time.
-    ``count_displaced`` returns how many fences in a row a marker displaced; None if it is no fence.
+    Writers that displaced each other at once would never finish. A displaced writer may be slow:
+    each fence is respected for twice as long as the one that it displaced, so finally one writer
+    has the time. ``count_displaced`` returns how many fences in a row a marker displaced, or None
+    for no fence.
     """
     store = find_store(url)
     while True:
         data, version = store.read_version(url, options)
         displaced = count_displaced(data)
         if displaced is None:
-            return FoundMarker(data, version, 0)
+            return ReadMarker(data, version, 0)
         end = time.monotonic() + min(WAIT_SECONDS * 2.0 ** min(displaced, 99), MAX_WAIT)
         while store.find_version(url, options) == version:
             if time.monotonic() > end:
-                return FoundMarker(data, version, displaced + 1)
+                return ReadMarker(data, version, displaced + 1)
             time.sleep(random.uniform(0, PAUSE))
 
 
@@ -62,8 +64,8 @@ class WriteLease:
     """The lease of one writer on a folder.
 
     No two writers may write the same bytes: each puts its own name into every file. ``version`` is
-    that of the marker that this writer has read, None if there was no marker; ``files`` are the
-    paths of all other files that may exist and that it will write.
+    that of the marker that this writer has read, or None if there was none; ``files`` are the paths
+    of all other files that may exist and that it will write.
     """
 
     def __init__(
@@ -86,29 +88,29 @@ class WriteLease:
         }
 
     def replace_marker(self, data: bytes) -> None:
-        """Replace the marker: first by the fence, at last by the final marker.
+        """Replace the marker: first with the fence, finally with the final marker.
 
-        If another writer was faster, this is a `ConflictError`.
+        If another writer came first, this is a `ConflictError`.
         """
         try:
             self._version = self._store.write_version(
                 self._marker, data, self._options, self._version
             )
         except ChangedError as error:
-            raise outrun_error(self._root) from error
+            raise make_conflict_error(self._root) from error
 
     def put(self, path: str, data: bytes) -> None:
-        """Write one of the files; if another writer was faster, this is a `ConflictError`."""
+        """Write one of the files; if another writer came first, this is a `ConflictError`."""
         url = f"{self._root}/{path}"
         while True:
             try:
                 self._store.write_version(url, data, self._options, self._found.get(path))
                 return
             except ChangedError as error:
-                # in this order: the version is ours to replace only if the fence still stands
+                # in this order: the version is ours to replace only if the fence is still in place
                 self._found[path] = self._store.find_version(url, self._options)
                 if not self.is_current():
-                    raise outrun_error(self._root) from error
+                    raise make_conflict_error(self._root) from error
 
     def is_current(self) -> bool:
         """Return whether this fence is still in place: no other writer came later."""
@@ -116,22 +118,22 @@ class WriteLease:
 
 
 CLAIM = b'{"virtualds-is-creating-this":'
-"""First bytes of the marker of a folder in creation, which readers do not take for a set."""
+"""First bytes of the marker of an unfinished folder, which readers do not accept as a set."""
 
 
 def is_claim(marker: bytes) -> bool:
-    """Return whether a marker belongs to a folder whose creation has not ended."""
+    """Return whether a marker belongs to a folder whose creation is unfinished."""
     return marker.startswith(CLAIM)
 
 
 def create_folder(
     root: str, marker: str, files: Iterable[tuple[str, bytes]], options: StorageOptions | None
 ) -> None:
-    """Create a folder whose files have fixed names, the marker last, in any store.
+    """Create a folder of files with fixed names, the marker last, in any store.
 
-    Readers do not take the fence for a marker. A later writer may take over from a killed one, and
-    keeps out one that is only slow. A folder that exists is a `FileExistsError`, and another writer
-    that was faster a `ConflictError`.
+    Readers do not accept the fence as a marker. A later writer may take over from a killed one, and
+    locks out one that is only slow. A folder that exists is a `FileExistsError`, and a writer that
+    came first a `ConflictError`.
     """
 
     def count_displaced(data: bytes) -> int | None:
@@ -159,20 +161,20 @@ def create_folder(
 
 @contextmanager
 def explain_vanished_files(stands: Callable[[], bool], url: str) -> Iterator[None]:
-    """Turn the error of a vanished file into a conflict where another writer replaced the folder.
+    """Turn the error of a vanished file into a conflict if another writer replaced the folder.
 
-    ``stands`` says whether the folder is still the one that was opened.
+    ``stands`` returns whether the folder is still the one that was opened.
     """
     try:
         yield
     except ReadError as error:
         if stands():
             raise
-        raise outrun_error(url) from error
+        raise make_conflict_error(url) from error
 
 
-def outrun_error(url: str) -> ConflictError:
-    """Return the error for a writer that was too late."""
+def make_conflict_error(url: str) -> ConflictError:
+    """Return the error for a writer that came too late."""
     return ConflictError(
         f"{url}: another writer was faster, and nothing has been written; open the set "
         f"and write again, as to_manifest(conflict='retry') does"

@@ -1,6 +1,6 @@
 """The store of all fsspec filesystems: http, s3, gs, memory and others.
 
-It finds the filesystem of a url, with credentials that are valid now, and asks it for ranges.
+It finds the filesystem of a url, with credentials that are currently valid, and requests ranges.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from virtualds.stores.conditional import PROOF, create, find_versioning
 from virtualds.stores.requests import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
-    Answer,
-    BrokenAnswer,
-    GaveUp,
+    IncompleteResponse,
     Request,
+    Response,
+    RetriesExhausted,
     cause_of,
     check_small,
-    check_whole_answer,
-    find_refusal,
+    check_whole_response,
+    find_failure,
     is_about_expiry,
     limit_time,
     retry_request,
@@ -56,17 +56,17 @@ from virtualds.streams import gunzip
 from virtualds.urls import host_of, kind_of
 
 # ---------------------------------------------------------------------- credentials
-# Credentials that expire: a function gives them, and gives new ones when they are needed.
+# Credentials that expire: a function returns them, and new ones when they are needed.
 #
-# A user gives the function as ``storage_options={"credentials": function}``. It returns options of
-# fsspec, such as ``key``, ``secret`` and ``token``, in place of itself. Options are never written
-# into a set; a function travels to workers by pickling, and each process asks it for itself.
+# A user passes the function as ``storage_options={"credentials": function}``. It returns options of
+# fsspec, such as ``key``, ``secret`` and ``token``, that replace it. Options are never written into
+# a set; a function is pickled for workers, and each process calls it for itself.
 
 
 OPTION = "credentials"
 
 MARGIN = 300.0
-"""Seconds before their end at which credentials are renewed; half of their life if that is less."""
+"""Seconds before their expiry at which credentials are renewed, or half of their life if less."""
 
 NAMES = {
     **dict.fromkeys(("accesskeyid", "awsaccesskeyid", "accesskey"), "key"),
@@ -77,43 +77,43 @@ NAMES = {
 """Names of fsspec for those of AWS, earthaccess, obstore and botocore, in lower case without _."""
 
 MAX_CREDENTIALS = 64
-"""Functions whose credentials are kept."""
+"""Functions whose credentials are cached."""
 
 
 RETRY_SECONDS = 60.0
-"""Seconds after which a function is asked again whose new credentials were refused, too."""
+"""Seconds until a function whose new credentials were rejected, too, is called again."""
 
 
-class Grant(NamedTuple):
-    """What a function gave, and until when, in seconds since 1970, it is used."""
+class Credentials(NamedTuple):
+    """What a function returned, and when it expires, in seconds since 1970."""
 
     options: dict[str, Any]
     until: float
     refused: bool = False
 
 
-_GRANTS: dict[Hashable, Grant] = {}
+_CREDENTIALS: dict[Hashable, Credentials] = {}
 _LOCKS: dict[int, threading.Lock] = {}
 
 
 def resolve_options(options: Mapping[str, Any] | None) -> StorageOptions | None:
-    """Return options in which present credentials stand in place of the function that gives them.
+    """Return options in which a credential function is replaced by its current result.
 
-    Errors of the function pass.
+    Errors of the function are not caught.
 
     Examples
     --------
     >>> resolve_options({"credentials": lambda: {"accessKeyId": "me"}, "use_ssl": False})["key"]
     'me'
     """
-    if options is None or (grant := find_grant(options)) is None:
+    if options is None or (grant := find_credentials(options)) is None:
         return StorageOptions.of(options)
     left = {name: value for name, value in options.items() if name != OPTION}
     return StorageOptions(left | grant.options)
 
 
-def find_grant(options: Mapping[str, Any] | None) -> Grant | None:
-    """Return what the function of options gives at present, or None if they have no function."""
+def find_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
+    """Return the current result of the credential function in the options, if they have one."""
     if not options or OPTION not in options:
         return None
     function = options[OPTION]
@@ -123,37 +123,37 @@ def find_grant(options: Mapping[str, Any] | None) -> Grant | None:
             f"without arguments that returns a dict of options"
         )
     name = _name(function)
-    # one thread asks, the others wait for its answer
+    # one thread calls the function, the others wait for the result
     with _get_lock():
-        found = _GRANTS.get(name)
+        found = _CREDENTIALS.get(name)
         if found is None or time.time() >= found.until:
             found = _ask(function)
-            _GRANTS.pop(name, None)
-            while len(_GRANTS) >= MAX_CREDENTIALS:
-                del _GRANTS[next(iter(_GRANTS))]
-            _GRANTS[name] = found
+            _CREDENTIALS.pop(name, None)
+            while len(_CREDENTIALS) >= MAX_CREDENTIALS:
+                del _CREDENTIALS[next(iter(_CREDENTIALS))]
+            _CREDENTIALS[name] = found
     return found
 
 
-def renew(function: Any, used: Grant, error: BaseException, *, is_new: bool) -> bool:
-    """Forget credentials that have expired, as an error says; say whether there are newer ones.
+def renew(function: Any, used: Credentials, error: BaseException, *, is_new: bool) -> bool:
+    """Forget credentials that an error says have expired; return whether there are newer ones.
 
-    The function is asked once, however many requests fail at the same time. Credentials that are
-    new, and refused too, stay for a while.
+    The function is called once, however many requests fail at the same time. Credentials that are
+    new, and rejected too, stay for a while.
     """
     if used.refused or not is_about_expiry(error):
         return False
     name = _name(function)
     with _get_lock():
-        if _GRANTS.get(name) is used:
-            del _GRANTS[name]
+        if _CREDENTIALS.get(name) is used:
+            del _CREDENTIALS[name]
             if is_new:
                 until = min(used.until, time.time() + RETRY_SECONDS)
-                _GRANTS[name] = used._replace(refused=True, until=until)
+                _CREDENTIALS[name] = used._replace(refused=True, until=until)
     return not is_new
 
 
-def _ask(function: Callable[[], Any]) -> Grant:
+def _ask(function: Callable[[], Any]) -> Credentials:
     try:
         given = function()
     except Exception as error:
@@ -168,17 +168,17 @@ def _ask(function: Callable[[], Any]) -> Grant:
     named = dict(zip(known, given.values(), strict=True))
     # a datetime, ISO 8601, or seconds
     if (end := named.pop("expiration", None)) is None:
-        return Grant(named, float("inf"))
+        return Credentials(named, float("inf"))
     if isinstance(end, str):
         end = datetime.fromisoformat(end)
     if isinstance(end, datetime):
         end = (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp()
     now = time.time()
-    return Grant(named, float(max(end - MARGIN, now + (end - now) / 2)))
+    return Credentials(named, float(max(end - MARGIN, now + (end - now) / 2)))
 
 
 def _name(function: Any) -> Hashable:
-    """Return what is the same for equal functions: each unpickled `partial` is another object."""
+    """Return a key that is the same for equal functions: each unpickled `partial` is new."""
     if isinstance(function, partial):
         name = (function.func, function.args, tuple(sorted(function.keywords.items())))
         try:
@@ -195,22 +195,21 @@ def _get_lock() -> threading.Lock:
 
 
 # ---------------------------------------------------------------------- sessions of HTTP
-# The HTTP session of fsspec, without a limit of connections and without leaks.
-#
-# Headers, cookies and credentials for one host are not sent to another one that it redirects to. A
-# user names the hosts that get the headers too: ``storage_options={"trusted_hosts": [...]}``.
+# The HTTP session of fsspec, without a limit of connections, and without leaking secrets.
+# Headers, cookies and credentials for one host are not sent to another one after a redirect. A user
+# names the hosts that get the headers too: ``storage_options={"trusted_hosts": [...]}``.
 
 
 OWN_HEADERS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
-"""Headers, in lower case, that hold nothing about the user."""
+"""Headers, in lower case, that contain nothing about the user."""
 
 
 class LoginPageError(PermissionError):
-    """A server sent a page of another host, such as a login, in place of a file."""
+    """A server sent a page of another host, such as a login, instead of a file."""
 
 
 def check_no_login(response: Any) -> None:
-    """Raise an error for a page of another host than the one that was asked."""
+    """Raise an error for a page of another host than the requested one."""
     asked = response.history[0].url if response.history else response.url
     if response.content_type == "text/html" and asked.origin() != response.url.origin():
         raise LoginPageError(
@@ -219,19 +218,19 @@ def check_no_login(response: Any) -> None:
 
 
 def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
-    """Return HTTP options that make requests go through our session.
+    """Return HTTP options that make requests use our session.
 
-    A client of the user stays. aiohttp's defaults have limits: 100 connections to all hosts, 5
+    A client of the user is kept. aiohttp's defaults have limits: 100 connections to all hosts, 5
     minutes per file.
     """
     from fsspec.config import conf
 
-    # fsspec would add what its own configuration says, which may be secrets
+    # fsspec would add the values of its own configuration, which may be secrets
     given = {**conf.get("http", {}), **conf.get("https", {}), **given}
     if "get_client" in given:
         return given
     if not given:
-        # requests without secrets need no watch, which takes a sixth of the time of one
+        # requests without secrets need no checks, which take a sixth of the time of a request
         return {"get_client": partial(_open_session, is_watched=False)}
     trusted = _to_origins(given.get("trusted_hosts") or ())
     given = {name: value for name, value in given.items() if name != "trusted_hosts"}
@@ -250,7 +249,7 @@ def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_origins(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return the origins of hosts; one without a scheme is asked by https."""
+    """Return the origins of hosts; those without a scheme get https."""
     from yarl import URL
 
     if isinstance(hosts, str):
@@ -260,7 +259,7 @@ def _to_origins(hosts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _to_headers(client: dict[str, Any]) -> dict[str, str]:
-    """Take cookies and credentials out of the settings of a session, and return them as headers."""
+    """Remove cookies and credentials from the settings of a session, and return them as headers."""
     found: dict[str, str] = {}
     cookies = client.get("cookies")
     if isinstance(cookies, Mapping) and all(isinstance(c, str) for c in cookies.values()):
@@ -281,17 +280,17 @@ def _open_session(
     is_watched: bool = True,
     **options: Any,
 ) -> Any:
-    """Return a session, as a future: fsspec waits for what this returns, on its loop."""
+    """Return a session, as a future: fsspec waits for it on its loop."""
     from aiohttp import ClientSession, ClientTimeout, TCPConnector, TraceConfig
 
     redirects = TraceConfig()
-    redirects.on_request_redirect.append(_keep_to_one_host)
+    redirects.on_request_redirect.append(_restrict_to_host)
     # `virtualds.stores.requests` limits the time of a whole response
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
     ours: dict[str, Any] = {"timeout": timeout}
 
     async def add_secrets(request: Any, handler: Any) -> Any:
-        # they were taken out of a request that is redirected
+        # they were removed from a redirected request
         if str(request.url.origin()) in trusted:
             request.headers.update(dict(secrets))
         return await handler(request)
@@ -301,17 +300,17 @@ def _open_session(
     if "connector" not in options:
         ours["connector"] = TCPConnector(limit=0)
     traces = [*([redirects] if is_watched else ()), *options.pop("trace_configs", ())]
-    # ranges of a compressed response are not those of the file, so aiohttp must not inflate it
+    # ranges of a compressed response are not those of the file, so aiohttp must not decompress it
     settings = {**ours, "auto_decompress": False, **options, "trace_configs": traces}
     ready = loop.create_future()
     ready.set_result(ClientSession(**settings))
     return ready
 
 
-async def _keep_to_one_host(session: Any, context: Any, redirect: Any) -> None:
+async def _restrict_to_host(session: Any, context: Any, redirect: Any) -> None:
     """Remove the user's headers from a request that is redirected to another host.
 
-    aiohttp has one mapping of headers for all requests of one call, and passes it here.
+    aiohttp uses one mapping of headers for all requests of a call, and passes it here.
     """
     from yarl import URL
 
@@ -332,7 +331,7 @@ async def _keep_to_one_host(session: Any, context: Any, redirect: Any) -> None:
 T = TypeVar("T")
 
 FILESYSTEM = "filesystem"
-"""The option that holds a filesystem of fsspec, which serves the urls."""
+"""The option that contains an fsspec filesystem, which serves the urls."""
 
 
 def use_filesystem(
@@ -342,12 +341,12 @@ def use_filesystem(
     *,
     retries: bool = False,
 ) -> T:
-    """Return what work on a filesystem and a path in it returns, which repeats requests or not.
+    """Return the result of work on a filesystem and a path in it; repeat requests or not.
 
-    Work is done once more if credentials, which a function gave, have expired meanwhile.
+    Work is repeated once if credentials from a function have expired in the meantime.
     """
     for is_new in (False, True):
-        used = find_grant(options)
+        used = find_credentials(options)
         try:
             return work(*find_filesystem(url, options, retries=retries))
         except list_store_errors() as error:
@@ -396,7 +395,7 @@ def _make_filesystem(
 
         return fsspec.filesystem(kind, **add_own_session(given))
     if kind == "gs":
-        # first, so that its absence is named before that of the libraries below it
+        # first, so that the error names it before the libraries that it needs
         import_module("gcsfs")
     return import_named(_OURS[kind])(place, given, retries=retries)
 
@@ -405,7 +404,7 @@ _OURS = {
     **dict.fromkeys(("s3", "az"), "virtualds.stores.objects:make_object_files"),
     "gs": "virtualds.stores.google_files:make_google_files",
 }
-"""What makes the filesystem of a kind of store, in modules that need a library of an extra."""
+"""Functions that make the filesystem of a kind of store, in modules that need an extra."""
 
 _INSTALLS = {
     **dict.fromkeys(("http", "https"), "pip install aiohttp"),
@@ -418,49 +417,48 @@ _INSTALLS = {
 
 
 # ---------------------------------------------------------------------- ranges
-# Ranges of bytes through fsspec, with the etag and size of the file where the response has them.
-#
-# fsspec's own method returns bytes alone. So HTTP and object stores are asked one layer deeper,
-# with the session of their filesystem; other filesystems are asked through that method.
+# Ranges of bytes through fsspec, with the etag and size of the file if the response has them.
+# fsspec's own method only returns bytes. So for HTTP and object stores, the requests are sent here,
+# with the session of their filesystem; for other filesystems, that method is used.
 
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-def fetch(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Answer:
-    """Ask for a range of a file, or without one for all of it, by one request.
+def fetch(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Response:
+    """Request a range of a file, or without a range all of it, with one request.
 
-    The size is None where it is not known, or where the beginning is wanted of a file of which the
-    server sends no parts.
+    The size is None if it is unknown, or if the beginning of a file is requested from a server that
+    does not support ranges.
     """
     if hasattr(filesystem, "fetch_range"):
-        answer: Answer = filesystem.fetch_range(path, *wanted)
+        answer: Response = filesystem.fetch_range(path, *wanted)
         return answer
     if hasattr(filesystem, "encode_url"):
         from fsspec.asyn import sync
 
-        asked: Answer = sync(filesystem.loop, _ask_server, filesystem, path, wanted, begins)
+        asked: Response = sync(filesystem.loop, _ask_server, filesystem, path, wanted, begins)
         return asked
     if not wanted:
-        return Answer(bytes(call_in_time(filesystem, "cat_file", path)))
+        return Response(bytes(call_with_timeout(filesystem, "cat_file", path)))
     begin, stop = wanted[0], sum(wanted)
     [data] = filesystem.cat_ranges([path], [begin], [stop], on_error="return")
     if isinstance(data, list_store_errors()):
         raise data
     if isinstance(data, BaseException):
         raise StoreError(f"{type(data).__name__}: {data}") from data
-    return Answer(bytes(data))
+    return Response(bytes(data))
 
 
-def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
-    """Ask for the first bytes of a file and its size; None where that takes two requests."""
+def get_beginning(filesystem: Any, path: str, length: int) -> Response | None:
+    """Request the first bytes of a file and its size, or None if that takes two requests."""
     at_once = hasattr(filesystem, "fetch_range") or hasattr(filesystem, "encode_url")
     return fetch(filesystem, path, 0, length, begins=True) if at_once else None
 
 
-def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
-    """Call a method of a filesystem within the time that one request may take."""
-    # a filesystem that wraps another may claim to be asynchronous where the other is not
+def call_with_timeout(filesystem: Any, verb: str, path: str) -> Any:
+    """Call a method of a filesystem within the time limit of one request."""
+    # a filesystem that wraps another may claim to be asynchronous even if the other is not
     if not getattr(filesystem, "fs", filesystem).async_impl:
         return getattr(filesystem, verb)(path)
     from fsspec.asyn import sync
@@ -475,7 +473,9 @@ def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
 # ---------------------------------------------------------------------- HTTP, Google
 
 
-async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begins: bool) -> Answer:
+async def _ask_server(
+    filesystem: Any, path: str, wanted: tuple[int, ...], begins: bool
+) -> Response:
     session = await filesystem.set_session()
     given = {"raise_for_status": False, **filesystem.kwargs}
     # headers of a request override those of the session
@@ -486,10 +486,10 @@ async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begin
     async with limit_time() as pace:
         response = await session.get(filesystem.encode_url(path), **how)
         try:
-            # not by aiohttp: it forgets redirects in its error
+            # not by aiohttp: its error loses the redirects
             response.raise_for_status()
             check_no_login(response)
-            most = _judge(response, *wanted, begins=begins) if wanted else None
+            most = _check_response(response, *wanted, begins=begins) if wanted else None
             data = await pace.gather(response.content.iter_any(), most)
         finally:
             # stops the server from sending the rest
@@ -497,26 +497,27 @@ async def _ask_server(filesystem: Any, path: str, wanted: tuple[int, ...], begin
     etag = response.headers.get(getattr(filesystem, "version_header", "ETag"))
     if most is not None:
         if len(data) < most:
-            raise BrokenAnswer(f"the server sent {len(data)} bytes of an unknown number")
-        return Answer(data, etag)
+            raise IncompleteResponse(f"the server sent {len(data)} bytes of an unknown number")
+        return Response(data, etag)
     if not wanted:
         # some servers send compressed files regardless of the request (RFC 9110, section 8.4)
         if _find_encoding(response, "gzip", "x-gzip"):
             data = await asyncio.to_thread(gunzip, data)
-        return Answer(data, etag, len(data))
+        return Response(data, etag, len(data))
     range_sent = _CONTENT_RANGE.match(_content_range_of(response) or "")
     if range_sent is None:
-        return Answer(data[wanted[0] : sum(wanted)], etag, len(data))
+        return Response(data[wanted[0] : sum(wanted)], etag, len(data))
     if len(data) != (promised := int(range_sent[2]) + 1 - int(range_sent[1])):
-        raise BrokenAnswer(f"the server sent {len(data)} of {promised} bytes")
-    return Answer(data, etag, None if range_sent[3] == "*" else int(range_sent[3]))
+        raise IncompleteResponse(f"the server sent {len(data)} of {promised} bytes")
+    return Response(data, etag, None if range_sent[3] == "*" else int(range_sent[3]))
 
 
-def _judge(response: Any, offset: int, length: int, *, begins: bool) -> int | None:
+def _check_response(response: Any, offset: int, length: int, *, begins: bool) -> int | None:
     """Check the headers of a response, and return how many bytes of it to read, or None for all.
 
     Without Content-Range the body is the whole file, from a server without ranges (RFC 9110,
-    section 14.4). Of its beginning the first bytes are enough: the server will send no parts later.
+    section 14.4). If the beginning is requested, the first bytes are enough: this server has no
+    ranges.
     """
     _find_encoding(response)
     content_range, size = _content_range_of(response), response.content_length
@@ -530,9 +531,9 @@ def _judge(response: Any, offset: int, length: int, *, begins: bool) -> int | No
 
 
 def _find_encoding(response: Any, *known: str) -> str:
-    """Return how a response is compressed, an empty text if it is not.
+    """Return how a response is compressed, or "" if it is not.
 
-    One that is not known is refused: its ranges are not those of the file.
+    An unknown compression is an error: its ranges are not those of the file.
     """
     encoding = str(response.headers.get("Content-Encoding") or "").strip().lower()
     if encoding not in ("", "identity", *known):
@@ -558,7 +559,7 @@ REPORTED_ERRORS = (
     FileExistsError,
     NotImplementedError,
 )
-"""Errors that pass unchanged: their messages are complete, or callers catch them."""
+"""Errors that are not changed: their messages are complete, or callers catch them."""
 
 MODIFIED = (
     *("mtime", "LastModified", "Last-Modified", "last_modified"),
@@ -567,10 +568,10 @@ MODIFIED = (
 """Names of the modification time in fsspec; stores of immutable files have the last one."""
 
 INFO_VERSIONS = ("ETag", "generation", "etag")
-"""What names a version, in what fsspec says of a file: Google's has etags of two kinds."""
+"""Keys that identify a version in fsspec's description of a file: Google has two kinds of etags."""
 
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
-"""What limits the requests to a host, from all threads, by process."""
+"""The limits of requests to a host, for all threads, by process."""
 
 
 class FsspecStore(Store):
@@ -611,7 +612,7 @@ class FsspecStore(Store):
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
     ) -> None:
-        """Put a file; object stores show it whole or not at all."""
+        """Write a file; object stores show it complete or not at all."""
         if not replace:
             try:
                 self.write_version(url, data, options, None)
@@ -624,7 +625,7 @@ class FsspecStore(Store):
         _ask_once("", url, options, lambda fs, path: find_versioning(fs).check_conditions(fs, path))
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole file, and its version: the etag, or elsewhere a hash of its bytes."""
+        """Return a whole file, and its version: the etag, or otherwise a hash of its bytes."""
         return _ask_once("GET", url, options, lambda fs, path: find_versioning(fs).read(fs, path))
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
@@ -647,11 +648,11 @@ class FsspecStore(Store):
         )
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Put a file; it shows whole or not at all."""
+        """Write a file, which appears complete or not at all."""
         _ask_once("PUT", url, options, lambda fs, path: create(fs, path, data))
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return the files below a folder, with sizes, etags and times where they are known."""
+        """Return the files below a folder, with sizes, etags and times if they are known."""
 
         def find_below(filesystem: Any, path: str) -> tuple[str, Any]:
             # as they are now
@@ -663,7 +664,7 @@ class FsspecStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return []
         if not isinstance(found, dict):
-            # adlfs lists the name of a file that is no folder
+            # adlfs lists the name of a file that is not a folder
             return []
         folder = f"{path.rstrip('/')}/"
         beginning = url.rstrip("/")
@@ -674,12 +675,12 @@ class FsspecStore(Store):
             for name, info in sorted(found.items())
             if (inside := name.removeprefix(folder)) != name
             and not name.endswith("/")
-            # proofs exist for a moment only, like locks of local files
+            # proofs only exist for a moment, like locks of local files
             and not name.rpartition("/")[2].startswith(PROOF)
         ]
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Remove files, in S3 many by one request; folders stay."""
+        """Remove files, in S3 many with one request; folders stay."""
         named = list(urls)
 
         def remove(filesystem: Any, _: str) -> None:
@@ -694,21 +695,21 @@ class FsspecStore(Store):
 def _ask_once(
     method: str, url: str, options: StorageOptions | None, work: Callable[[Any, str], T]
 ) -> T:
-    """Return what work on a filesystem returns; its library repeats requests, if anybody does.
+    """Return the result of work on a filesystem, whose requests only its library may repeat.
 
-    ``method`` is what the log calls the request; one without a name is not logged.
+    ``method`` is the name of the request in the log; one without a name is not logged.
     """
     with describe_errors(url, method):
         return use_filesystem(url, options, work, retries=True)
 
 
 def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
-    """Return what fsspec says of one file, by one request."""
+    """Return fsspec's description of one file, with one request."""
 
     def ask(filesystem: Any, path: str) -> dict[str, Any]:
         # the current state, not that of an earlier listing
         filesystem.invalidate_cache(path)
-        found: dict[str, Any] = call_in_time(filesystem, "info", path)
+        found: dict[str, Any] = call_with_timeout(filesystem, "info", path)
         return found
 
     with describe_errors(url):
@@ -719,7 +720,7 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
 
 
 def folder_error(url: str) -> IsADirectoryError:
-    """Return the error of a folder where a file is expected."""
+    """Return the error for a folder in place of a file."""
     return IsADirectoryError(f"{without_secrets(url)}: this is a folder; give files")
 
 
@@ -737,29 +738,29 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
             answer = use_filesystem(
                 file.url, file.options, lambda fs, path: fetch(fs, path, offset, length)
             )
-        return check_whole_answer(answer, file, length)
+        return check_whole_response(answer, file, length)
 
     try:
         return retry_request(ask, Request("GET", file.url, offset, length))
-    except GaveUp as failed:
+    except RetriesExhausted as failed:
         error = to_os_error(failed)
         reason = error.reason if isinstance(error, StoreError) else f"{error}"
         raise StoreError(reason, item, getattr(error, "remedy", "")) from cause_of(failed)
 
 
-def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> Answer | None:
+def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> Response | None:
     """Return the first bytes of a file, or None if they and its size take more than one request."""
     try:
         found = retry_request(
             partial(use_filesystem, url, options, partial(get_beginning, length=length)),
             Request("GET", url, 0, length),
         )
-    except GaveUp as failed:
+    except RetriesExhausted as failed:
         error = to_os_error(failed, url)
         cause = failed.__cause__ or failed
-        judged = isinstance(cause, StoreError) or find_refusal(cause) is not None
+        judged = isinstance(cause, StoreError) or find_failure(cause) is not None
         if isinstance(error, StoreError) and failed.attempts == 1 and not judged:
-            # an empty file has no first bytes, and some servers refuse such ranges
+            # an empty file has no first bytes, and some servers reject such ranges
             return None
         raise error from cause_of(failed)
     short = (
@@ -770,23 +771,23 @@ def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> A
 
 @contextmanager
 def describe_errors(url: str, method: str = "") -> Iterator[None]:
-    """Raise the error of a failed request with the url and what to do.
+    """Raise the error of a failed request with the url and the remedy.
 
-    ``method`` is what the log calls a request that is made once; `retry_request` tells of others.
+    ``method`` is the name in the log of a request that is sent once; `retry_request` logs others.
     """
     begun = time.monotonic()
     try:
         yield
         if method and is_logged(DEBUG):
             log(DEBUG, f"{Request(method, url)}: {time.monotonic() - begun:.3f} s")
-    except GaveUp as failed:
+    except RetriesExhausted as failed:
         raise to_os_error(failed, url) from cause_of(failed)
     except list_store_errors() as error:
-        # complete errors pass; a StoreError that only wraps a library's error does not
+        # complete errors are not changed; a StoreError that only wraps a library's error is
         foreign = error.__cause__ if type(error) is StoreError else error
         if isinstance(error, REPORTED_ERRORS) or not isinstance(foreign, list_store_errors()):
             raise
-        once = GaveUp(1)
+        once = RetriesExhausted(1)
         once.__cause__ = foreign
         raise to_os_error(once, url) from cause_of(once)
 
@@ -796,15 +797,15 @@ def _describe_file(url: str, info: dict[str, Any], options: StorageOptions | Non
 
 
 def etag_of(info: dict[str, Any]) -> str | None:
-    """Return the etag of a file, or what its store has in place of one."""
+    """Return the etag of a file, or its equivalent in the store."""
     return next((str(info[name]) for name in INFO_VERSIONS if info.get(name)), None)
 
 
 def modified_of(info: dict[str, Any]) -> float | None:
-    """Return the time of modification, in seconds since 1970."""
+    """Return the modification time, in seconds since 1970."""
     found = next((info[name] for name in MODIFIED if info.get(name) is not None), None)
     if isinstance(found, str):
-        # in ISO 8601, or in the form of HTTP headers
+        # in ISO 8601, or in the format of HTTP headers
         for parse in (datetime.fromisoformat, parsedate_to_datetime):
             with suppress(ValueError):
                 return parse(found).timestamp()

@@ -1,8 +1,8 @@
-"""gcsfs's filesystem of Google Cloud Storage, as the rest of the stores need it.
+"""gcsfs's filesystem of Google Cloud Storage, adapted to the other stores.
 
-It speaks the JSON API (https://docs.cloud.google.com/storage/docs/json_api) and nothing else. The
-class that gcsfs registers also asks by gRPC, before most requests, what kind of bucket it has. That
-is one more request; and where no gRPC is spoken (emulators, proxies) each takes a minute to fail.
+It only uses the JSON API (https://docs.cloud.google.com/storage/docs/json_api). The class that
+gcsfs registers also requests the kind of the bucket by gRPC before most requests. That is one more
+request, and without gRPC (emulators, proxies) each takes a minute to fail.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from virtualds.stores.requests import (
 from virtualds.stores.store import list_store_errors
 
 GENERATION = "X-Goog-Generation"
-"""The header that holds the version of an object."""
+"""The header with the version of an object."""
 
 REMOVED_AT_ONCE = 32
-"""How many requests to remove an object run at the same time: each removes one."""
+"""How many requests to remove an object are sent at the same time: each removes one."""
 
 OBJECT = "b/{}/o/{}"
 """The path of an object below the url of the JSON API; gcsfs quotes bucket and name."""
 
 WORDY_ERRORS: tuple[type[BaseException], ...] = (ValueError,)
-"""Errors of gcsfs that say in words alone why the server refused a request."""
+"""Errors of gcsfs that only say in words why the server rejected a request."""
 
 _LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
 
@@ -55,9 +55,9 @@ _LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ
 class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     """Files in Google Cloud Storage.
 
-    Their bytes are asked for as those of an HTTP filesystem are, by `set_session`, `encode_url` and
-    `kwargs`. So they are read as they come, within a time limit, and with their headers. Without
-    ``repeats``, who asks for requests repeats those that fail.
+    Their bytes are requested as those of an HTTP filesystem, with `set_session`, `encode_url` and
+    `kwargs`. So they are read as they arrive, within a time limit, and with their headers. Without
+    ``repeats``, callers repeat failed requests.
     """
 
     version_header = GENERATION
@@ -75,7 +75,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """Arguments of requests for bytes: credentials, limits, and who reads errors."""
+        """Arguments of requests for bytes: credentials, limits, and the handling of errors."""
         return {
             "headers": self._get_headers(None),
             "timeout": self.requests_timeout or _LIMITS,
@@ -90,13 +90,13 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     async def _upload_object(
         self, path: str, data: bytes, metadata: dict[str, str], condition: dict[str, str]
     ) -> str:
-        """Write an object with its metadata by one request, and return its generation.
+        """Write an object with its metadata in one request, and return its generation.
 
         See https://docs.cloud.google.com/storage/docs/uploading-objects for the request.
         """
         bucket, name, _ = self.split_path(path)
-        # JSON and bytes as two parts of one body (RFC 2387); the boundary is drawn, so that it does
-        # not stand in the data
+        # JSON and bytes as two parts of one body (RFC 2387); the boundary is random, so that it is
+        # not in the data
         boundary, described = secrets.token_hex(16), {"name": name, "metadata": metadata}
         kinds = ("application/json; charset=UTF-8", "application/octet-stream")
         begin, middle = (f"--{boundary}\r\nContent-Type: {k}\r\n\r\n".encode() for k in kinds)
@@ -124,20 +124,20 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
             writer = headers.get(f"x-goog-meta-{WRITER}")
             return bytes(data), Version.of(str(found), writer)
         # Some servers do not send it. If a writer comes in between, a version that is older than
-        # the bytes only lets a write be refused.
+        # the bytes only causes a write to be rejected.
         _, version = self.find_writer(path)
         return bytes(self.call("GET", self.url(path))[1]), version
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
-        """Return the writer and the generation of an object, past all caches."""
+        """Return the writer and the generation of an object, bypassing all caches."""
         found = self.call("GET", OBJECT, *self.split_path(path)[:2], json_out=True)
         return found.get("metadata", {}).get(WRITER), str(found["generation"])
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         return self.server, self.split_path(path)[0]
 
-    def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
-        """Write an object with ``ifGenerationMatch``; generation 0 stands for no object.
+    def put_conditionally(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
+        """Write an object with ``ifGenerationMatch``; generation 0 means no object.
 
         See https://docs.cloud.google.com/storage/docs/request-preconditions.
         """
@@ -158,7 +158,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         return str(self.upload_object(path, data, {}, {}))
 
     def list_times(self, prefix: str) -> dict[str, float]:
-        """Return the first objects, at most 1000, by one request."""
+        """Return the first objects, at most 1000, with one request."""
         bucket, beginning, _ = self.split_path(prefix)
         asked = {"prefix": beginning, "maxResults": 1000}
         found = self.call("GET", "b/{}/o", bucket, json_out=True, **asked)
@@ -168,7 +168,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         }
 
     def list_names(self, path: str) -> set[str]:
-        """Return the names in a folder, a thousand by one request; none if there is no folder."""
+        """Return the names in a folder, a thousand per request; none if there is no folder."""
         bucket, key, _ = self.split_path(path.rstrip("/"))
         folder = f"{key}/" if key else ""
         asked: dict[str, Any] = {"prefix": folder, "delimiter": "/", "maxResults": 1000}
@@ -193,12 +193,12 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     # ------------------------------------------------------------------ requests
 
     async def _pipe_file(self, path: str, data: bytes, **how: Any) -> None:
-        # what gcsfs puts between the parts of an upload may stand in the data, and would end them
+        # the separator that gcsfs puts between the parts of an upload may occur in the data
         await self._upload_object(path, data, {}, {})
         self.invalidate_cache(path)
 
     async def _info(self, path: str, *given: Any, **how: Any) -> dict[str, Any]:
-        # gcsfs always asks twice: whether there is an object, and a folder
+        # gcsfs always sends two requests: for an object, and for a folder
         path = self._strip_protocol(path).rstrip("/")
         bucket, name, _ = self.split_path(path)
         if not name or given or how:
@@ -220,12 +220,12 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
                 if attempt >= (get_options().retries if self.repeats else 0) or not is_temporary(
                     plain
                 ):
-                    # what caused a plain error has a status that says less
+                    # the cause of a plain error has a less specific status
                     raise plain from (error.__cause__ if plain is error else None)
                 await asyncio.sleep(choose_wait(attempt + 1, plain))
 
     async def _ask(self, *asked: Any, **how: Any) -> Any:
-        # gcsfs repeats requests six times, and takes half a minute to refuse wrong credentials
+        # gcsfs repeats requests six times, and takes half a minute to reject wrong credentials
         repeated = GCSFileSystem._request
         return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
 
@@ -233,7 +233,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> GoogleFiles:
     """Return the filesystem of a url.
 
-    ``retries`` says whether it repeats requests that fail.
+    ``retries`` is whether it repeats failed requests.
     """
     settings = {**GoogleFiles._get_kwargs_from_urls(url), **name_anonymous(options)}
     try:
@@ -253,7 +253,7 @@ class _Body(BytesIO):
 
 
 async def _raise_for_status(response: Any) -> None:
-    """Raise the error that an answer of Google describes.
+    """Raise the error that a response of Google describes.
 
     See https://docs.cloud.google.com/storage/docs/json_api/v1/status-codes.
     """
@@ -272,11 +272,11 @@ async def _raise_for_status(response: Any) -> None:
 
 
 def _to_plain_error(error: BaseException) -> BaseException:
-    """Return an error of gcsfs as one of a kind that others see: some kinds it says in words."""
+    """Convert an error of gcsfs to one of a general kind; it only describes some kinds in words."""
     if isinstance(error, FileNotFoundError | FileExistsError):
         return error
     if isinstance(error, OSError):
-        # gcsfs itself looks for this word; why access is refused stands in the second line
+        # gcsfs itself looks for this word; the reason is in the second line
         message = str(error).replace("\n", ": ")
         return PermissionError(message) if message.startswith("Forbidden") else error
     if (payment := _explain_payment(str(error))) is not None:
@@ -286,7 +286,7 @@ def _to_plain_error(error: BaseException) -> BaseException:
 
 
 def _explain_payment(message: str) -> PermissionError | None:
-    """Return the error of a bucket whose readers pay, or None if an error says something else."""
+    """Return the error for a bucket whose readers pay, or None for other errors."""
     if "requester pays" not in message.lower():
         return None
     return PermissionError(

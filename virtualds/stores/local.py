@@ -39,12 +39,12 @@ from virtualds.stores.store import (
 from virtualds.urls import is_in_folder, local_path
 
 # ---------------------------------------------------------------------- temporary names
-# A writer that is killed leaves its temporary file. The next writer of the same file removes it
-# once it is old, since a younger one may belong to a live writer.
+# A killed writer leaves its temporary file behind. The next writer of the same file removes it once
+# it is old, since a newer one may belong to a running writer.
 
 
 GRACE = 24 * 3600.0
-"""Seconds without a change after which a temporary file is one that was left."""
+"""Seconds without a change after which a temporary file is considered abandoned."""
 
 _TEMPORARY = re.compile(rf"\..{{1,{NAME_PART}}}\.[0-9a-f]{{16}}")
 """Temporary names of files."""
@@ -52,7 +52,7 @@ _TEMPORARY = re.compile(rf"\..{{1,{NAME_PART}}}\.[0-9a-f]{{16}}")
 
 def remove_left_over(path: str) -> None:
     """Remove what killed writers of a path have left beside it, a day after they were killed."""
-    # this is for tidiness: what cannot be seen or removed stays
+    # this is for tidiness: what cannot be examined or removed stays
     with suppress(OSError):
         for left in _list_beside(path, GRACE):
             with suppress(OSError):
@@ -76,13 +76,13 @@ def list_left_over(path: str, age: float) -> list[LeftOver]:
         below = (os.path.join(folder, name) for name in filter(_TEMPORARY.fullmatch, names))
         found += [file for file in below if _is_older(file, age)]
     return [
-        LeftOver(one, sum(0 if stat.S_ISDIR(f.st_mode) else f.st_size for f in _look_through(one)))
+        LeftOver(one, sum(0 if stat.S_ISDIR(f.st_mode) else f.st_size for f in _walk_status(one)))
         for one in sorted(found)
     ]
 
 
 def remove_paths(paths: Iterable[str]) -> None:
-    """Remove files, and folders with all that they hold; what is gone already is no error."""
+    """Remove files, and folders with their content; what no longer exists is not an error."""
     for path in paths:
         with suppress(FileNotFoundError):
             if os.path.isdir(path) and not os.path.islink(path):
@@ -100,18 +100,18 @@ def _list_beside(path: str, age: float) -> list[str]:
 
 
 def _is_older(path: str, age: float) -> bool:
-    """Return whether a file, and each that lies in a folder, was last written to long ago.
+    """Return whether a file, and every file in a folder, was last written long ago.
 
     What cannot be examined counts as recent.
     """
     changes: list[float] = []
     with suppress(OSError):
-        changes = [found.st_mtime for found in _look_through(path)]
+        changes = [found.st_mtime for found in _walk_status(path)]
     return bool(changes) and max(changes) < time.time() - age
 
 
-def _look_through(path: str) -> Iterator[os.stat_result]:
-    """Yield what the system says of a file, or a folder and all in it that others do not remove."""
+def _walk_status(path: str) -> Iterator[os.stat_result]:
+    """Yield the status of a file, or of a folder and everything in it that others do not remove."""
     below = (os.path.join(f, name) for f, *names in os.walk(path) for name in chain(*names))
     for one in chain([path], below if not os.path.islink(path) else ()):
         with suppress(FileNotFoundError):
@@ -119,8 +119,8 @@ def _look_through(path: str) -> Iterator[os.stat_result]:
 
 
 # ---------------------------------------------------------------------- locks
-# The operating system keeps the lock, so it ends with the process that holds it. The holder removes
-# the file; a waiter whose file has lost its name waits for the new file.
+# The operating system manages the lock, so it ends with the process that holds it. The holder
+# removes the file; a waiter whose file has lost its name waits for the new file.
 
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
@@ -140,7 +140,7 @@ if sys.platform == "win32":
     def _release(handle: int, path: str) -> None:
         msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
         os.close(handle)
-        # fails while another process has it open, which then removes it
+        # fails while another process has it open, which will then remove it
         with suppress(OSError):
             os.unlink(path)
 
@@ -156,7 +156,7 @@ else:
                 # in a folder of several users we may not be allowed to; then it stays
                 with suppress(OSError):
                     os.unlink(path)
-            # a process forked in the meantime shares the lock: closing alone would not end it
+            # a process forked in the meantime shares the lock: closing alone would not release it
             fcntl.flock(handle, fcntl.LOCK_UN)
         finally:
             os.close(handle)
@@ -174,7 +174,7 @@ def hold_lock(path: str) -> Iterator[None]:
 
 
 def _lock(path: str) -> int | None:
-    """Return the file of this name once its lock is held, or None if it has lost the name then."""
+    """Return the file of this name once its lock is held, or None if it lost the name meanwhile."""
     handle, holds = _open_lock(path), False
     try:
         _wait(handle)
@@ -196,7 +196,7 @@ def _open_lock(path: str) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError as error:
-        # another user holds it now, in a folder that both may write
+        # another user holds it now, in a folder in which both may write
         try:
             return os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -204,7 +204,7 @@ def _open_lock(path: str) -> int:
 
 
 def _has_name(handle: int, path: str) -> bool:
-    """Return whether the open file still has this name: its last holder may have removed it."""
+    """Return whether the open file still has this name: its previous owner may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -219,11 +219,11 @@ def _has_name(handle: int, path: str) -> bool:
 # ---------------------------------------------------------------------- rows of arrays
 # Reads bytes of a file straight into the rows of an array: ``preadv(2)`` with many buffers.
 #
-# A chunk without codecs usually fills a box of the result, whose rows lie apart in memory. With
-# ``preadv`` the system copies the bytes to these rows, which saves a second copy: half the time for
-# rows of 2 to 64 KiB. ``os.preadv`` takes a Python object for every row, and making these takes
-# longer than copying the rows. So this module calls the function of the C library: numpy makes its
-# table of rows in a few operations.
+# A chunk without codecs usually fills a box of the result, whose rows are not contiguous in memory.
+# With ``preadv`` the system copies the bytes to these rows, which saves a second copy: half the
+# time for rows of 2 to 64 KiB. ``os.preadv`` needs a Python object for every row, and creating
+# these takes longer than copying the rows. So this module calls the function of the C library:
+# numpy builds its table of rows in a few operations.
 
 
 Array = npt.NDArray[Any]
@@ -231,18 +231,18 @@ Array = npt.NDArray[Any]
 MAX_ROWS = 1024
 """The most rows of one call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
 MAX_BYTES = 2**30
-"""The most bytes of one call: Linux reads 2 GiB at most, and macOS refuses more."""
+"""The most bytes of one call: Linux reads at most 2 GiB, and macOS rejects more."""
 
 
 def count_row_bytes(target: Array) -> int:
-    """Return the bytes of a row: the longest stretch without gaps that the array consists of."""
+    """Return the bytes of a row: the longest contiguous part of the array."""
     return _count_rows(target)[1]
 
 
 def read_rows(handle: int, offset: int, target: Array) -> int:
     """Read the bytes of an array of any strides from a file, in the order of its elements.
 
-    Returns how many bytes were read: fewer than those of the array if the file ends before.
+    Returns how many bytes were read: fewer than those of the array if the file is too short.
     """
     # preadv does not check the memory that it writes to
     if not target.flags.writeable:
@@ -254,15 +254,15 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
     )
 
 
-def read_stretch(handle: int, offset: int, target: memoryview) -> int:
-    """Read bytes into memory without gaps, as `read_rows` does for arrays of many rows."""
+def read_contiguous(handle: int, offset: int, target: memoryview) -> int:
+    """Read bytes into contiguous memory, as `read_rows` does for arrays of many rows."""
     return _read_until_filled(
         target.nbytes, lambda n: os.preadv(handle, [target[n : n + MAX_BYTES]], offset + n)
     )
 
 
 def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
-    """Call ``read`` with the bytes that are done, until all are done or the file ends."""
+    """Call ``read`` with the number of bytes done, until all are done or the file ends."""
     done = 0
     while done < nbytes and (count := read(done)):
         done += count
@@ -282,7 +282,7 @@ def _count_rows(target: Array) -> tuple[int, int]:
 def _build_table(target: Array, done: int) -> Array:
     """Return the addresses and lengths of the rows of the next call, after ``done`` bytes.
 
-    The table is an array of ``iovec``, as ``<sys/uio.h>`` defines it.
+    The table is an array of ``iovec`` (``<sys/uio.h>``).
     """
     apart, length = _count_rows(target)
     row, part = divmod(done, length)
@@ -291,7 +291,7 @@ def _build_table(target: Array, done: int) -> Array:
     table[:] = target.__array_interface__["data"][0], length
     places = np.unravel_index(np.arange(row, row + most), target.shape[:apart] or (1,))
     for along, stride in zip(places, target.strides[:apart], strict=False):
-        # where a stride is negative the address wraps around, as in C
+        # if a stride is negative, the address wraps around, as in C
         table[:, 0] += (along * stride).astype(np.uintp)
     table[0] = table[0, 0] + part, min(length - part, MAX_BYTES)
     return table
@@ -310,9 +310,9 @@ def _preadv(handle: int, table: Array, offset: int) -> int:
 
 @cache
 def _find_preadv() -> Any:
-    """Return ``preadv`` of the C library, with offsets of 64 bits."""
+    """Return ``preadv`` of the C library, with 64-bit offsets."""
     library = ctypes.CDLL(None, use_errno=True)
-    # glibc for 32-bit processors has another name for the function with offsets of 64 bits
+    # glibc for 32-bit processors has another name for the function with 64-bit offsets
     function = getattr(library, "preadv64", None) or library.preadv
     function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
     function.restype = ctypes.c_ssize_t
@@ -320,7 +320,7 @@ def _find_preadv() -> Any:
 
 
 # ---------------------------------------------------------------------- files
-# Opens local files and checks their fingerprints; writes each file as a whole or not at all.
+# Opens local files and checks their fingerprints; writes each file completely or not at all.
 
 
 BINARY = getattr(os, "O_BINARY", 0)
@@ -330,17 +330,17 @@ NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 """The flag that opens a pipe without waiting for a writer."""
 
 WITHIN = "within"
-"""The name of the access option that lists folders which symbolic links must not leave."""
+"""The name of the access option with the folders that symbolic links must not leave."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2(2)."""
 
 ATTEMPTS = 20
-"""How often to try to write into a folder that another process removes when it is empty."""
+"""How often to retry writing into a folder that another process removes when it is empty."""
 
 
-def write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
-    """Write a file under a temporary name, which ``put`` then replaces by the final one."""
+def write_temporary(path: str, data: bytes, put: Callable[[str], None]) -> None:
+    """Write a file under a temporary name, which ``put`` then replaces with the final one."""
     temporary = make_temporary_name(path)
     # the file is created inside the block, since an interrupt may come between any two steps
     try:
@@ -358,21 +358,21 @@ def write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
 
 
 def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> None:
-    """Make a folder and write a file into it; try again if another process removes the folder."""
+    """Create a folder and write a file into it; try again if another process removes the folder."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            write_beside(path, data, put)
+            write_temporary(path, data, put)
             break
         except (FileNotFoundError, FileExistsError):
-            # makedirs raises FileExistsError if the folder goes away while makedirs looks at it
+            # makedirs raises FileExistsError if the folder disappears while it runs
             if attempt == ATTEMPTS:
                 raise
     sync_folder(path)
 
 
 def link_new(temporary: str, path: str) -> None:
-    """Give a temporary file its final name, on condition that no file has this name."""
+    """Give a temporary file its final name, provided that no file has this name."""
     try:
         os.link(temporary, path)
     except FileExistsError as error:
@@ -381,7 +381,7 @@ def link_new(temporary: str, path: str) -> None:
 
 
 def link_or_copy(path: str, target: str) -> None:
-    """Give a file a second name, or, where the filesystem cannot do that, copy it."""
+    """Create a hard link to a file, or a copy if the filesystem has no links."""
     try:
         os.link(path, target)
     except FileNotFoundError as error:
@@ -394,7 +394,7 @@ def link_or_copy(path: str, target: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make the name of a file as durable as its bytes, if the filesystem can do this."""
+    """Make the name of a file as durable as its bytes, if the filesystem supports this."""
     if os.name == "nt":
         return
     with suppress(OSError):
@@ -406,14 +406,14 @@ def sync_folder(path: str) -> None:
 
 
 def remove_empty(folder: str, kept: str) -> None:
-    """Remove a folder and those above it, as long as they are empty, up to one that is kept."""
+    """Remove a folder and its parents, as long as they are empty, up to one that is kept."""
     while folder != kept:
         try:
             os.rmdir(folder)
         except FileNotFoundError:
             pass
         except OSError:
-            # the folder is not empty, or this process may not remove it
+            # the folder is not empty, or this process is not allowed to remove it
             return
         folder = os.path.dirname(folder)
 
@@ -459,7 +459,7 @@ def open_checked(file: SourceFile) -> Iterator[int]:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a url; refuse names that no file can have, as broken sets hold."""
+    """Return the path of a url; names that no file can have, as in broken sets, are errors."""
     path = local_path(url)
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):
@@ -468,7 +468,7 @@ def path_of(url: str) -> str:
 
 
 def open_regular(path: str, options: StorageOptions | None) -> int:
-    """Open a regular file; refuse pipes and devices, since reading them may never end."""
+    """Open a regular file; pipes and devices are errors, since reading them may never end."""
     handle = os.open(path, os.O_RDONLY | BINARY | NONBLOCK)
     try:
         found = os.fstat(handle)
@@ -476,7 +476,7 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         check_regular(found)
         if options and WITHIN in options:
-            # links may have changed since the check of paths
+            # links may have changed since paths were checked
             real, folders = os.path.realpath(path), options[WITHIN]
             inside = any(is_in_folder(real, folder) for folder in folders)
             if not inside or not os.path.samestat(found, os.stat(real)):
@@ -532,7 +532,7 @@ def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
 
 
 def too_short_error(missing: int, item: int) -> StoreError:
-    """Return the error for a file that ends before a chunk does."""
+    """Return the error for a file that ends before the end of a chunk."""
     return StoreError(f"the file ends {missing} bytes before the chunk does", item)
 
 
@@ -540,10 +540,10 @@ def too_short_error(missing: int, item: int) -> StoreError:
 
 
 KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether the system tells which pages are in its cache, and can be asked to read ahead."""
+"""Whether the system reports which pages are in its cache, and can be asked to read ahead."""
 
 LEAST_PREFETCH = 2**16
-"""Bytes: reading ahead saves no time for less than these."""
+"""Bytes: for less than these, reading ahead saves no time."""
 
 
 class LocalStore(Store):
@@ -562,15 +562,15 @@ class LocalStore(Store):
     def read_into(
         self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[memoryview | Array]
     ) -> None:
-        """Read every range, as `get_ranges` does, into its target.
+        """Read every range into its target, as `get_ranges` does.
 
-        A target is a stretch of memory or an array of any strides, and has the size of the range.
+        A target is contiguous memory or an array of any strides, and has the size of the range.
         """
         with open_checked(file) as handle:
             for item, ((offset, _), target) in enumerate(zip(ranges, targets, strict=True)):
                 try:
                     if isinstance(target, memoryview):
-                        count = read_stretch(handle, offset, target)
+                        count = read_contiguous(handle, offset, target)
                     else:
                         count = read_rows(handle, offset, target)
                 except OSError as error:
@@ -579,7 +579,7 @@ class LocalStore(Store):
                     raise too_short_error(target.nbytes - count, item)
 
     def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Ask the system to read ahead, where it has ``posix_fadvise``."""
+        """Ask the system to read ahead, if ``posix_fadvise`` is available."""
         wanted = sum(length for _, length in ranges)
         if not KNOWS_WHAT_IT_HOLDS or wanted < LEAST_PREFETCH:
             return
@@ -590,7 +590,7 @@ class LocalStore(Store):
             handle = open_regular(path_of(file.url), file.options)
             try:
                 for offset, length in [(begin, span)] if span < 2 * wanted else ranges:
-                    if not _is_at_hand(handle, offset):
+                    if not _is_cached(handle, offset):
                         os.posix_fadvise(handle, offset, length, os.POSIX_FADV_WILLNEED)
             finally:
                 os.close(handle)
@@ -629,7 +629,7 @@ class LocalStore(Store):
         remove_left_over(path)
         try:
             put = os.replace if replace else link_new
-            write_beside(path, data, lambda temporary: put(temporary, path))
+            write_temporary(path, data, lambda temporary: put(temporary, path))
         except ChangedError as error:
             raise make_exists_error(path) from error
 
@@ -691,7 +691,7 @@ class LocalStore(Store):
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Create a file and the folders above it, or replace a file under a lock beside it."""
-        # other writers lock and replace the file that a link leads to, so this one does, too
+        # other writers lock and replace the file that a link points to, so this one does, too
         path = os.path.realpath(local_path(url))
         if expected is None:
             write_in_new_folder(path, data, lambda temporary: link_new(temporary, path))
@@ -705,7 +705,7 @@ class LocalStore(Store):
 
         remove_left_over(path)
         try:
-            write_beside(path, data, replace)
+            write_temporary(path, data, replace)
         except FileNotFoundError as error:
             raise ChangedError(f"{path}: was removed by another writer, with its folder") from error
         sync_folder(path)
@@ -717,7 +717,7 @@ class LocalStore(Store):
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         def refuse(error: OSError) -> None:
-            # a folder that is gone holds nothing; another that cannot be listed may hold files
+            # a folder that has disappeared is empty; another that cannot be listed may not be
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
@@ -725,7 +725,7 @@ class LocalStore(Store):
         for folder, _, names in os.walk(root, onerror=refuse):
             below = os.path.relpath(folder, root).replace(os.sep, "/")
             for name in names:
-                # the file may be gone since the folder was listed
+                # the file may have disappeared since the folder was listed
                 with suppress(FileNotFoundError):
                     # a lock must stay: its holder excludes others
                     if not (name.startswith(".") and name.endswith(".lock")):
@@ -744,7 +744,7 @@ class LocalStore(Store):
 
 
 def _list_file(path: str, folder: str, inside: str) -> ListedFile:
-    """Return the description of a file; a link that leads nowhere has no fingerprint."""
+    """Return the description of a file; a broken link has no fingerprint."""
     found = os.lstat(path)
     modified, url = found.st_mtime, f"{folder}/{inside}"
     if stat.S_ISLNK(found.st_mode):
@@ -764,8 +764,8 @@ def lock_of(path: str) -> str:
     return os.path.join(folder, f".{name}.lock")
 
 
-def _is_at_hand(handle: int, offset: int) -> bool:
-    """Return whether the system holds a byte of a file in memory."""
+def _is_cached(handle: int, offset: int) -> bool:
+    """Return whether the system has a byte of a file in its cache."""
     try:
         return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except BlockingIOError:

@@ -1,9 +1,9 @@
-"""How obstore gets at a bucket of S3 or a container of Azure: its settings and credentials.
+"""How obstore accesses a bucket of S3 or a container of Azure: its settings and credentials.
 
 Options are those of fsspec's filesystems, s3fs and adlfs. One that is not in the tables here is an
-error that names it: it is never left out, and never guessed. Credentials that are not given are
-found as the libraries of these clouds find them: botocore looks for those of AWS (environment,
-profiles, SSO, roles, machines), azure-identity for those of Azure.
+error that names it: it is never ignored or guessed. Credentials that are not given are found by the
+libraries of these clouds: botocore looks for those of AWS (environment, profiles, SSO, roles,
+machines), azure-identity for those of Azure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IGNORED = frozenset(
     | {"default_cache_type", "cache_regions", "max_concurrency", "fixed_upload_size"}
     | {"local_expiry_check", "blocksize", "assume_container_exists", "asynchronous", "loop"}
 )
-"""Options of caches, listings and large uploads, none of which is used here."""
+"""Options of caches, listings and large uploads, none of which are used here."""
 
 REMEDY = (
     "leave it out, or pass an object that knows it: {'store': ...}, a store of obstore for this "
@@ -45,11 +45,11 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Access:
-    """How obstore gets at the bucket or container ``place``; its kind is ``"s3"`` or ``"az"``.
+    """How obstore accesses the bucket or container ``place``; its kind is ``"s3"`` or ``"az"``.
 
     ``config`` has settings of obstore's store without credentials, ``client`` those of its HTTP
     client, and ``secrets`` the credentials, as a provider of obstore returns them. Without secrets
-    they must be looked up: ``login`` has the profile of AWS, or an object of ``azure.identity``.
+    they must be looked up: ``login`` is the profile of AWS, or an object of ``azure.identity``.
     """
 
     kind: str
@@ -66,10 +66,10 @@ class Access:
 
 
 def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
-    """Return how obstore gets at a bucket, from the options that a user gives fsspec for it.
+    """Return how obstore accesses a bucket, from the options that a user passes for fsspec.
 
-    ``place`` is the beginning of a url, up to the bucket. Options that obstore has no word for are
-    refused, and so are two that contradict each other.
+    ``place`` is the beginning of a url, up to the bucket. Options without an equivalent in obstore
+    are errors, and so are two that contradict each other.
 
     Examples
     --------
@@ -81,14 +81,14 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
     """
     kept = {name: value for name, value in (options or {}).items() if name not in IGNORED}
     translate, nested = _TRANSLATIONS[kind_of(place)]
-    given = _Words(place, kept, nested)
+    given = _Options(place, kept, nested)
     found = translate(place.partition("://")[2], given)
     given.check_nothing_left()
     return found
 
 
 def find_options(filesystem: Any, url: str) -> StorageOptions | None:
-    """Return options by which a url leads to where it does in a filesystem of the user."""
+    """Return options with which a url leads to the same place as in a filesystem of the user."""
     options = StorageOptions.of(filesystem.storage_options)
     if kind_of(url) in ("s3", "az"):
         try:
@@ -99,7 +99,7 @@ def find_options(filesystem: Any, url: str) -> StorageOptions | None:
 
 
 def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
-    """Return options of gcsfs in which ``anon``, as s3fs and adlfs call it, has gcsfs's name.
+    """Return options of gcsfs in which ``anon``, the name in s3fs and adlfs, is renamed.
 
     Examples
     --------
@@ -112,10 +112,10 @@ def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
     return left
 
 
-class _Words:
-    """Options, from which a translation takes those that it knows.
+class _Options:
+    """Options, from which a translation takes those that it supports.
 
-    Those within other options, ``nested``, are named with the name of the outer one and a dot.
+    Those within other options, ``nested``, are prefixed with the name of the outer one and a dot.
     """
 
     def __init__(self, place: str, options: Mapping[str, Any], nested: Sequence[str]) -> None:
@@ -131,19 +131,19 @@ class _Words:
         return default if value is None else value
 
     def drop(self, name: str, *without_effect: Any) -> None:
-        """Take an option out if its value has no effect."""
+        """Remove an option if its value has no effect."""
         if self.left.get(name) in (None, *without_effect):
             self.left.pop(name, None)
 
     def take_one(self, what: str, *names: str) -> Any:
-        """Return the value of one thing that several options may name."""
+        """Return the value of something that can be specified by several options."""
         values = [value for name in names if (value := self.take(name, "")) != ""]
         if any(value != values[0] for value in values):
             raise ValueError(f"{self.place}: storage_options name two values of {what}; give one")
         return values[0] if values else None
 
     def check_nothing_left(self) -> None:
-        """Raise an error for options that nobody has taken."""
+        """Raise an error for options that were not used."""
         if self.left:
             raise UnsupportedError(
                 f"{self.place}: storage_options have {min(self.left)!r}, which has no meaning "
@@ -159,20 +159,20 @@ _S3_ADDITIONAL = {
     "SSEKMSKeyId": "sse_kms_key_id",
     "BucketKeyEnabled": "sse_bucket_key_enabled",
 }
-"""obstore's names of arguments of S3's requests to write."""
+"""obstore's names for the arguments of S3's write requests."""
 
 _S3_TUNING = (
     *("max_pool_connections", "retries", "tcp_keepalive", "user_agent_extra"),
     *("request_checksum_calculation", "response_checksum_validation"),
     *("parameter_validation", "disable_request_compression", "inject_host_prefix"),
 )
-"""Settings of botocore's own requests: connections and repetitions are ours to count."""
+"""Settings of botocore's own requests: the connections and retries are those of this package."""
 
 
 _S3_NESTED = ("client_kwargs", "config_kwargs", "config_kwargs.s3", "s3_additional_kwargs")
 
 
-def _translate_s3(bucket: str, given: _Words) -> Access:
+def _translate_s3(bucket: str, given: _Options) -> Access:
     for name in _S3_TUNING:
         given.take(f"config_kwargs.{name}")
     key, secret, token = (
@@ -201,7 +201,7 @@ def _translate_s3(bucket: str, given: _Words) -> Access:
         "skip_signature": anonymous,
         "region": given.take_one("the region", *regions),
         "endpoint": endpoint,
-        # whether the bucket is a part of the name of the host
+        # whether the bucket is a part of the host name
         "virtual_hosted_style_request": given.left.get(style) == "virtual",
         "request_payer": bool(given.take("requester_pays", False) or payer) or None,
         **{new: given.take(f"s3_additional_kwargs.{n}") for n, new in _S3_ADDITIONAL.items()},
@@ -221,7 +221,7 @@ def _translate_s3(bucket: str, given: _Words) -> Access:
     )
 
 
-def _take_client(given: _Words, checks: str, connect: str, within: str = "") -> dict[str, Any]:
+def _take_client(given: _Options, checks: str, connect: str, within: str = "") -> dict[str, Any]:
     """Return the settings of an HTTP client: certificates, proxies and time limits."""
     found: dict[str, Any] = {
         "connect_timeout": f"{given.take(within + connect, CONNECT_TIMEOUT)}s",
@@ -262,14 +262,14 @@ _EMULATED = (
     "AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErC"
     "z4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1"
 )
-"""What ``UseDevelopmentStorage=true`` stands for: the emulator's account, which is no secret.
+"""The meaning of ``UseDevelopmentStorage=true``: the emulator's account, which is no secret.
 
 See https://learn.microsoft.com/azure/storage/common/storage-use-azurite.
 """
 _ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsendpoint")
 
 
-def _translate_azure(box: str, given: _Words) -> Access:
+def _translate_azure(box: str, given: _Options) -> Access:
     found = _AZURE_BOX.fullmatch(box)
     anonymous = given.take("anon")
     values = {name: given.take(name) for name in _AZURE_ENVIRONMENT}
@@ -279,7 +279,7 @@ def _translate_azure(box: str, given: _Words) -> Access:
     if anonymous is None and not named:
         anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
     if not anonymous:
-        # secrets of the environment do not stand beside those of the options
+        # secrets of the environment are not combined with those of the options
         places = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
         values |= {n: values[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in places}
     account = values["account_name"] or (found[2] if found else None)
@@ -290,7 +290,7 @@ def _translate_azure(box: str, given: _Words) -> Access:
     given.take("timeout")
     given.take("socket_timeout")
     endpoint, secrets = f"https://{host}" if host else None, dict[str, Any]()
-    # objects hold a key or a signature, or give tokens
+    # objects contain a key or a signature, or return tokens
     if isinstance(credential, str):
         secrets = {"sas_token" if "sig=" in credential else "access_key": credential}
     elif (pair := getattr(credential, "named_key", None)) is not None:
@@ -298,7 +298,7 @@ def _translate_azure(box: str, given: _Words) -> Access:
     elif (signature := getattr(credential, "signature", None)) is not None:
         secrets = {"sas_token": signature.removeprefix("?")}
     if text := values["connection_string"]:
-        # nothing else counts then
+        # then nothing else counts
         account, endpoint, secrets = _split_connection_string(given, text)
         anonymous = anonymous or not secrets
     elif values["account_key"]:
@@ -314,7 +314,7 @@ def _translate_azure(box: str, given: _Words) -> Access:
         "account_name": account,
         "endpoint": (endpoint or f"https://{account}.blob.core.windows.net").rstrip("/"),
         "skip_signature": bool(anonymous),
-        # the environment may name an emulator, for other programs
+        # the environment may specify an emulator, for other programs
         "use_emulator": False,
     }
     client = _take_client(given, "connection_verify", "connection_timeout")
@@ -322,7 +322,7 @@ def _translate_azure(box: str, given: _Words) -> Access:
     return Access("az", place, config, client, {} if anonymous else secrets, login)
 
 
-def _split_connection_string(given: _Words, text: str) -> tuple[str, str, dict[str, Any]]:
+def _split_connection_string(given: _Options, text: str) -> tuple[str, str, dict[str, Any]]:
     """Return the account, the endpoint and the secrets of a connection string."""
     if "usedevelopmentstorage=true" in text.lower():
         text = _EMULATED
@@ -344,11 +344,11 @@ def _split_connection_string(given: _Words, text: str) -> tuple[str, str, dict[s
     return account, endpoint, secrets
 
 
-_TRANSLATIONS: dict[str, tuple[Callable[[str, _Words], Access], Sequence[str]]] = {
+_TRANSLATIONS: dict[str, tuple[Callable[[str, _Options], Access], Sequence[str]]] = {
     "s3": (_translate_s3, _S3_NESTED),
     "az": (_translate_azure, ()),
 }
-"""Translations by kind of store, and the options that have others within."""
+"""Translations by kind of store, and the options that contain others."""
 
 
 # ---------------------------------------------------------------------- credentials and regions
@@ -359,14 +359,14 @@ class NoCredentialsError(PermissionError):
 
 
 class Provider:
-    """Gives obstore credentials whenever it needs some; ``error`` is why it could not last time."""
+    """Passes credentials to obstore; ``error`` is why the last attempt to find some failed."""
 
     def __init__(self, find: Callable[[], dict[str, Any]]) -> None:
         self._find = find
         self.error: Exception | None = None
 
     def __call__(self) -> dict[str, Any]:
-        """Return credentials as obstore takes them."""
+        """Return credentials in the form of obstore."""
         try:
             found, self.error = self._find(), None
             return found
@@ -376,7 +376,7 @@ class Provider:
 
 
 ASKED_AGAIN = timedelta(minutes=10)
-"""After at most so long botocore is asked again: it renews credentials, and does not say when."""
+"""The most seconds until botocore is asked again: it renews credentials without saying when."""
 
 
 class _Session:
@@ -439,7 +439,7 @@ def _find_s3(access: Access) -> tuple[dict[str, Any], Callable[[], Provider] | N
         raise NoCredentialsError(str(error)) from error
     region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if endpoint and config["virtual_hosted_style_request"]:
-        # the bucket is a part of the host then, also for obstore
+        # then the bucket is a part of the host, also for obstore
         endpoint = endpoint.replace("://", f"://{access.place}.", 1)
     if endpoint:
         config["endpoint"] = endpoint
@@ -450,27 +450,27 @@ def _find_s3(access: Access) -> tuple[dict[str, Any], Callable[[], Provider] | N
 
 
 _APART = ("cn-", "us-gov-", "us-iso", "eusc-")
-"""Beginnings of the names of regions that are not reached through the public endpoint."""
+"""Beginnings of the names of regions that the public endpoint does not reach."""
 
 REGIONS = "https://s3.amazonaws.com"
-"""The server that says in which region a bucket is."""
+"""The server that reports the region of a bucket."""
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *given: Any) -> None:
-        """Follow no redirect: its headers are what is asked for."""
+        """Follow no redirect: only its headers are needed."""
 
 
 @cache
 def find_bucket_region(bucket: str) -> str | None:
-    """Return the region of a bucket of AWS, or None if nobody says.
+    """Return the region of an AWS bucket, or None if it is unknown.
 
-    S3 names it in answers to anybody, even to those who may not read
+    S3 includes it in every response, even to those who may not read
     (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html). No credentials are sent.
     """
     asked = urllib.request.Request(f"{REGIONS}/{bucket}", method="HEAD")
     try:
-        with urllib.request.build_opener(_Stay).open(asked, timeout=10) as answer:
+        with urllib.request.build_opener(_NoRedirects).open(asked, timeout=10) as answer:
             return answer.headers.get("x-amz-bucket-region")  # type: ignore[no-any-return]
     except urllib.error.HTTPError as error:
         return error.headers.get("x-amz-bucket-region")
@@ -482,7 +482,7 @@ AZURE_SCOPE = "https://storage.azure.com/.default"
 
 
 def _find_azure_login(access: Access) -> Provider:
-    """Return the credentials of a container, of which none are given."""
+    """Return the credentials of a container for which none are given."""
     credential = access.login.get("credential")
     if credential is None:
         try:
@@ -507,7 +507,7 @@ def _find_azure_login(access: Access) -> Provider:
 
 
 def complete(access: Access) -> tuple[dict[str, Any], Provider | None]:
-    """Return the settings and credentials of a bucket, with those that have to be looked up."""
+    """Return the settings and credentials of a bucket; look up those that are missing."""
     config: dict[str, Any] = access.config
     look_up: Callable[[], Provider] | None = partial(_find_azure_login, access)
     if access.kind == "s3":
@@ -520,19 +520,19 @@ def complete(access: Access) -> tuple[dict[str, Any], Provider | None]:
 
 
 NOWHERE = "127.0.0.1:0"
-"""An address where nobody can listen, since there is no port 0."""
+"""An address where nothing can listen, since there is no port 0."""
 
 
-def keep_to_host(config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of an HTTP client that sends nothing to another host than the endpoint's.
+def restrict_to_host(config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of an HTTP client that sends nothing to another host than the endpoint.
 
-    obstore follows redirects, and has no setting against that. Session tokens and signatures that
-    are a part of the url would go along. So requests to any other host go to a proxy that does not
-    exist. That cannot be done where the endpoint itself is reached through a proxy.
+    obstore follows redirects, and no setting prevents that. Session tokens and signatures in the
+    url would be sent along. So requests to any other host go to a proxy that does not exist. That
+    is not possible if the endpoint itself is reached through a proxy.
     """
     found, endpoint = dict(client), urlsplit(config.get("endpoint", ""))
     host = endpoint.hostname
-    # AWS redirects to hosts of its own alone
+    # AWS only redirects to its own hosts
     if config["skip_signature"] or not host or "proxy_url" in client:
         return found
     if {endpoint.scheme, "all"} & getproxies().keys() and not proxy_bypass(host):

@@ -32,21 +32,21 @@ from virtualds.stores.object_access import (
     NoCredentialsError,
     Provider,
     complete,
-    keep_to_host,
+    restrict_to_host,
     translate_options,
 )
 from virtualds.stores.requests import (
     OTHER_HOST,
     READ_TIMEOUT,
-    Answer,
-    BrokenAnswer,
-    GaveUp,
+    IncompleteResponse,
     Request,
+    Response,
+    RetriesExhausted,
     TooSlowError,
     check_small,
+    compute_time_limit,
     join_parts,
     retry_request,
-    seconds_for,
 )
 from virtualds.stores.store import StoreError
 from virtualds.urls import kind_of
@@ -63,19 +63,19 @@ NO_RETRIES = {
     "retry_timeout": timedelta(0),
     "backoff": {"init_backoff": timedelta(0), "max_backoff": timedelta(0), "base": 2},
 }
-"""The settings that turn the retries of obstore off: `stores.requests` repeats requests."""
+"""The settings that turn off the retries of obstore: `stores.requests` repeats requests."""
 
 _used_by: set[int] = set()
-"""Processes in which obstore has made requests."""
+"""Processes in which obstore has sent requests."""
 _LOADING: dict[int, threading.Lock] = {}
 
 
 def load_library() -> Any:
-    """Return the module obstore, as it can be used in this process.
+    """Return the module obstore, in a form that works in this process.
 
-    obstore makes requests in threads of its own. In a process that was forked after the first
-    request these do not exist: it would wait for them for ever, and confuse those of its parent. So
-    such a child loads its own copy of the library, which starts its own threads.
+    obstore sends requests in its own threads. In a process that was forked after the first request
+    these do not exist: it would wait for them forever, and confuse those of its parent. So such a
+    child loads its own copy of the library, which starts its own threads.
     """
     me = os.getpid()
     if me in _used_by:
@@ -83,14 +83,14 @@ def load_library() -> Any:
     with _LOADING.setdefault(me, threading.Lock()):
         if me not in _used_by:
             if _used_by:
-                _load_anew()
+                _load_copy()
             import_module("obstore.store")
             _used_by.add(me)
     return sys.modules["obstore"]
 
 
-def _load_anew() -> None:
-    """Replace obstore by a copy of it, which shares no state with the one of the parent."""
+def _load_copy() -> None:
+    """Replace obstore by a copy of it that shares no state with the one of the parent."""
     names = [name for name in sys.modules if name.partition(".")[0] == "obstore"]
     old = {name: sys.modules.pop(name) for name in names}
     compiled = {
@@ -99,7 +99,7 @@ def _load_anew() -> None:
         if (file := getattr(module, "__file__", None)) and file.endswith((".so", ".pyd"))
     }
     for name, file in compiled.items():
-        # the system loads one file once, so this must be another one; it exists in memory alone
+        # the system loads a file only once, so this must be another file, in memory
         copy = os.memfd_create("obstore")
         with open(file, "rb") as source:
             size = os.fstat(source.fileno()).st_size
@@ -116,7 +116,7 @@ def _load_anew() -> None:
 
 
 class ObjectError(OSError):
-    """A server refused a request; ``status`` is that of HTTP, ``error_code`` the server's own."""
+    """A server rejected a request; ``status`` is that of HTTP, ``error_code`` the server's own."""
 
     def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -128,26 +128,26 @@ class NoSuchObject(ObjectError, FileNotFoundError):
 
 
 class ClientConnectorDNSError(ConnectionError):
-    """The name of a host is not known: as aiohttp calls it."""
+    """The name of a host is unknown; named as in aiohttp."""
 
 
 class SSLError(ConnectionError):
-    """No secure connection comes about: as botocore calls it."""
+    """No secure connection could be made; named as in botocore."""
 
 
 _STATUS = re.compile(r"status code: (\d{3})([^:\n]*)(?:: (.*))?", re.DOTALL)
 _SOURCE = "\n\nDebug source:"
-"""What obstore's messages have behind what they say."""
+"""What follows the message in obstore's errors."""
 _WORDY = re.compile(
     r"Generic \w+ error: |Error performing (?:list request: )?| in [\d.]+\s?[mµn]?s\b"
 )
-"""What obstore's messages say beside what was asked for, and why that failed."""
+"""Parts of obstore's errors other than the requested url and the reason."""
 _REGION = "Received redirect without LOCATION"
 _WITHOUT_RANGES = "Received non-partial response"
 
 
 def _to_plain_error(error: BaseException) -> BaseException:
-    """Return an error of obstore as one that others understand: status, code, or kind of failure.
+    """Convert an error of obstore to one with a status, a code, or a kind of failure.
 
     obstore has few classes of errors, so its message is read.
     """
@@ -186,8 +186,8 @@ def _find_element(name: str, body: str) -> str:
 # ---------------------------------------------------------------------- requests
 
 
-def run_apart(work: Callable[[], T], errors: tuple[type[BaseException], ...]) -> T:
-    """Do work, in the main thread so that an interrupt is noticed: obstore does not notice it."""
+def run_interruptibly(work: Callable[[], T], errors: tuple[type[BaseException], ...]) -> T:
+    """Do work so that an interrupt of the main thread is noticed: obstore does not notice it."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     done: Future[T] = Future()
@@ -201,14 +201,14 @@ def run_apart(work: Callable[[], T], errors: tuple[type[BaseException], ...]) ->
             if not done.done():
                 done.set_exception(RuntimeError("a request ended in an error of Python, see above"))
 
-    # nobody waits for it where the main thread is interrupted
+    # nobody waits for it if the main thread is interrupted
     threading.Thread(target=run, daemon=True).start()
     return done.result()
 
 
 def _seconds_for(nbytes: int) -> float:
-    # few different times, since each needs a client with connections of its own
-    return seconds_for(max(LONG_ANSWER, 1 << nbytes.bit_length()))
+    # few different times, since each needs a client with its own connections
+    return compute_time_limit(max(LONG_ANSWER, 1 << nbytes.bit_length()))
 
 
 # ---------------------------------------------------------------------- the filesystem
@@ -219,26 +219,26 @@ _NO_KEY = re.compile(r"^/|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
 _VERSION = re.compile(r"\?(versionId|versionid)=(?P<version>[^?/]+)$")
 
 REMOVED_AT_ONCE = 1000
-"""How many objects of S3 are removed by one request."""
+"""How many objects of S3 are removed with one request."""
 
 
 class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     """The objects of one bucket of S3, or of one container of Azure.
 
-    Paths begin with the bucket, as those of s3fs and adlfs do, and urls with ``place``. Options are
-    those of s3fs or adlfs, or in their place a ``store`` of obstore. Without ``repeats``, who asks
-    for requests repeats those that fail.
+    Paths begin with the bucket, as in s3fs and adlfs, and urls with ``place``. Options are those of
+    s3fs or adlfs, or a ``store`` of obstore instead. Without ``repeats``, callers repeat failed
+    requests.
     """
 
     cachable = False
     conditions = ("If-None-Match: *", "If-Match")
-    """What the protocol calls the conditions to create an object, and to replace a version."""
+    """The protocol's names for the conditions to create an object, and to replace a version."""
 
     def __init__(
         self, place: str, *, repeats: bool = True, store: Any = None, **options: Any
     ) -> None:
         super().__init__()
-        # first, so that its absence is named before anything else
+        # first, so that the error names it before anything else
         load_library()
         self.place, self.repeats = place, repeats
         access = None if store is not None else translate_options(place, options)
@@ -254,10 +254,10 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         self._options: dict[str, Any] = {}
         if access is not None:
             self.config, self._provider = complete(access)
-            self._options = keep_to_host(self.config, access.client)
+            self._options = restrict_to_host(self.config, access.client)
 
     def _store_for(self, library: Any, nbytes: int) -> Any:
-        """Return a store whose requests may take as long as an answer of so many bytes."""
+        """Return a store whose requests may take as long as a response of ``nbytes`` bytes."""
         if self.access is None:
             return self._store
         seconds = _seconds_for(nbytes)
@@ -284,7 +284,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return f"{self.place}/{key}" if key else self.place
 
     def _find_key(self, path: str) -> tuple[str, dict[str, Any]]:
-        """Return the key of a path, and the options of requests that name its version."""
+        """Return the key of a path, and the options of requests for its version."""
         bucket, _, key = self._strip_protocol(path).partition("/")
         version = _VERSION.search(key)
         key = key[: version.start()] if version else key
@@ -296,14 +296,14 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return key.rstrip("/"), {"version": version["version"]} if version else {}
 
     def _find_object(self, path: str) -> tuple[str, dict[str, Any]]:
-        """Return the same of an object, which is no bucket."""
+        """Return the same for an object other than a bucket."""
         key, version = self._find_key(path)
         if not key:
             raise IsADirectoryError(f"{self.unstrip_protocol(path)}: this is a bucket")
         return key, version
 
     def _ask(self, work: Callable[[Any, Any], T], nbytes: int = 0) -> T:
-        """Return what a request returns; ``work`` takes the library, and a store of it."""
+        """Return the result of a request; ``work`` takes the library and a store of it."""
         library = load_library()
         errors = (library.exceptions.BaseError, OSError, ValueError, RuntimeError)
 
@@ -311,8 +311,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             begun = time.monotonic()
             try:
                 store = self._store_for(library, nbytes)
-                return run_apart(partial(work, library, store), errors)
-            except (UnsupportedError, BrokenAnswer, StoreError):
+                return run_interruptibly(partial(work, library, store), errors)
+            except (UnsupportedError, IncompleteResponse, StoreError):
                 raise
             except errors as error:
                 late = time.monotonic() - begun > 0.9 * _seconds_for(nbytes)
@@ -326,23 +326,23 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             return ask()
         try:
             return retry_request(ask, Request("", self.place))
-        except GaveUp as failed:
+        except RetriesExhausted as failed:
             error = failed.__cause__ or failed
         raise error
 
     def _etag(self, meta: Mapping[str, Any]) -> str | None:
-        """Return an etag with its quotes, which lists of Azure leave out."""
+        """Return an etag with its quotes, which listings of Azure omit."""
         found = meta["e_tag"]
         return found if not found or found.endswith('"') else f'"{found}"'
 
     # ------------------------------------------------------------------ reading
 
-    def fetch_range(self, path: str, offset: int = 0, length: int | None = None) -> Answer:
-        """Return a range of an object, or all of it, with the etag and size that it has now."""
+    def fetch_range(self, path: str, offset: int = 0, length: int | None = None) -> Response:
+        """Return a range of an object, or all of it, with its current etag and size."""
         key, version = self._find_object(path)
         how = {} if length is None else {"range": (offset, offset + length)}
 
-        def get(library: Any, store: Any) -> Answer:
+        def get(library: Any, store: Any) -> Response:
             begun = time.monotonic()
             try:
                 found = library.get(store, key, options={**how, **version})
@@ -354,10 +354,10 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             first, end = found.range
             data = join_parts((bytes(part) for part in found.stream(1)), begun)
             if first > offset or len(data) != end - first:
-                raise BrokenAnswer("the body is not the range that was announced")
+                raise IncompleteResponse("the body is not the range that was announced")
             data = data if length is None else data[offset - first :][:length]
             writer = found.attributes.get(WRITER)
-            return Answer(data, self._etag(found.meta), found.meta["size"], writer)
+            return Response(data, self._etag(found.meta), found.meta["size"], writer)
 
         return self._ask(get, length or 0)
 
@@ -370,7 +370,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return data
 
     def _head(self, path: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return what the server says of an object, and its metadata."""
+        """Return the headers of an object, and its metadata."""
         key, version = self._find_object(path)
 
         def head(library: Any, store: Any) -> tuple[dict[str, Any], dict[str, str]]:
@@ -393,7 +393,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 return folder
             raise
         except ObjectError as error:
-            # the answer to HEAD has no body, and so does not say why
+            # the response to HEAD has no body, so the reason is missing
             self.fetch_range(path, 0, 1)
             raise error
         true = {name.lower() for name, value in marks.items() if value.lower() == "true"}
@@ -404,7 +404,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return {"name": path, "size": meta["size"], "type": "file", **version}
 
     def _list(self, key: str, *, delimited: bool) -> Iterator[dict[str, Any]]:
-        """Yield what lies in a folder, and, if it is not ``delimited``, in its folders."""
+        """Yield the entries of a folder, and, if it is not ``delimited``, of its subfolders."""
         prefix = key or None
         if delimited:
             found = self._ask(lambda library, store: library.list_with_delimiter(store, prefix))
@@ -429,7 +429,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return found if detail else [one["name"] for one in found]
 
     def list_names(self, path: str) -> set[str]:
-        """Return the names in a folder, by one request; none if there is no such folder."""
+        """Return the names in a folder, with one request; none if there is no such folder."""
         found = self._list(self._find_key(path)[0], delimited=True)
         return {one["name"].rpartition("/")[2] for one in found}
 
@@ -447,7 +447,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def put_object(self, path: str, data: bytes, **how: Any) -> str:
         key, _ = self._find_object(path)
-        # a write in parts has no conditions
+        # multipart uploads have no conditions
         how |= {"use_multipart": False}
         made = self._ask(lambda library, store: library.put(store, key, data, **how), len(data))
         return str(self._etag(made))
@@ -455,15 +455,17 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **how: Any) -> None:
         self.put_object(path, value)
 
-    def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
+    def put_conditionally(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
         mode: Any = "create" if expected is None else {"e_tag": expected}
         try:
             return self.put_object(path, data, mode=mode, attributes={WRITER: writer})
         except ObjectError as error:
-            self._judge(path, error, expected)
+            self._raise_condition_error(path, error, expected)
 
-    def _judge(self, path: str, error: ObjectError, expected: str | None) -> NoReturn:
-        """Raise the error of a refused or of an unknown condition, if an error says that."""
+    def _raise_condition_error(
+        self, path: str, error: ObjectError, expected: str | None
+    ) -> NoReturn:
+        """Raise the error for a rejected or unsupported condition, if an error says that."""
         missing = expected is not None and error.error_code in ("NoSuchKey", "BlobNotFound", "404")
         if error.status == 412 or error.error_code in _REFUSED_CODES or missing:
             url = self.unstrip_protocol(path)
@@ -510,16 +512,16 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
 
 _FOLDERS = frozenset({"hdi_isfolder", "is_directory"})
-"""Metadata of the empty blobs that stand for folders in accounts with a hierarchical namespace."""
+"""Metadata of the empty blobs that represent folders in accounts with a hierarchical namespace."""
 _REFUSED_CODES = frozenset(
     {"PreconditionFailed", "ConditionalRequestConflict", "OperationAborted", "409"}
     | {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}
 )
-"""Codes with which S3 and Azure refuse a write whose condition is false."""
+"""Codes with which S3 and Azure reject a write whose condition is false."""
 _UNKNOWN_CODES = frozenset(
     {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400", "UnsupportedHeader"}
 )
-"""Codes with which servers answer that do not support conditional writes."""
+"""Codes of servers that do not support conditional writes."""
 
 
 class S3Files(ObjectFiles):
@@ -540,20 +542,20 @@ class AzureFiles(ObjectFiles):
 
         alone: Callable[[str], None] = remove_one
         if (access := self.access) is not None and "sas_token" in access.secrets:
-            # obstore removes by batches, which signatures of single containers do not allow
+            # obstore removes in batches, which signatures of single containers do not allow
             alone = partial(self._remove_signed, access)
         else:
             try:
                 super()._remove(keys)
                 return
             except NoSuchObject:
-                # it stops there, so the others may still be there
+                # it stops there, so the others may still exist
                 pass
         with ThreadPoolExecutor(get_options().max_requests) as pool:
             list(pool.map(alone, keys))
 
     def _remove_signed(self, access: Access, key: str) -> None:
-        """Remove a blob by a request of our own, whose url bears the signature."""
+        """Remove a blob with a request of our own, whose url contains the signature."""
         url = f"{access.config['endpoint']}/{self.bucket}/{quote(key)}"
         asked = urllib.request.Request(f"{url}?{access.secrets['sas_token']}", method="DELETE")
 

@@ -1,7 +1,7 @@
-"""Requests: which failures are temporary and tried again, and what all others mean.
+"""Requests: which failures are temporary and retried, and the meaning of all others.
 
 The longest wait grows exponentially, and each wait is drawn at random between zero and it (full
-jitter). So clients that failed together do not return together. A server's Retry-After is obeyed.
+jitter). So clients that failed together do not retry together. A server's Retry-After is respected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.store import RequestError, StoreError, list_store_errors
 
 # ---------------------------------------------------------------------- interrupts
-# Interrupts (Ctrl-C): what they say, and whether threads that wait for servers are to end.
+# Interrupts (Ctrl-C): their message, and whether threads that wait for servers should end.
 
 
 INTERRUPTED = threading.Event()
@@ -35,7 +35,7 @@ INTERRUPTED = threading.Event()
 
 @contextmanager
 def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
-    """Add a note to an interrupt that leaves the block; ``describe`` makes it then."""
+    """Add a note to an interrupt that leaves the block; only then is ``describe`` called."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -46,14 +46,14 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
 
 def process_ends() -> bool:
     """Return whether the interpreter is ending and waits for this thread."""
-    # Python has no public name for this; where the private one is missing, requests go on
+    # Python has no public name for this; if the private one is missing, requests continue
     return bool(getattr(futures, "_shutdown", False))
 
 
 def is_abandoned() -> bool:
-    """Return whether the interpreter is ending since its user has interrupted it.
+    """Return whether the interpreter is ending because its user has interrupted it.
 
-    Of a program that comes to its end, Python finishes what threads are still to do.
+    At the normal end of a program, Python waits for its threads.
     """
     return INTERRUPTED.is_set() and process_ends()
 
@@ -66,25 +66,31 @@ T = TypeVar("T")
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds: the longest wait before the second attempt, and before any later one."""
 LONGEST_RETRY_AFTER = 60.0
-"""Seconds: the longest wait that a server can ask for."""
+"""Seconds: the longest wait that a server can request."""
 NAP = 0.2
-"""Seconds of one sleep: threads that wait notice within this time that the process ends."""
+"""Seconds of one sleep: within this time, waiting threads notice that the process ends."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
-"""Seconds until a connection must be open, and until the next bytes of an answer must arrive.
+"""Seconds until a connection must be open, and until the next bytes of a response must arrive.
 
-A whole answer has no such limit: how long it takes depends on the network.
+A whole response has no such limit: how long it takes depends on the network.
 """
 
 PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of HTTP for temporary failures (RFC 9110, section 15; RFC 8470; RFC 6585)."""
+"""HTTP statuses of temporary failures (RFC 9110, section 15; RFC 8470; RFC 6585)."""
 PASSING_CODES = frozenset(
     {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"}
     | {"Throttling", "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"}
 )
 """Codes of S3, and of servers with its protocol, for temporary failures."""
 PASSING_ERRORS = frozenset(
-    {"TimeoutError", "ConnectionError", "BrokenAnswer", "IncompleteRead", "ResponseParserError"}
+    {
+        "TimeoutError",
+        "ConnectionError",
+        "IncompleteResponse",
+        "IncompleteRead",
+        "ResponseParserError",
+    }
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
 )
@@ -93,18 +99,18 @@ LASTING_ERRORS = frozenset(
     {"SSLError", "ClientSSLError", "ClientConnectorCertificateError", "ClientConnectorDNSError"}
     | {"InvalidURL", "TooManyRedirects"}
 )
-"""Names of lasting errors whose base classes are in `PASSING_ERRORS`."""
+"""Names of permanent errors whose base classes are in `PASSING_ERRORS`."""
 
 _CAUSES = 5
 _STATUS_NAMES = ("status", "status_code", "code")
 
 
-class BrokenAnswer(OSError):
-    """An answer ended too early, or is not what was announced."""
+class IncompleteResponse(OSError):
+    """A response was truncated, or differs from its headers."""
 
 
-class GaveUp(Exception):
-    """The last of ``attempts`` failed; the cause is the error of that attempt."""
+class RetriesExhausted(Exception):
+    """The last of ``attempts`` failed; the cause is its error."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(attempts)
@@ -112,10 +118,10 @@ class GaveUp(Exception):
 
 
 class Request(NamedTuple):
-    """What a server is asked for, in the words of the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
+    """A request as it appears in the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
 
-    If ``length`` is None, everything is asked for. One of several requests has no method: the log
-    has what they are for, and tells of it only if it fails.
+    If ``length`` is None, everything is requested. One of several requests has no method: the log
+    has their purpose, and mentions a request only if it fails.
     """
 
     method: str
@@ -132,24 +138,26 @@ class Request(NamedTuple):
 def retry_request(request: Callable[[], T], asked: Request) -> T:
     """Return the result of a request; repeat the request while its failures are temporary.
 
-    If the last attempt fails, this is `GaveUp`, whose cause is the error.
+    If the last attempt fails, this is `RetriesExhausted`, whose cause is the error.
     """
     for attempt in count():
         if is_abandoned():
-            raise GaveUp(attempt + 1) from BrokenAnswer("the program was interrupted")
+            raise RetriesExhausted(attempt + 1) from IncompleteResponse(
+                "the program was interrupted"
+            )
         begun = time.monotonic()
         try:
             answer = request()
         except list_store_errors() as error:
             again = is_temporary(error) or (attempt == 0 and is_stale_redirect(error))
             if attempt >= get_options().retries or not again:
-                tell_failure(asked, error)
-                raise GaveUp(attempt + 1) from error
+                log_failure(asked, error)
+                raise RetriesExhausted(attempt + 1) from error
             wait = choose_wait(attempt + 1, error)
-            tell_failure(asked, error, wait)
+            log_failure(asked, error, wait)
             pause(wait)
             if process_ends():
-                raise GaveUp(attempt + 1) from error
+                raise RetriesExhausted(attempt + 1) from error
         else:
             if asked.method and is_logged(DEBUG):
                 seconds = time.monotonic() - begun
@@ -159,11 +167,11 @@ def retry_request(request: Callable[[], T], asked: Request) -> T:
                 else:
                     log(DEBUG, f"{asked}: {seconds:.3f} s")
             return answer
-    raise GaveUp(0)
+    raise RetriesExhausted(0)
 
 
-def tell_failure(asked: object, error: BaseException, wait: float | None = None) -> None:
-    """Tell that something failed, and after how many seconds it is tried again, if it is."""
+def log_failure(asked: object, error: BaseException, wait: float | None = None) -> None:
+    """Log that something failed, and after how many seconds it is retried, if it is."""
     if is_logged(INFO):
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
@@ -184,15 +192,15 @@ def is_temporary(error: BaseException) -> bool:
         if status is not None or code is not None:
             return status in PASSING_STATUSES or code in PASSING_CODES
         if is_connection_error(cause):
-            # botocore says why there is no connection in the cause of its error
+            # botocore puts the reason for a failed connection into the cause of its error
             return not any(error_names_of(below) & LASTING_ERRORS for below in list_causes(cause))
     return False
 
 
 def is_stale_redirect(error: BaseException) -> bool:
-    """Return whether another server refused the url of a redirect, whose signature may be old.
+    """Return whether another server rejected the url of a redirect, whose signature may be old.
 
-    Another attempt begins at the first url, and is redirected to a new one.
+    The next attempt begins at the first url, and is redirected to a new one.
     """
     return any(
         status_of(cause) in (400, 403) and getattr(cause, "history", ())
@@ -201,7 +209,7 @@ def is_stale_redirect(error: BaseException) -> bool:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return whether the connection failed, so that the server did not answer about the file."""
+    """Return whether the connection failed, so that the response does not concern the file."""
     return bool(error_names_of(error) & (PASSING_ERRORS | LASTING_ERRORS))
 
 
@@ -211,7 +219,7 @@ def error_names_of(error: BaseException) -> set[str]:
 
 
 def choose_wait(attempt: int, error: BaseException) -> float:
-    """Return how many seconds to wait, after a failure, before an attempt, counted from 0."""
+    """Return how many seconds to wait after a failure, before an attempt, counted from 0."""
     most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
     asked = max((_retry_after(cause) for cause in list_causes(error)), default=0.0)
     return max(random.uniform(0, most), min(asked, LONGEST_RETRY_AFTER))
@@ -228,21 +236,21 @@ def list_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an error of a library, if it has one."""
+    """Return the HTTP status of a library's error, if it has one."""
     # lazily, one after the other: aiohttp warns when its ``code`` is read
     given = (getattr(error, name, None) for name in _STATUS_NAMES)
     return next((value for value in given if isinstance(value, int) and value), None)
 
 
 def code_of(error: BaseException) -> str | None:
-    """Return the code that a server gave with an error, if it gave one."""
+    """Return the code that a server sent with an error, if there is one."""
     given = getattr(error, "error_code", None)
-    # that of azure is an enumeration of strings
+    # azure's is an enumeration of strings
     return str(getattr(given, "value", given)) if isinstance(given, str) else None
 
 
 def _retry_after(error: BaseException) -> float:
-    """Return the seconds of the header Retry-After, 0 without one (RFC 9110, section 10.2.3)."""
+    """Return the seconds of the header Retry-After, or 0 without one (RFC 9110, section 10.2.3)."""
     headers = getattr(error, "headers", None)
     names = headers.items() if isinstance(headers, Mapping) else ()
     text = next((str(value) for name, value in names if str(name).lower() == "retry-after"), "")
@@ -257,17 +265,17 @@ def _retry_after(error: BaseException) -> float:
 
 
 # ---------------------------------------------------------------------- the time of a request
-# The time that a request may take: a fixed time, and more while bytes come at a least rate.
+# The time limit of a request: a fixed time, and more while bytes arrive at a minimum rate.
 #
-# A timeout between two reads does not bound a server that sends a byte now and then.
+# A timeout between two reads does not limit a server that sends a byte now and then.
 
 
 LONGEST_SECONDS = 366 * 86400.0
-"""Seconds: clocks of other libraries do not hold infinity."""
+"""Seconds: clocks of other libraries do not support infinity."""
 
 
-class TooSlowError(BrokenAnswer):
-    """An answer that came slower than `set_options` allows."""
+class TooSlowError(IncompleteResponse):
+    """A response that was slower than `set_options` allows."""
 
     def __init__(self, received: int) -> None:
         options = get_options()
@@ -277,28 +285,28 @@ class TooSlowError(BrokenAnswer):
         )
 
 
-def seconds_for(nbytes: int) -> float:
-    """Return how many seconds a request may take by the time that ``nbytes`` have come."""
+def compute_time_limit(nbytes: int) -> float:
+    """Return how many seconds a request may take until ``nbytes`` have arrived."""
     options = get_options()
     return min(options.request_timeout + nbytes / options.least_rate, LONGEST_SECONDS)
 
 
 def join_parts(parts: Iterable[bytes], begun: float) -> bytes:
-    """Return the bytes of an answer to a request that was sent at ``begun``, a monotonic time."""
+    """Return the bytes of a response to a request that was sent at ``begun``, a monotonic time."""
     found: list[bytes] = []
     received = 0
     for part in parts:
         found.append(part)
         received += len(part)
-        if time.monotonic() - begun > seconds_for(received):
+        if time.monotonic() - begun > compute_time_limit(received):
             raise TooSlowError(received)
     return b"".join(found)
 
 
 class Pace:
-    """The deadline of one request, which moves on with the bytes that come.
+    """The deadline of one request, which moves on with the bytes that arrive.
 
-    It also ends a request of an interrupted process, which waits for threads that wait for servers.
+    It also ends the requests of an interrupted process, which waits for its threads.
     """
 
     def __init__(self, timeout: asyncio.Timeout) -> None:
@@ -308,21 +316,21 @@ class Pace:
         self.look()
 
     def look(self) -> None:
-        """End the request if it is late, or look again later: few timers serve many requests."""
+        """End the request if it is late, or check again later: few timers serve many requests."""
         now = self._loop.time()
-        left = self._begun + seconds_for(self.received) - now
+        left = self._begun + compute_time_limit(self.received) - now
         if left <= 0 or is_abandoned():
             self._timeout.reschedule(now)
         else:
             self._next = self._loop.call_later(min(left, NAP), self.look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._next is not None:
             self._next.cancel()
 
     async def gather(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
-        """Return the bytes of an answer, the first ``most`` of them if it is no None."""
+        """Return the bytes of a response, or only the first ``most`` of them."""
         found: list[bytes] = []
         async for part in parts:
             found.append(part)
@@ -334,7 +342,7 @@ class Pace:
 
 @asynccontextmanager
 async def limit_time() -> AsyncIterator[Pace]:
-    """End what is done in the block when it takes too long, by a `TooSlowError`."""
+    """Raise a `TooSlowError` in the block when it takes too long."""
     try:
         async with asyncio.timeout(None) as timeout:
             pace = Pace(timeout)
@@ -343,21 +351,20 @@ async def limit_time() -> AsyncIterator[Pace]:
             finally:
                 pace.stop()
     except TimeoutError as error:
-        # libraries have timeouts of their own, which say so
+        # libraries have their own timeouts, with messages of their own
         if timeout.expired():
             raise TooSlowError(pace.received) from error
         raise
 
 
 # ---------------------------------------------------------------------- refusals
-# Why a server, or what lies before it, refuses a request: what that means, and what to do.
-#
-# A refusal is found by the code that the server gives, by the status of HTTP, or by the name of the
-# error that a library raises. The libraries are optional, so their errors are known by name.
+# Why a server, or a proxy, rejects a request: the meaning, and the remedy.
+# A description is found by the server's code, by the HTTP status, or by the name of the error that
+# a library raises. The libraries are optional, so their errors are identified by name.
 
 
-class Refusal(NamedTuple):
-    """What a failure means, what the user can do, and its kind, None if callers do not ask."""
+class FailureDescription(NamedTuple):
+    """The meaning of a failure, the remedy, and its kind, or None if no caller needs it."""
 
     kind: type[OSError] | None
     meaning: str
@@ -366,102 +373,102 @@ class Refusal(NamedTuple):
 
 OPTIONS = "storage_options"
 
-REFUSED = Refusal(
+REFUSED = FailureDescription(
     PermissionError,
     "the server refuses access",
     f"give credentials that may do this in {OPTIONS}, or anon=True for a public bucket, or "
     f"requester_pays=True for one whose readers pay",
 )
 BEARER = "{'headers': {'Authorization': 'Bearer ...'}}"
-WEB_REFUSED = Refusal(
+WEB_REFUSED = FailureDescription(
     PermissionError,
     "the server refuses access",
     f"give credentials that may do this in {OPTIONS}, such as {BEARER}",
 )
-REDIRECT_REFUSED = Refusal(
+REDIRECT_REFUSED = FailureDescription(
     PermissionError,
     "the server refuses access after a redirect",
     f"give credentials that may do this in {OPTIONS}, such as {BEARER}, and if they are meant for "
     f"that host too, its name: {{'trusted_hosts': ['...']}}",
 )
-OLD_SIGNATURE = Refusal(
+OLD_SIGNATURE = FailureDescription(
     PermissionError,
     "the server refuses access by the signature or token of the url",
     "these end after some time, so get a new url; or give the plain url and credentials",
 )
-UNKNOWN_USER = Refusal(
+UNKNOWN_USER = FailureDescription(
     PermissionError,
     "no credentials, or none that can be used",
     f"log in, or give credentials in {OPTIONS}; a public bucket needs anon=True there",
 )
-NOT_FOUND = Refusal(FileNotFoundError, "there is no such file", "check the url")
-NO_BUCKET = Refusal(
+NOT_FOUND = FailureDescription(FileNotFoundError, "there is no such file", "check the url")
+NO_BUCKET = FailureDescription(
     FileNotFoundError,
     "there is no such bucket",
     f"check the url, and the account or endpoint_url in {OPTIONS}",
 )
-EXPIRED = Refusal(
+EXPIRED = FailureDescription(
     PermissionError,
     "the server refuses access, for the credentials have expired",
     f"give new ones in {OPTIONS}, or a function that gets them: {{'credentials': function}}",
 )
-WRONG_KEY = Refusal(
+WRONG_KEY = FailureDescription(
     PermissionError,
     "the server refuses access, for it does not know these credentials",
     f"check key, secret and token in {OPTIONS} (keys that expire need a token), and endpoint_url",
 )
-OTHER_REGION = Refusal(
+OTHER_REGION = FailureDescription(
     None,
     "the bucket is in another region",
     f"name its region in {OPTIONS}: {{'client_kwargs': {{'region_name': '...'}}}}",
 )
-STRAYED = Refusal(
+STRAYED = FailureDescription(
     None,
     "the endpoint redirects to another host, which gets no credentials",
     f"name that host as endpoint in {OPTIONS}, or set anon=True there, if it needs none",
 )
-CLOCK = Refusal(
+CLOCK = FailureDescription(
     PermissionError,
     "the server refuses access, for the clock of this machine differs from its own",
     "set the clock of this machine",
 )
-NOT_SAID = Refusal(
+NOT_SAID = FailureDescription(
     PermissionError,
     "the server refuses access, and does not say why",
     f"see whether the credentials in {OPTIONS} have expired, and whether region_name is right",
 )
-NOT_PUBLIC = Refusal(
+NOT_PUBLIC = FailureDescription(
     PermissionError,
     "the server refuses access, for the account is not open to the public",
     f"give credentials in {OPTIONS}",
 )
-PROXY = Refusal(
+PROXY = FailureDescription(
     PermissionError,
     "the proxy refuses access",
     "give its user and password within the url of HTTP_PROXY or HTTPS_PROXY of the environment",
 )
-NO_PROXY = Refusal(
+NO_PROXY = FailureDescription(
     None,
     "the proxy does not answer",
     "see whether HTTP_PROXY and HTTPS_PROXY of the environment are right",
 )
-NO_NAME = Refusal(
+NO_NAME = FailureDescription(
     None,
     "the name of the host is not known",
     f"check the url, endpoint_url in {OPTIONS}, and the network",
 )
-UNSAFE = Refusal(
+UNSAFE = FailureDescription(
     None,
     "no secure connection comes about",
     "see whether the url begins as it should (http or https), and whether the certificate of the "
     "server is known here",
 )
-NO_ANSWER = Refusal(
+NO_ANSWER = FailureDescription(
     None,
     "no server answers",
     f"see whether the host, or endpoint_url in {OPTIONS}, is right and up",
 )
-BUSY = Refusal(
+BUSY = FailureDescription(
     None,
     "the server is busy",
     "try again later, or with fewer requests at a time: virtualds.set_options(max_requests=8)",
@@ -479,7 +486,7 @@ CODES = {
     "RequestTimeTooSkewed": CLOCK,
     "NoSuchBucket": NO_BUCKET,
     **dict.fromkeys(("SlowDown", "ServerBusy"), BUSY),
-    # S3 answers HEAD without a body, and so without a code: botocore gives the status instead
+    # S3 answers HEAD without a body, and so without a code: botocore uses the status instead
     "400": NOT_SAID,
     # https://learn.microsoft.com/rest/api/storageservices/blob-service-error-codes
     "AuthenticationFailed": WRONG_KEY,
@@ -487,11 +494,11 @@ CODES = {
     "PublicAccessNotPermitted": NOT_PUBLIC,
     "ContainerNotFound": NO_BUCKET,
 }
-"""Refusals by the code of S3 and of Azure."""
+"""Descriptions by the code of S3 and of Azure."""
 
 STATUSES = {401: REFUSED, 403: REFUSED, 404: NOT_FOUND, 407: PROXY, 410: NOT_FOUND}
 STATUSES |= {429: BUSY, 503: BUSY}
-"""Refusals by the status of HTTP (RFC 9110, section 15; RFC 6585, section 4)."""
+"""Descriptions by the HTTP status (RFC 9110, section 15; RFC 6585, section 4)."""
 
 ERRORS = {
     # botocore
@@ -508,21 +515,21 @@ ERRORS = {
     "ClientConnectorDNSError": NO_NAME,
     **dict.fromkeys(("ClientSSLError", "ClientConnectorCertificateError", "SSLError"), UNSAFE),
 }
-"""Refusals by the name of an error or of one of its base classes."""
+"""Descriptions by the name of an error or of one of its base classes."""
 
 EXPIRY_CODES = frozenset(
     {code for code, refusal in CODES.items() if refusal is EXPIRED}
     | {"InvalidToken", "AuthenticationFailed", "400"}
 )
-"""Codes with which servers answer credentials that have expired, among others."""
+"""Codes of responses to expired credentials, among others."""
 
 
-def find_refusal(error: BaseException) -> Refusal | None:
-    """Return why a request was refused, or None if that is not known.
+def find_failure(error: BaseException) -> FailureDescription | None:
+    """Return why a request was rejected, or None if that is unknown.
 
     Examples
     --------
-    >>> find_refusal(OSError("odd")) is None
+    >>> find_failure(OSError("odd")) is None
     True
     """
     causes = list(list_causes(error))
@@ -555,14 +562,14 @@ def is_about_expiry(error: BaseException) -> bool:
 
 
 URL_AT_END = re.compile(r", url='[^']*'$")
-"""The end of messages of aiohttp; an error names its url once."""
+"""The end of messages of aiohttp, removed since an error names its url once."""
 
 UNCHANGED_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Kinds of failure that callers distinguish."""
 
 
-class Answer(NamedTuple):
-    """Bytes of a file, with its current etag and size, and who wrote it, if the server says so."""
+class Response(NamedTuple):
+    """Bytes of a file, with its current etag, size and writer, if the server sends them."""
 
     data: bytes
     etag: str | None = None
@@ -575,7 +582,7 @@ WHOLE = 64 * 2**20
 
 
 def check_small(size: int | None) -> None:
-    """Raise an error for a whole file, in answer to a request for a range, if it is large."""
+    """Raise an error for a large whole file in response to a request for a range."""
     if size is None or size > WHOLE:
         raise StoreError(
             f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
@@ -583,8 +590,8 @@ def check_small(size: int | None) -> None:
         )
 
 
-def check_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
-    """Return the bytes of an answer, if it is complete and the file has not changed."""
+def check_whole_response(answer: Response, file: SourceFile, length: int) -> bytes:
+    """Return the bytes of a response, if it is complete and the file has not changed."""
     if get_options().check_sources:
         if None not in (answer.size, file.size) and answer.size != file.size:
             raise StoreError(f"the file has {answer.size} bytes, it had {file.size} when scanned")
@@ -602,12 +609,12 @@ def check_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
 
 
 def normalise_etag(etag: str | None) -> str:
-    """Return an etag without quotes and the W of weak etags: some libraries leave these out."""
+    """Return an etag without quotes and the W of weak etags, which some libraries omit."""
     return (etag or "").strip().removeprefix("W/").strip('"')
 
 
-def to_os_error(failed: GaveUp, url: str = "") -> OSError:
-    """Return the error to raise for a request that failed; its class is the kind of failure.
+def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
+    """Return the error to raise for a failed request; its class is the kind of failure.
 
     The error names the url, if one is given. If not, it is a `StoreError`, and the caller adds the
     name of the file.
@@ -619,41 +626,41 @@ def to_os_error(failed: GaveUp, url: str = "") -> OSError:
     if isinstance(error, AccessError):
         # its message is complete
         return error
-    refusal, kind = find_refusal(error), _kind_of(error)
+    refusal, kind = find_failure(error), _kind_of(error)
     text = _describe(kind, error, url)
     remedy = None if refusal is None else refusal.remedy
     if not url:
         return RequestError(text + tries, remedy=remedy or "")
-    # a server without listings may refuse a folder; callers that look into one expect "not found"
+    # a server without listings may reject a folder; callers that open one expect "not found"
     kind = FileNotFoundError if isinstance(error, FileNotFoundError) and kind else kind
     message = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")
     return (kind or RequestError)(without_secrets(message))
 
 
 def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
-    """Return what a failure means, and what the server or its library says about it."""
+    """Return the meaning of a failure, and the message of the server or its library."""
     # others only repeat the url
     knowing = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
     cause = next(knowing, error)
-    # Azure's client tells the whole answer in further lines
+    # Azure's client appends the whole response in further lines
     line = (str(cause) or str(error)).partition("\n")[0]
     shown = URL_AT_END.sub("", line)
     if getattr(cause, "history", ()):
-        # another host answered than the one that was asked (errors of aiohttp)
+        # another host responded than the requested one (errors of aiohttp)
         host = getattr(getattr(cause, "request_info", None), "real_url", None)
         shown += f", host={getattr(host, 'host', None)!r}"
-    if (refusal := find_refusal(error)) is None:
+    if (refusal := find_failure(error)) is None:
         return f"{(kind or type(cause)).__name__}: {shown}"
     return refusal.meaning if shown in ("", url) else f"{refusal.meaning} ({shown})"
 
 
-def cause_of(failed: GaveUp) -> BaseException | None:
+def cause_of(failed: RetriesExhausted) -> BaseException | None:
     """Return the cause of a failure to show.
 
-    None if the error says all that the cause says, or if its text contains a secret of a url.
+    None if the error repeats the cause, or if its text contains a secret of a url.
     """
     found = failed.__cause__
-    if found is not None and (refusal := find_refusal(found)) is not None and refusal.kind:
+    if found is not None and (refusal := find_failure(found)) is not None and refusal.kind:
         return None
     shown = [str(cause) for cause in list_causes(found)] if found else []
     return None if any(without_secrets(text) != text for text in shown) else found
@@ -661,7 +668,7 @@ def cause_of(failed: GaveUp) -> BaseException | None:
 
 def _kind_of(error: BaseException) -> type[OSError] | None:
     """Return the kind of a failure, or None if callers do not distinguish it."""
-    if (refusal := find_refusal(error)) is not None:
+    if (refusal := find_failure(error)) is not None:
         return refusal.kind
     if any(status_of(cause) is not None for cause in list_causes(error)):
         return None

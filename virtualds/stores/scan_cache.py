@@ -23,18 +23,17 @@ from virtualds.stores.store import Range, Store, StoreError
 from virtualds.urls import local_path, scheme_of
 
 # ---------------------------------------------------------------------- files that were fetched
-# Files, and ranges of files, that were fetched while a file or set is opened: held within bounds.
-#
-# An opening reads a coordinate more than once: its first and last value decide how it is decoded,
-# all of them make the index. Nothing of it is fetched twice.
+# Files, and ranges of files, that were fetched while a file or set is opened: cached within limits.
+# Opening reads a coordinate more than once: its first and last value determine how it is decoded,
+# all of them form the index. Nothing of it is fetched twice.
 
 
 MAX_CACHED = 2**26
-"""Bytes that are held of one opening; what is fetched after them is not."""
+"""The most bytes that are cached while opening; bytes fetched after them are not."""
 
 
 class FetchedFiles:
-    """What was fetched, for any number of threads.
+    """Fetched bytes, shared by all threads.
 
     Examples
     --------
@@ -57,7 +56,7 @@ class FetchedFiles:
                 self.files[url, options] = data
 
     def put_range(self, file: SourceFile, offset: int, data: bytes) -> None:
-        """Hold a range of one version of a file."""
+        """Cache a range of one version of a file."""
         with self._lock:
             offsets, held = self._ranges.setdefault(file, ([], []))
             place = bisect_left(offsets, offset)
@@ -66,9 +65,9 @@ class FetchedFiles:
                 held.insert(place, data)
 
     def find_range(self, file: SourceFile, offset: int, length: int) -> bytes | None:
-        """Return a range of one version of a file, or None if it is not held."""
+        """Return a range of one version of a file, or None if it is not cached."""
         whole = self.files.get((file.url, file.options))
-        # a whole file was fetched without a look at its version
+        # a whole file was fetched without a check of its version
         if whole is not None and file.etag is None and file.size in (None, len(whole)):
             return _cut(whole, offset, length)
         with self._lock:
@@ -89,14 +88,14 @@ def _cut(data: bytes, offset: int, length: int) -> bytes | None:
 
 
 OTHERS = 64
-"""Other files, referred to by the scanned one, whose blocks are held; the latest used ones."""
+"""Other files to which the scanned one refers and whose blocks are cached; the latest used ones."""
 
 
-class Scan:
-    """The store of a file or set that is being opened, which holds what was fetched of it.
+class ScannedStore:
+    """The store of a file or set that is being opened, with a cache of fetched bytes.
 
-    It also holds what was fetched of files in the folder of a set, and of files that are referred
-    to. Any number of threads may ask.
+    It also caches bytes of files in the folder of a set, and of files to which it refers. It is
+    shared by all threads.
     """
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
@@ -118,8 +117,8 @@ class Scan:
 
     # ------------------------------------------------------------------ as a store
 
-    def answers_for(self, url: str) -> bool:
-        """Return whether it holds what is fetched of a url."""
+    def serves(self, url: str) -> bool:
+        """Return whether it caches what is fetched of a url."""
         if not self.url:
             return False
         return url == self.url or url.startswith(f"{self.url}/") or url in self.answered
@@ -129,7 +128,7 @@ class Scan:
     ) -> tuple[SourceFile, bytes]:
         """Return a file with its fingerprint, and its first bytes.
 
-        Of the scanned file they are as many as are fetched first, whatever ``length`` says.
+        For the scanned file, they are as many as are fetched first, regardless of ``length``.
         """
         if not self.is_scanned(url, options):
             return self.behind.read_head(url, options, length)
@@ -141,18 +140,18 @@ class Scan:
         return self._file, head
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return a file with its fingerprint; of the scanned file the store is asked once."""
+        """Return a file with its fingerprint; for the scanned file, the store is asked once."""
         if self.is_scanned(url, options):
             return self._file or self.read_head(url, options, FIRST_PAGES * PAGE)[0]
         return self.behind.describe(url, options)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, fetched where they are not held."""
+        """Return the bytes of every range, fetched if they are not cached."""
         is_scanned = self.is_scanned(file.url, file.options)
         # the scan may end meanwhile, in another thread
         main, fetched = self._main, self.fetched
         if is_scanned:
-            found = [main and main.get_held(*wanted) for wanted in ranges]
+            found = [main and main.get_cached(*wanted) for wanted in ranges]
         else:
             found = [fetched.find_range(file, *wanted) for wanted in ranges]
         missing = [number for number, data in enumerate(found) if data is None]
@@ -169,7 +168,7 @@ class Scan:
         return cast("list[bytes]", found)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole file; the store is asked once, and only for what is not held."""
+        """Return a whole file; the store is asked once, and only if it is not cached."""
         if (known := self.fetched.files.get((url, options))) is not None:
             return known
         if self.is_scanned(url, options) and (begun := self._find_head()) and begun[0].size:
@@ -182,11 +181,11 @@ class Scan:
         return data
 
     def _find_head(self) -> tuple[SourceFile, bytes] | None:
-        """Return the scanned file and its beginning, or None if that is not held."""
+        """Return the scanned file and its beginning, or None if that is not cached."""
         file, main = self._file, self._main
         if file is None or main is None:
             return None
-        head = main.get_held(0, min(FIRST_PAGES * PAGE, main.size))
+        head = main.get_cached(0, min(FIRST_PAGES * PAGE, main.size))
         return None if head is None else (file, head)
 
     def is_scanned(self, url: str, options: StorageOptions | None) -> bool:
@@ -196,7 +195,7 @@ class Scan:
     # ------------------------------------------------------------------ what is held
 
     def get_blocks(self, file: SourceFile) -> Blocks:
-        """Return the blocks of the file that is scanned, or of one that it refers to."""
+        """Return the blocks of the scanned file, or of one to which it refers."""
         with self._lock:
             if self.is_scanned(file.url, file.options):
                 blocks = self._main = self._main or _make_blocks(self.behind, file)
@@ -211,14 +210,14 @@ class Scan:
         return blocks
 
     def describe_other(self, url: str) -> SourceFile:
-        """Return a file that the scanned one refers to; its store is asked once."""
+        """Return a file to which the scanned one refers; its store is asked once."""
         if url not in self._described:
             self._described[url] = find_store(url).describe(url, self.options)
         return self._described[url]
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Answer for the url until the end of the block, in this context."""
+        """Serve the url until the end of the block, in this context."""
         token = SCANNED.set(self)
         try:
             yield
@@ -226,7 +225,7 @@ class Scan:
             SCANNED.reset(token)
 
     def close(self) -> None:
-        """Let go of all that is held, and answer for no url."""
+        """Clear the cache, and serve no url."""
         with self._lock:
             held = [self._main, *self._others.values()]
         for blocks in held:
@@ -237,21 +236,21 @@ class Scan:
         self._forget()
 
 
-def _find_scan() -> Scan | None:
+def _find_scan() -> ScannedStore | None:
     """Return the scan under way in this context."""
     scan = SCANNED.get()
-    return scan if isinstance(scan, Scan) and scan.url else None
+    return scan if isinstance(scan, ScannedStore) and scan.url else None
 
 
 @contextmanager
-def hold_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
-    """Hold what is fetched of a remote file or set until the end of the block, for this context."""
+def cache_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
+    """Cache what is fetched of a remote file or set until the end of the block, in this context."""
     url = url.rstrip("/")
     current = _find_scan()
     if current is not None and current.is_scanned(url, options):
         yield
         return
-    scan = Scan(url, options)
+    scan = ScannedStore(url, options)
     try:
         with scan.hold():
             yield
@@ -260,44 +259,44 @@ def hold_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
 
 
 def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
-    """Return a file that the scanned one refers to, with its fingerprint."""
+    """Return a file to which the scanned one refers, with its fingerprint."""
     scan = _find_scan()
     if scan is not None and options == scan.options and url != scan.url:
         return scan.describe_other(url)
     return find_store(url).describe(url, options)
 
 
-def hold_files(files: Iterable[tuple[str, bytes]]) -> None:
-    """Hold files of the set that is opened, whose content its metadata repeat: urls and bytes.
+def cache_files(files: Iterable[tuple[str, bytes]]) -> None:
+    """Cache files of the opened set whose content is repeated in its metadata: urls and bytes.
 
-    Nothing is taken from ``files`` where no remote set is opened.
+    Nothing is read from ``files`` if no remote set is opened.
     """
     if (scan := _find_scan()) is not None:
         for url, data in files:
             scan.fetched.put_file(url, scan.options, data)
 
 
-def are_held(files: Iterable[SourceFile]) -> bool:
-    """Return whether files are held as a whole, as those are that the metadata of a set repeat."""
+def are_cached(files: Iterable[SourceFile]) -> bool:
+    """Return whether files are cached as a whole, like those repeated in the metadata of a set."""
     scan = _find_scan()
     held = scan.fetched.files if scan else {}
     return all((file.url, file.options) in held for file in files)
 
 
-def hold_ranges_of(files: Iterable[SourceFile]) -> None:
-    """Hold what will be fetched of files that the opened set refers to."""
+def cache_ranges_of(files: Iterable[SourceFile]) -> None:
+    """Cache what will be fetched of files to which the opened set refers."""
     if (scan := _find_scan()) is not None:
         scan.answered |= {f.url for f in files if find_store(f.url) is scan.behind}
 
 
 def keep_scan(source: SourceFile) -> AbstractContextManager[None]:
-    """Hold what is fetched of a file until the end of the block, where no scan is under way."""
+    """Cache what is fetched of a file until the end of the block, if no scan is under way."""
     is_held = _find_scan() is not None or scheme_of(source.url) == "file"
-    return nullcontext() if is_held else hold_scan(source.url, source.options)
+    return nullcontext() if is_held else cache_scan(source.url, source.options)
 
 
 def open_blocks(source: SourceFile) -> Blocks:
-    """Return the bytes of a remote file, its beginning fetched; refuse one without parts."""
+    """Return a remote file with its beginning fetched; raise an error if it has no ranges."""
     scan = _find_scan()
     if scan is not None:
         return scan.get_blocks(source)
@@ -307,12 +306,12 @@ def open_blocks(source: SourceFile) -> Blocks:
 
 
 def open_remote(source: SourceFile) -> BlockFile:
-    """Return a remote file to be read and sought in; errors are those of `open_blocks`."""
+    """Return a remote file for reading and seeking; errors are those of `open_blocks`."""
     return BlockFile(open_blocks(source))
 
 
 def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
-    """Fetch what is going to be read of the file that is scanned, all of it at once."""
+    """Fetch what is about to be read of the scanned file, all at once."""
     if (scan := _find_scan()) is None:
         return
     for file, wanted in ranges.items():
@@ -321,7 +320,7 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
 
 
 def _make_blocks(store: Store, file: SourceFile) -> Blocks:
-    """Return the blocks of a file, of which nothing is held yet."""
+    """Return the blocks of a file, of which nothing is cached yet."""
     if file.size is None:
         raise UnsupportedError(
             f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
@@ -329,14 +328,14 @@ def _make_blocks(store: Store, file: SourceFile) -> Blocks:
         )
     if not is_in_archive(file):
         return Blocks(store, file)
-    # what is held of an archive begins a lone member
+    # the cached start of an archive contains a single member's start
     return Blocks(store, file, store.read_head(file.url, file.options, FIRST_PAGES * PAGE)[1])
 
 
 # ---------------------------------------------------------------------- binary files
 # Source files as Python's binary files, local or remote.
 #
-# Fetched bytes of a remote file are held until the file is scanned, so that headers in many small
+# Fetched bytes of a remote file are cached until the file is scanned, so that headers in many small
 # pieces cost few requests.
 
 
@@ -346,7 +345,7 @@ def open_source(source: SourceFile) -> BinaryIO:
     Parameters
     ----------
     source : SourceFile
-        As a parser is given it.
+        As passed to a parser.
 
     Returns
     -------
@@ -356,9 +355,9 @@ def open_source(source: SourceFile) -> BinaryIO:
     Raises
     ------
     OSError
-        The file does not exist, may not be read, or has changed since it was described.
+        The file does not exist, is not readable, or has changed since it was described.
     UnsupportedError
-        A server sends no parts of it.
+        The server does not support ranges.
 
     Examples
     --------
@@ -375,9 +374,9 @@ def open_source(source: SourceFile) -> BinaryIO:
 def describe_damage(
     source: SourceFile, what: str, complaints: tuple[type[Exception], ...]
 ) -> Iterator[None]:
-    """Turn ``complaints``, errors of a library about a damaged file, into `FormatError`.
+    """Convert ``complaints``, errors of a library about a damaged file, to a `FormatError`.
 
-    ``what`` is the format, for the message, which names the file.
+    ``what`` is the format, for the message, which also names the file.
     """
     try:
         yield

@@ -29,11 +29,11 @@ Range = tuple[int, int]
 
 
 class ListedFile(NamedTuple):
-    """A file that the listing of a folder names.
+    """A file in the listing of a folder.
 
-    ``path`` is relative to the folder and has slashes. ``file`` is what `Store.describe` returns,
-    without a size if the listing gives none. ``modified`` counts seconds since 1970; it is None if
-    the listing gives no time.
+    ``path`` is relative to the folder and has slashes. ``file`` is as returned by `Store.describe`,
+    without a size if the listing has none. ``modified`` is in seconds since 1970, or None if the
+    listing has no time.
     """
 
     path: str
@@ -45,8 +45,8 @@ class RequestLimits(NamedTuple):
     """How large requests to a store are, and how many run at the same time.
 
     Ranges with at most ``gap`` bytes between them become one request of at most ``run`` bytes. One
-    host gets at most ``at_once`` requests at the same time. If ``at_once`` is 0, the store is near,
-    and the thread that needs bytes reads them itself.
+    host gets at most ``at_once`` requests at the same time. If ``at_once`` is 0, the store is
+    local, and the thread that needs bytes reads them itself.
     """
 
     gap: int
@@ -57,9 +57,9 @@ class RequestLimits(NamedTuple):
 class StoreError(OSError):
     """A store cannot deliver bytes; ``item`` is the number of the range that failed.
 
-    ``remedy`` says what to do, where the store knows that better than its callers.
-    This error stays inside the library: callers turn it into an error that names the chunk and the
-    variable. If ``remedy`` is known, it is a part of the text; ``reason`` is the text without it.
+    ``remedy`` is what to do, if the store knows that better than its callers. This error stays
+    inside the library: callers turn it into an error that names the chunk and the variable. If
+    there is a ``remedy``, it is a part of the text; ``reason`` is the text without it.
     """
 
     def __init__(self, reason: str, item: int = 0, remedy: str = "") -> None:
@@ -68,24 +68,24 @@ class StoreError(OSError):
 
 
 class RequestError(StoreError):
-    """A request failed for good: no server answered, or a server gave a wrong answer."""
+    """A request finally failed: no server responded, or the response was wrong."""
 
 
 class ChangedError(StoreError):
-    """Another writer was faster: a file no longer has the version that was to be replaced."""
+    """Another writer came first: a file no longer has the version that was to be replaced."""
 
 
 def version_of(data: bytes) -> str:
-    """Return a hash of bytes as the name of a version, for stores that name no versions.
+    """Return a hash of bytes as the name of a version, for stores without names of versions.
 
-    Modification times and inodes cannot name versions: a file that is replaced twice within one
-    tick of the clock may have the same ones again.
+    Modification times and inodes cannot identify versions: a file that is replaced twice within one
+    clock tick may have the same ones again.
     """
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 NAME_PART = 40
-"""Characters of the name of a file that its temporary name begins with."""
+"""Characters of the name of a file with which its temporary name begins."""
 
 
 def make_temporary_name(path: str) -> str:
@@ -95,18 +95,18 @@ def make_temporary_name(path: str) -> str:
 
 
 class Store(ABC):
-    """Reads and writes bytes by url; many threads may use a store at the same time.
+    """Reads and writes bytes by url; a store may be used by many threads at the same time.
 
-    By default a store writes nothing; ``refusal`` says so, and what to do.
+    By default a store is read-only; ``refusal`` is the error message, with the remedy.
     """
 
     refusal: ClassVar[str] = "nothing can be written there; write to another url"
 
     @property
     def reach(self) -> RequestLimits:
-        """How large requests are, and how many run at once, under the settings in force.
+        """How large requests are, and how many run at once, under the current settings.
 
-        By default a store is far: a request costs as much as half a MiB of bytes.
+        By default a store is remote: a request costs as much as half a MiB of bytes.
         """
         return RequestLimits(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
@@ -122,11 +122,11 @@ class Store(ABC):
         """Announce ranges that the caller will read soon; this hint never fails."""
 
     def check_unchanged(self, file: SourceFile) -> None:  # noqa: B027
-        """Raise a `StoreError` if a file has changed since its scan, and that takes no request."""
+        """Raise a `StoreError` if a file has changed since its scan; sends no request."""
 
     @abstractmethod
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return the file with its fingerprint; one that may not be read is an `OSError`."""
+        """Return the file with its fingerprint; one that is not readable is an `OSError`."""
 
     @abstractmethod
     def read_head(
@@ -142,7 +142,7 @@ class Store(ABC):
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole small file, and the name of the version that has these bytes.
 
-        The content gives a version its name, so equal contents may have equal names.
+        The name may depend on the content only, so equal contents may have equal names.
         """
         data = self.read_all(url, options)
         return data, version_of(data)
@@ -156,7 +156,7 @@ class Store(ABC):
 
     @abstractmethod
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return all files below a folder as they are now, in the order of their names.
+        """Return all files below a folder as they are now, sorted by name.
 
         The list is empty if there is no such folder. A file that a writer has not finished is
         listed under its temporary name. Lock files are not listed.
@@ -182,9 +182,9 @@ class Store(ABC):
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Create or replace a folder in one step; ``files`` are paths inside it, and bytes.
+        """Create or replace a folder in one step; ``files`` are paths inside it, and their bytes.
 
-        None in place of bytes is the file at this path in the folder that is replaced.
+        None instead of bytes means the file at this path in the replaced folder.
 
         The last file is the one that readers open first. Readers see the old folder or the new one.
         If writing fails, the store removes what it has written.
@@ -197,7 +197,7 @@ class Store(ABC):
         FileExistsError
             The name is taken, and ``replace`` is false.
         ChangedError
-            The last file has another version, or is gone: another writer was faster.
+            The last file has another version, or no longer exists: another writer came first.
         UnsupportedError
             The store cannot replace a folder in one step: only local disk can.
         """
@@ -206,8 +206,8 @@ class Store(ABC):
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Raise an error for a store where writers of a set would not notice each other.
 
-        There `write_version` does not keep its promise. A store that has to try this writes its
-        trial files beside the set.
+        There `write_version` is not safe. A store that has to test this writes its test files
+        beside the set.
         """
         self._refuse(url)
 
@@ -216,33 +216,33 @@ class Store(ABC):
     ) -> str:
         """Replace a file if its version is ``expected``; return the new version.
 
-        If ``expected`` is None, the store creates the file, on condition that there is none.
-        Readers see the old bytes or the new ones. If many writers replace one version with this
-        method, exactly one of them succeeds. After an error that is not listed here the file may
-        have been written.
+        If ``expected`` is None, the store creates the file, provided that there is none. Readers
+        see the old bytes or the new ones. If many writers replace one version with this method,
+        exactly one of them succeeds. After an error that is not listed here the file may have been
+        written.
 
         Raises
         ------
         ChangedError
-            The file has another version, or exists, or is gone: another writer was faster.
+            The file has another version, or exists, or no longer exists: another writer came first.
         UnsupportedError
             The store has no conditional writes.
         """
         self._refuse(url)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Create a file with a unique name, and the folders above it.
+        """Create a file with a unique name, and its parent folders.
 
-        A write that fails changes nothing under that name: two writers of the same content give it
-        the same name.
+        A failed write changes nothing under that name: two writers of the same content use the same
+        name.
         """
         self._refuse(url)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Remove files; a file that is gone already is no error.
+        """Remove files; a file that no longer exists is not an error.
 
-        In stores that have empty folders, folders that became empty are removed, too. The innermost
-        folder that holds all of the files stays, and so do the folders above it.
+        In stores with empty folders, folders that became empty are removed, too. The innermost
+        common folder of the files stays, and so do its parents.
         """
         for url in urls:
             self._refuse(url)
@@ -263,13 +263,13 @@ CLIENT_ERRORS = (
     ("gcsfs.retry", "NonRetryableError"),
     ("google.auth.exceptions", "GoogleAuthError"),
 )
-"""Errors of the libraries below fsspec that are no OSError: module and name."""
+"""Errors of the libraries below fsspec that are not an OSError: module and name."""
 
 
 def list_store_errors() -> tuple[type[BaseException], ...]:
     """Return the errors that a request may raise; only imported libraries can raise theirs."""
     loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
-    # a module that is not imported, or of an older version, has none of this name
+    # a module that is not imported, or an older version, lacks this name
     return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
 
 
@@ -280,19 +280,19 @@ REMEDIES = {
     errno.ENOENT: "make its folder first",
     errno.ENOTDIR: "a part of its path is a file, not a folder; write elsewhere",
 }
-"""What to do, by error number of the system."""
+"""The remedy, by the system's error number."""
 
 
 @contextmanager
 def explain_open_errors(url: str) -> Iterator[None]:
-    """Raise the errors of a file that does not open with its url and what to do."""
+    """Raise the errors of a file that cannot be opened with its url and the remedy."""
     try:
         yield
     except PermissionError as error:
         if isinstance(error, AccessError):
             raise
         url = without_secrets(url)
-        # errors of stores name the url and the remedy already
+        # errors of stores already name the url and the remedy
         message = str(error) if error.errno is None and url in str(error) else None
         raise AccessError(
             message or f"{url}: permission denied; ask for read access to it"
@@ -309,7 +309,7 @@ def explain_open_errors(url: str) -> Iterator[None]:
     except RequestError as error:
         url = without_secrets(url)
         message = str(error) if url in str(error) else f"{url}: {error}"
-        # whether it may pass is seen by the cause
+        # the cause shows whether it may pass
         raise ReadError(message) from error.__cause__ or error
     except (StoreError, IsADirectoryError) as error:
         url = without_secrets(url)
@@ -328,7 +328,7 @@ def explain_open_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def explain_write_errors(url: Any) -> Iterator[None]:
-    """Raise the errors of writing a set with the url of the set and what to do.
+    """Raise the errors of writing a set with the url of the set and the remedy.
 
     The errors may name a file of the set, or a temporary one.
     """
@@ -338,7 +338,7 @@ def explain_write_errors(url: Any) -> Iterator[None]:
         raise
     except PermissionError as error:
         if error.errno is None and (message := str(error)).startswith(str(url)):
-            # errors of stores name the url and the remedy already
+            # errors of stores already name the url and the remedy
             raise AccessError(message) from error.__cause__
         reason = error.strerror or str(error)
         raise AccessError(

@@ -33,7 +33,7 @@ from virtualds.errors import CombineError, UnsupportedError, without_secrets
 from virtualds.progress import Progress, report_progress
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions
-from virtualds.stores.access_rules import check_nameable, is_nameable
+from virtualds.stores.access_rules import check_valid_url, is_valid_url
 from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
 from virtualds.stores.requests import normalise_etag
 from virtualds.urls import ARCHIVES, local_path, normalise_url, scheme_of
@@ -104,7 +104,7 @@ class FileOpener:
     def _is_nameable(self, url: str) -> bool:
         """Return whether a set may refer to a file; if not, leave it out or raise an error."""
         try:
-            check_nameable(url)
+            check_valid_url(url)
         except UnsupportedError as error:
             if self._stops:
                 raise
@@ -357,7 +357,7 @@ def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
 
     def rank(row: int) -> tuple[Any, ...]:
         url = str(listed.urls[row])
-        return fresh[row], not is_nameable(url), os.path.islink(local_path(url)), row
+        return fresh[row], not is_valid_url(url), os.path.islink(local_path(url)), row
 
     for same in names.values():
         if len(same) > 1:

@@ -378,7 +378,7 @@ def estimate_conversion(
 
 def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
     """Read the group of a source or a set; values that the set stores itself are loaded."""
-    with explain_open_errors(origin.url), origin.hold_scan():
+    with explain_open_errors(origin.url), origin.cache_scan():
         found = reader, _ = reader_of(origin, opening.parser)
         group = open_group(origin, opening, found)
     group = make_independent_of_left_out(group)

@@ -316,7 +316,7 @@ def scan_source(file: SourceFile) -> ScannedSource:
 
 def _scan_file(file: SourceFile) -> ScannedSource:
     location = Location(file.url, file.options)
-    with location.hold_scan(), warnings.catch_warnings():
+    with location.cache_scan(), warnings.catch_warnings():
         # variables that cannot be read are not the ones to find
         warnings.simplefilter("ignore")
         found = reader, source = reader_of(location)

@@ -44,7 +44,7 @@ from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
-from virtualds.stores.fence import outrun_error
+from virtualds.stores.fence import make_conflict_error
 from virtualds.stores.store import ChangedError
 from virtualds.streams import limit_decoded_size
 
@@ -487,7 +487,7 @@ def write(
         data = compress_with(data, find_codec(base.raw))
         store.write_version(url, data, options, base.version)
     except ChangedError as error:
-        raise outrun_error(url) from error
+        raise make_conflict_error(url) from error
 
 
 def to_dict(

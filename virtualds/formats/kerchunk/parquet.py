@@ -62,7 +62,7 @@ from virtualds.stores.fence import (
     create_folder,
     explain_vanished_files,
     is_claim,
-    outrun_error,
+    make_conflict_error,
     read_marker,
 )
 from virtualds.stores.store import ChangedError
@@ -353,7 +353,7 @@ def _create(
                 f"another name"
             ) from error
         if replace:
-            raise outrun_error(url) from error
+            raise make_conflict_error(url) from error
         raise
 
 
@@ -493,7 +493,7 @@ class _NextVersion:
         try:
             find_store(url).write_folder(url, files, options, replace=True, expected=version)
         except ChangedError as error:
-            raise outrun_error(url) from error
+            raise make_conflict_error(url) from error
 
     def write_in_place(self, base: ParquetSet) -> None:
         """Write records, then, in one step, the metadata that make them valid."""

@@ -50,8 +50,8 @@ from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
-from virtualds.stores.fence import outrun_error
-from virtualds.stores.scan_cache import hold_files
+from virtualds.stores.fence import make_conflict_error
+from virtualds.stores.scan_cache import cache_files
 from virtualds.stores.store import ChangedError, ListedFile
 
 MAX_LISTED = 64
@@ -126,7 +126,7 @@ def commit_document(
         # second
         both = (open_newest(root, options)[0], document)
         if not _continues(*(list_snapshots(root, options, one) for one in both)):
-            raise outrun_error(root) from error
+            raise make_conflict_error(root) from error
 
 
 def _continues(newest: Snapshots, ours: Snapshots) -> bool:
@@ -251,7 +251,7 @@ def _detect_concurrent_expiry(
         yield
     except FileNotFoundError as error:
         if open_newest(root, options)[1] != version:
-            raise outrun_error(root) from error
+            raise make_conflict_error(root) from error
         raise FormatError(
             f"{root}: a file that a snapshot of the set needs is gone ({error}); restore it, or "
             f"write the set anew (mode='w')"
@@ -385,7 +385,7 @@ def read_document(
     def find_parts(path: str, node: Mapping[str, Any]) -> Manifests:
         # chunks of values that are copied in the root, while a remote set is being opened
         held = read_copies(path, values.get(path), copies)
-        hold_files((f"{root}/{name}", data) for name, data in held)
+        cache_files((f"{root}/{name}", data) for name, data in held)
         transformers = node.get("storage_transformers") or [_describe_native(path, values)]
         if len(transformers) != 1:
             raise FormatError(f"{len(transformers)} storage transformers; one is understood")

@@ -33,7 +33,7 @@ from virtualds.parsers.grib import OWN_KEYS, FoundFields
 from virtualds.parsers.grib.messages import LISTED_KEYS, SECONDS, GribField
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.scan_cache import hold_scan
+from virtualds.stores.scan_cache import cache_scan
 from virtualds.urls import normalise_url
 
 UNITS = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
@@ -347,7 +347,7 @@ def _describe_far(url: str, options: StorageOptions | None, now: int) -> SourceF
 
 @lru_cache(TEMPLATES)
 def _read_template(source: SourceFile, index: str) -> Template:
-    with hold_scan(source.url, source.options):
+    with cache_scan(source.url, source.options):
         found = grib.scan(source)
     for error in found.damaged.values():
         raise error

@@ -58,7 +58,7 @@ from virtualds.parsers.hdf5.structure.object_header import (
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.local import open_regular
-from virtualds.stores.scan_cache import Scan
+from virtualds.stores.scan_cache import ScannedStore
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
@@ -588,7 +588,7 @@ class RemoteReader:
     """Reads a remote file, and holds what it fetched."""
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
-        self._scan = Scan(url, options)
+        self._scan = ScannedStore(url, options)
         self.source, self.head = self._scan.read_head(url, options, FIRST_PAGES * PAGE)
         if self.source.size is None:
             raise ValueError("the size of the file is not known")

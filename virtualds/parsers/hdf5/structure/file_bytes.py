@@ -23,7 +23,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     gather_rows,
 )
 from virtualds.source_file import SourceFile
-from virtualds.stores.block_cache import FIRST_PAGES, HELD_PAGES, MAX_PAGES, PAGE, Blocks
+from virtualds.stores.block_cache import CACHED_PAGES, FIRST_PAGES, MAX_PAGES, PAGE, Blocks
 from virtualds.stores.scan_cache import open_blocks
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
@@ -417,7 +417,7 @@ HEAD_BYTES = 2**14
 """Bytes of a local file that are read at once when it is opened: most metadata of many files."""
 AHEAD = FIRST_PAGES
 """Pages that a round of requests fetches behind what it is for."""
-MAX_AHEAD = HELD_PAGES // 2
+MAX_AHEAD = CACHED_PAGES // 2
 """Pages that are fetched before they are read: they have to be held until then."""
 
 Work = Callable[[], "list[Work]"]
@@ -488,7 +488,7 @@ class FileBytes:
         if scheme_of(url) != "file":
             self._blocks = open_blocks(self.source)
             self.end = self.source.size or 0
-            self._head = self._blocks.get_held(0, min(FIRST_PAGES * PAGE, self.end)) or b""
+            self._head = self._blocks.get_cached(0, min(FIRST_PAGES * PAGE, self.end)) or b""
             return
         self._handle = os.open(local_path(url), os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
