@@ -31,7 +31,7 @@ from virtualds.arrays.display import (
 )
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import MISSING, Table
-from virtualds.chunks.tables import PlacedReferences, StridedReferences
+from virtualds.chunks.tables import SparseReferences, StridedReferences
 from virtualds.codecs.zlib import Zlib
 
 FLOATS = np.dtype("f4")
@@ -175,7 +175,7 @@ def spread(places: list[int], shape: tuple[int, ...]) -> ChunkManifest:
     rows = ChunkManifest.build(
         (count,), files=[FILE], offset=np.arange(count) * 100, length=np.arange(count) + 5
     )
-    return ChunkManifest.of_table(PlacedReferences(np.array(places), rows), shape)
+    return ChunkManifest.of_table(SparseReferences(np.array(places), rows), shape)
 
 
 @pytest.mark.parametrize(

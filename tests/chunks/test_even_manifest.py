@@ -39,7 +39,7 @@ STAY: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
     "repeated": lambda m: m.take(0, slice(3, 4)).broadcast_to((5, 1)),
     "renumbered": lambda m: m.with_pipelines([3]),
     "renamed": lambda m: m.with_files(lambda f: f._replace(url="s3://a/b")),
-    "in an archive": lambda m: m.take(0, slice(3, 9)).relocated([(OTHER, 512)]),
+    "in an archive": lambda m: m.take(0, slice(3, 9)).moved_into([(OTHER, 512)]),
     "pickled": lambda m: pickle.loads(pickle.dumps(m.take(0, slice(3, 9)))),
     "pruned": lambda m: m.pruned(),
 }

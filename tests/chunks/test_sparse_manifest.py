@@ -14,11 +14,11 @@ from virtualds import ChunkManifest, SourceFile
 from virtualds.chunks.columns import COLUMNS, MISSING, Ints
 from virtualds.chunks.manifest import LARGE, gather_references, iterate_references
 from virtualds.chunks.tables import (
-    PlacedReferences,
+    SparseReferences,
     TiledReferences,
     build_sparse,
     join_manifests,
-    lay_over,
+    overlay,
     split_layers,
 )
 
@@ -35,7 +35,7 @@ def rows(count: int, pipeline: int = 0) -> ChunkManifest:
 
 
 def sparse(numbers: list[int], shape: tuple[int, ...] = SHAPE, rest: int = 0) -> ChunkManifest:
-    placed = PlacedReferences(np.array(numbers, np.int64), rows(len(numbers), rest), rest)
+    placed = SparseReferences(np.array(numbers, np.int64), rows(len(numbers), rest), rest)
     return ChunkManifest.of_table(placed, shape)
 
 
@@ -68,7 +68,7 @@ CHANGES: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
     "pruned": lambda m: m.take(0, slice(2, 4)).pruned(),
     "renumbered": lambda m: m.with_pipelines([3, 1]),
     "moved": lambda m: m.with_files(lambda file: file._replace(url=file.url + "c")),
-    "within another": lambda m: m.relocated([(SourceFile("file:///all"), 7)] * len(m.files)),
+    "within another": lambda m: m.moved_into([(SourceFile("file:///all"), 7)] * len(m.files)),
     "pickled": lambda m: pickle.loads(pickle.dumps(m)),
 }
 
@@ -141,19 +141,19 @@ def test_the_uppermost_reference_counts() -> None:
     base, other = sparse([0, 7, 33]), sparse([0, 1], (2, 2, 2)).with_files(
         lambda file: file._replace(url="file:///upper")
     )  # fmt: skip
-    laid = lay_over(base, (2, 1, 0), other)
+    laid = overlay(base, (2, 1, 0), other)
     expected = base.loaded()
     urls = columns_of(expected)["file"].astype(object)
     urls[2, 1, 0] = urls[2, 1, 1] = "file:///upper"
     np.testing.assert_array_equal(columns_of(laid)["file"], urls)
     assert [origin for origin, _ in split_layers(laid)] == [(0, 0, 0), (2, 1, 0)]
-    again = lay_over(laid, (0, 0, 0), sparse([59]))
+    again = overlay(laid, (0, 0, 0), sparse([59]))
     assert len(split_layers(again)) == 3
     np.testing.assert_array_equal(again.find_existing(), [0, 7, 33, 34, 59])
 
 
 def test_layers_are_cut_with_what_they_make_up() -> None:
-    laid = lay_over(sparse([0, 7, 33]), (2, 1, 0), sparse([0, 1], (2, 2, 2)))
+    laid = overlay(sparse([0, 7, 33]), (2, 1, 0), sparse([0, 1], (2, 2, 2)))
     for begin, stop in ((0, 2), (1, 4), (2, 3)):
         cut = laid.take(0, slice(begin, stop))
         whole = ChunkManifest.of_table(TiledReferences(cut.shape, split_layers(cut)), cut.shape)

@@ -18,7 +18,7 @@ from virtualds import (
 )
 from virtualds.chunks.axes import make_regular_axes
 from virtualds.chunks.columns import Table
-from virtualds.chunks.tables import PlacedReferences, StridedReferences
+from virtualds.chunks.tables import SparseReferences, StridedReferences
 from virtualds.codecs.cf import Packing, TimePacking
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.hdf import Shuffle
@@ -50,7 +50,7 @@ TEXTS = [
     (MANIFEST, "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file>"),
     (ChunkManifest.missing((1,)), "<ChunkManifest (1,): 1 chunk>"),
     (
-        ChunkManifest.of_table(PlacedReferences(np.array([7]), ONE), GRID),
+        ChunkManifest.of_table(SparseReferences(np.array([7]), ONE), GRID),
         "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file, most of them missing>",
     ),
     (

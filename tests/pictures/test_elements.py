@@ -19,10 +19,10 @@ from virtualds.pictures.html import (
     cell,
     element,
     escape,
+    get_shade,
     key,
     page,
     rectangle,
-    shade_of,
     strip,
 )
 
@@ -165,7 +165,7 @@ def test_the_style_sheet_follows_light_and_dark_pages() -> None:
 def test_no_two_shades_differ_by_colour_alone() -> None:
     assert len({s.texture for s in (*SERIES, GAP)}) == len(SERIES) + 1
     assert len({s.light for s in SHADES}) == len({s.dark for s in SHADES}) == len(SHADES)
-    assert [shade_of(n) for n in range(7)] == list(SERIES)
+    assert [get_shade(n) for n in range(7)] == list(SERIES)
 
 
 def test_a_strip_hatches_gaps_and_fills_the_rest() -> None:

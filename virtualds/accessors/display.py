@@ -41,7 +41,7 @@ from virtualds.pictures.html import (
     cell,
     draw_labels,
     element,
-    key,
+    legend,
     strip,
 )
 
@@ -72,7 +72,7 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
     moved = [s._replace(start=s.start - low, stop=s.stop - low) for s in spans]
     title = f"{len(coverage.urls):,} files along {dim}"
     ends = [(0.0, cells.format_position(low)), (1.0, cells.format_position(float(cells.low.max())))]
-    shown = key(_list_keys(coverage, gaps, cells))
+    shown = legend(_list_keys(coverage, gaps, cells))
     strips = (strip(moved, high - low, title=title), draw_labels(ends), shown)
     return element("div", element("b", title), *strips, style="--vds-height:22px;margin:8px 0")
 

@@ -30,7 +30,7 @@ from virtualds.datasets.axis_cells import OF_NUMPY, AxisCells, Span
 from virtualds.datasets.keywords import format_suggestion
 from virtualds.errors import UNITS, format_bytes, format_count, without_secrets
 from virtualds.importing import import_package
-from virtualds.pictures.html import GAP, SERIES, UNKNOWN, Shade, shade_of
+from virtualds.pictures.html import GAP, SERIES, UNKNOWN, Shade, get_shade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -421,7 +421,7 @@ def _draw_boxes(
     names, kinds = _number_kinds(plane.codes, pipelines)
     keys = []
     for kind in np.unique(kinds).tolist():
-        shade = UNKNOWN if kind == SEVERAL else shade_of(kind)
+        shade = UNKNOWN if kind == SEVERAL else get_shade(kind)
         words = "several encodings" if kind == SEVERAL else names[kind]
         add_rectangles(ax, sides[kinds[box] == kind], shade, gid=words)
         keys.append(make_key(ax, shade, words))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import pandas as pd
 import xarray as xr
 
-from virtualds.chunks.manifest import OF_DATASETS, FamiliarNames
+from virtualds.chunks.manifest import OF_DATASETS, ForeignNames
 from virtualds.datasets.keywords import check_arguments, select_fields
 from virtualds.errors import locating
 from virtualds.importing import importing
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DatasetOrTree = TypeVar("DatasetOrTree", xr.Dataset, xr.DataTree)
 
 
-class VirtualAccessor(FamiliarNames, Generic[DatasetOrTree]):
+class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
     """Methods and properties for virtual arrays, of all groups that there are."""
 
     _FAMILIAR = OF_DATASETS

@@ -21,7 +21,7 @@ from virtualds.arrays.duck_array import DuckArray
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment, find_whole_blocks
-from virtualds.chunks.manifest import OF_ARRAYS, ChunkManifest, FamiliarNames
+from virtualds.chunks.manifest import OF_ARRAYS, ChunkManifest, ForeignNames
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.cf import ABSENT
 from virtualds.codecs.codec import Codec, CodecError, Unreadable
@@ -324,7 +324,7 @@ COPIED_BYTES = 2**23
 
 @public
 @dataclass(frozen=True, eq=False, repr=False)
-class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
+class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
     """An array whose values are in chunks of files, and are read when needed.
 
     It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without

@@ -17,10 +17,10 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray, default_fill, fills_with, is_same_scalar
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
-from virtualds.chunks.columns import MISSING, Ints, find_turn
+from virtualds.chunks.columns import MISSING, Ints, find_distinct_in_order
 from virtualds.chunks.fragment import Fragment, find_regular_chunks, join_fragments
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_references
-from virtualds.chunks.tables import TiledReferences, build_sparse, lay_over
+from virtualds.chunks.tables import TiledReferences, build_sparse, overlay
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
 
@@ -77,7 +77,7 @@ def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> Mani
     if len(array.fragments) == 1 and array.fragments[0].shape == array.shape:
         fragment = array.fragments[0].reorder(axis, begins, lengths, order)
         if fragment is not None:
-            used = find_turn(np.moveaxis(fragment.manifest.pipeline, axis, 0))
+            used = find_distinct_in_order(np.moveaxis(fragment.manifest.pipeline, axis, 0))
             numbers = np.zeros(len(array.pipelines), np.int64)
             numbers[used] = np.arange(used.size)
             pipelines = tuple(map(array.pipelines.__getitem__, used.tolist()))
@@ -390,7 +390,7 @@ def _merge_into_fragment(
         elif not np.isin(old, ids, assume_unique=True).all():
             # chunks that are now missing would otherwise show the old ones
             return None
-        manifest = lay_over(manifest, origin, new)
+        manifest = overlay(manifest, origin, new)
     if replaces and added.has_gaps:
         box = tuple((a, a + n) for a, n in zip(start, added.shape, strict=True))
         before = ManifestArray(base.stop, np.dtype("u1"), 0, (), (base,))

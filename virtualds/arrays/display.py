@@ -26,7 +26,7 @@ from virtualds.errors import format_bytes, format_count, without_secrets
 from virtualds.pictures import html
 from virtualds.pictures.blocks import Section, Table, draw
 from virtualds.pictures.chunk_grid import Box, Cell, Face, Side, draw_box, draw_line, draw_rectangle
-from virtualds.pictures.html import Markup, Shade, cell, element, key
+from virtualds.pictures.html import Markup, Shade, cell, element, legend
 from virtualds.source_file import SourceFile
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class LoadedColumns(NamedTuple):
 
 def find_loaded_columns(manifest: ChunkManifest) -> LoadedColumns | None:
     """Return the columns of a manifest, or None if they are in a set or a source file."""
-    found = manifest.peek()
+    found = manifest.get_if_loaded()
     if found is None:
         return None
     places, rows = found
@@ -436,12 +436,12 @@ def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Mark
     """
     found = bin_chunks(array)
     faces = _list_faces(found)
-    shades = [html.shade_of(n) for n in range(found.counts.shape[0] - FIRST_KIND)]
+    shades = [html.get_shade(n) for n in range(found.counts.shape[0] - FIRST_KIND)]
     if found.alternates:
         shades = [html.SERIES[0], html.NEXT]
     drawn = _draw_grid(array, found, [_make_face(face, shades) for face in faces], dims)
     meanings = _list_meanings(array, found, faces, shades)
-    return element("div", drawn, key(meanings), _describe_omissions(array, found, faces, dims))
+    return element("div", drawn, legend(meanings), _describe_omissions(array, found, faces, dims))
 
 
 def _list_faces(found: ChunkBins) -> list[Ints]:

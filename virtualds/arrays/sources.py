@@ -13,7 +13,7 @@ import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import CountedSources, SourceColumns, compact, settle_column
+from virtualds.chunks.columns import CountedSources, SourceColumns, compact, fit_column
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.zlib import ZipMember
@@ -252,10 +252,10 @@ def _expand_to_members(
     lengths = np.array([*(member.entry for _, member in members), 0, 0], np.int64)
     wholes = replace(
         manifest,
-        offset=settle_column(np.zeros((), np.int64), manifest.shape),
-        length=settle_column(lengths[compact(manifest.file)], manifest.shape),
+        offset=fit_column(np.zeros((), np.int64), manifest.shape),
+        length=fit_column(lengths[compact(manifest.file)], manifest.shape),
     )
-    return wholes.relocated([(archive, member.header) for archive, member in members])
+    return wholes.moved_into([(archive, member.header) for archive, member in members])
 
 
 def _find_common_offset(manifest: ChunkManifest) -> int | None:
@@ -276,7 +276,7 @@ def _resolve_fragment(fragment: Fragment, codecs: bool) -> Fragment:
     manifest = fragment.manifest
     if manifest.is_in_set or not any(map(is_in_archive, manifest.files)):
         return fragment
-    moved = manifest.relocated(locate_outside_archives(manifest.files))
+    moved = manifest.moved_into(locate_outside_archives(manifest.files))
     if manifest.is_loaded:
         moved = moved.checked(_find_checksums(manifest, codecs))
     return replace(fragment, manifest=moved)

@@ -13,7 +13,7 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import SourceSummary
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.tables import hold_in_memory
+from virtualds.chunks.tables import load_compactly
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import check_loadable, open_group
@@ -175,7 +175,7 @@ def _hold_references(dataset: xr.Dataset) -> xr.Dataset:
     for name, variable in dataset.variables.items():
         array = get_virtual_array(variable)
         if array is not None:
-            loaded = (replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
+            loaded = (replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
             data: Any = replace(array, fragments=tuple(loaded)).pruned()
             changed[name] = variable.copy(data=data)
     return replace_variables(dataset, changed)

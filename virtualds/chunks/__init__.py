@@ -1,1 +1,1 @@
-"""Chunk axes, manifests and fragments: which bytes hold an array."""
+"""Chunk axes, manifests and fragments: which bytes contain the values of an array."""

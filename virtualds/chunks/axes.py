@@ -1,14 +1,14 @@
-"""Chunk axes: how an axis is cut into chunks, and what a selection takes of it; no I/O.
+"""Chunk axes: how an axis is divided into chunks, and what a selection needs of it; no I/O.
 
-An axis of an array is cut into *slabs*, one per chunk along it. A slab shows some logical
+An axis of an array is divided into *slabs*, one per chunk along it. A slab contains some logical
 elements of the array; its stored chunk may be longer, because it was padded, is longer than its
 array, or has been cropped. Three numbers describe a slab:
 
-- ``edges[i] .. edges[i + 1]`` are the logical elements that slab ``i`` shows,
+- ``edges[i] .. edges[i + 1]`` are the logical elements of slab ``i``,
 - ``encoded[i]`` is the length of the stored chunk along this axis,
 - ``inset[i]`` is how many leading elements of the stored chunk are hidden.
 
-`RegularAxis` holds the common case in four integers whatever its length; `IrregularAxis` holds
+`RegularAxis` represents the common case by four integers, whatever its length; `IrregularAxis` has
 the three columns. Both have the same methods.
 """
 
@@ -27,11 +27,11 @@ from virtualds.chunks.columns import Ints, compact, narrow_column
 from virtualds.errors import format_count, public
 
 AxisKey = slice | Ints
-"""A key of one axis: a slice with start, stop and positive step, or rising positions."""
+"""A key of one axis: a slice with start, stop and positive step, or ascending positions."""
 
 
 class Slabs(NamedTuple):
-    """The three columns of consecutive slabs; ``edges`` has one element more than the others."""
+    """The three columns of consecutive slabs; ``edges`` has one more element than the others."""
 
     edges: Ints
     encoded: Ints
@@ -39,7 +39,7 @@ class Slabs(NamedTuple):
 
 
 class SlabRun(NamedTuple):
-    """The slabs ``first`` to ``stop`` of a projection, and whether they are taken whole."""
+    """The slabs ``first`` to ``stop`` of a projection, and whether they are selected whole."""
 
     first: int
     stop: int
@@ -47,7 +47,7 @@ class SlabRun(NamedTuple):
 
 
 class Slices(Sequence[slice]):
-    """A sequence of slices that are made on access: of a million slabs, few are needed."""
+    """A sequence of slices that are created on access, since few of a million slabs are needed."""
 
     __slots__ = ("_starts", "_step", "_stops")
 
@@ -72,12 +72,12 @@ class Slices(Sequence[slice]):
 
 
 class Projection(NamedTuple):
-    """What a selection takes from each slab it meets.
+    """The part of each slab that a selection needs.
 
     ``chunk[k]`` is the slab's number, ``encoded[k]`` the length of its stored chunk, ``inner[k]``
-    selects within that, ``outer[k]`` is the stretch of the result that it fills. ``runs`` are the
-    stretches of slabs that are taken alike: as they are stored, from the first element to the last,
-    and of one length; or not.
+    selects within that, ``outer[k]`` is the range of the result that it fills. ``runs`` are the
+    ranges of slabs that are selected in the same way: either whole, as stored and with equal
+    lengths, or not.
     """
 
     chunk: Ints
@@ -87,7 +87,7 @@ class Projection(NamedTuple):
     runs: list[SlabRun]
 
     def take_part(self, first: int, stop: int) -> Projection:
-        """Return what is taken from some of the slabs, none of which counts as whole."""
+        """Return what is selected of some of the slabs, none of which counts as whole."""
         taken = slice(first, stop)
         chunk, encoded = self.chunk[taken], self.encoded[taken]
         runs = [SlabRun(0, chunk.size, False)]
@@ -98,13 +98,13 @@ EMPTY_PROJECTION = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], 
 
 
 def split_by_length(lengths: Ints) -> list[SlabRun]:
-    """Return the stretches of equal lengths, of which 0 stands for slabs that are not whole."""
+    """Return the ranges of equal lengths, of which 0 marks slabs that are not whole."""
     bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), lengths.size]
     return [SlabRun(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
 
 
 def to_slice(positions: Ints) -> AxisKey:
-    """Return rising positions, none of them twice, as a slice where they are evenly spaced."""
+    """Return ascending distinct positions as a slice if they are evenly spaced."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     steps = np.diff(positions)
@@ -114,7 +114,7 @@ def to_slice(positions: Ints) -> AxisKey:
 
 
 def count_from_front(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
-    """Return positions along an axis, counted from its front; others are an `IndexError`."""
+    """Return positions along an axis, counted from its start; others are an `IndexError`."""
     if positions.dtype.kind not in "iu" and positions.size:
         raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
     counted = positions.astype(np.int64)
@@ -128,7 +128,7 @@ def count_from_front(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
 
 
 def find_runs(positions: Ints) -> list[tuple[int, int]]:
-    """Return the stretches ``start, stop`` of consecutive rising positions."""
+    """Return the ranges ``start, stop`` of consecutive ascending positions."""
     if not positions.size:
         return []
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
@@ -139,12 +139,12 @@ def find_runs(positions: Ints) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------------- axes
 
 LONGEST_AXIS = 2**62
-"""More elements than an axis may have, so that sums of two positions are 64-bit integers."""
+"""Limit of the elements of an axis, so that sums of two positions fit into 64-bit integers."""
 
 
 @public
 class ChunkAxis(ABC):
-    """How one axis is cut into chunks.
+    """How one axis is divided into chunks.
 
     Build one with `ChunkAxis.regular` or `ChunkAxis.from_slabs`.
 
@@ -173,40 +173,40 @@ class ChunkAxis(ABC):
 
     @abstractmethod
     def edges_at(self, numbers: Ints) -> Ints:
-        """Return the logical position of each edge; edge ``i`` is where slab ``i`` begins."""
+        """Return the logical position of each edge; edge ``i`` is the beginning of slab ``i``."""
 
     def stored_lengths(self) -> set[int]:
-        """Return the different numbers of elements that chunks store along the axis."""
+        """Return the distinct numbers of elements that chunks store along the axis."""
         return set(np.unique(self.slabs().encoded).tolist())
 
     @abstractmethod
     def locate(self, positions: Ints) -> Ints:
-        """Return the number of the slab that shows each logical position."""
+        """Return the number of the slab that contains each logical position."""
 
     @property
     @abstractmethod
     def chunk(self) -> int | None:
-        """The chunk length of a grid that starts at a chunk's first element, or None.
+        """The chunk length of a grid that starts at the first element of a chunk, or None.
 
-        A Zarr v2 ``.zarray`` can hold such a grid: every chunk has one length, the last one is
-        padded (or, where it is the only one, has exactly the length of the axis).
+        A Zarr v2 ``.zarray`` can describe such a grid: every chunk has the same length, the last
+        one is padded (or, if it is the only one, has exactly the length of the axis).
         """
 
     @staticmethod
     def regular(size: int, chunk: int, *, inset: int = 0, last: int | None = None) -> RegularAxis:
-        """Cut ``size`` elements every ``chunk``; the last chunk stores ``last`` of them."""
+        """Divide ``size`` elements into chunks of ``chunk``; the last one has ``last`` of them."""
         return RegularAxis(size, chunk, inset, chunk if last is None else last)
 
     @staticmethod
     def from_slabs(
         lengths: npt.ArrayLike, encoded: npt.ArrayLike, inset: npt.ArrayLike = 0
     ) -> ChunkAxis:
-        """Build an axis from columns, as a regular one wherever it is regular.
+        """Build an axis from columns, as a regular one if it is regular.
 
         Parameters
         ----------
         lengths, encoded, inset : int or array of int, shape (nchunks,)
-            Elements shown, elements stored, and hidden leading elements of every slab.
+            Logical elements, stored elements, and hidden leading elements of every slab.
         """
         shown = np.asarray(lengths, np.int64)
         stored = np.broadcast_to(np.asarray(encoded, np.int64), shown.shape)
@@ -220,7 +220,7 @@ class ChunkAxis(ABC):
 
     @staticmethod
     def concatenate(axes: Sequence[ChunkAxis]) -> ChunkAxis:
-        """Lay axes end to end."""
+        """Concatenate axes."""
         axes = [axis for axis in axes if axis.size] or list(axes[:1])
         if len(axes) == 1:
             return axes[0]
@@ -235,16 +235,16 @@ class ChunkAxis(ABC):
 
     @property
     def lengths(self) -> Ints:
-        """Elements shown by every slab."""
+        """Logical elements of every slab."""
         return np.diff(self.slabs().edges)
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes that this description takes in memory."""
+        """Bytes of this description in memory."""
 
     def crop(self, start: int, stop: int) -> tuple[ChunkAxis, slice]:
-        """Return the axis of the elements ``start`` to ``stop``, and which slabs it kept."""
+        """Return the axis of the elements ``start`` to ``stop``, and which slabs were kept."""
         if stop <= start:
             return RegularAxis(0, 1, 0, 1), slice(0, 0)
         first, final = (int(i) for i in self.locate(np.array([start, stop - 1])))
@@ -255,7 +255,7 @@ class ChunkAxis(ABC):
         return ChunkAxis.from_slabs(shown, encoded, hidden), slice(first, final + 1)
 
     def project(self, key: AxisKey, start: int = 0) -> Projection:
-        """Return what ``key`` takes from each slab; the axis begins at ``start`` of the array."""
+        """Return what ``key`` selects of each slab; the axis begins at ``start`` of the array."""
         if isinstance(key, slice):
             if key.step == 1:
                 return self._project_range(key.start, key.stop, start)
@@ -304,9 +304,9 @@ class ChunkAxis(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RegularAxis(ChunkAxis):
-    """An axis cut every ``chunk`` elements, the first ``inset`` of which are hidden.
+    """An axis with an edge every ``chunk`` elements, whose first ``inset`` elements are hidden.
 
-    ``last`` is the stored length of the last chunk: ``chunk`` where it is padded.
+    ``last`` is the stored length of the last chunk: ``chunk`` if it is padded.
     """
 
     length: int
@@ -383,7 +383,7 @@ class RegularAxis(ChunkAxis):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IrregularAxis(ChunkAxis):
-    """An axis with any slabs, held in three columns."""
+    """An axis of arbitrary slabs, in three columns."""
 
     edges: Ints
     encoded: npt.NDArray[np.integer]
@@ -459,7 +459,7 @@ def _is_regular(shown: Ints, stored: Ints, hidden: Ints) -> bool:
 
 
 def _join_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
-    """Join regular axes of one chunk length whose chunks are all full, in time O(len(axes))."""
+    """Join regular axes of equal chunk length whose chunks are all full, in time O(len(axes))."""
     head = axes[0]
     if not isinstance(head, RegularAxis):
         return None

@@ -2,9 +2,9 @@
 
 Columns are integers over a chunk grid, broadcast where they do not change.
 
-A table has a row for each chunk of an array, and answers four questions: the rows of these numbers,
-which rows may exist, which files have how many rows, and which of its files have these urls. A
-manifest without columns is a view of a table: cropping, permuting and repeating axes only change
+A table has a row for each chunk of an array, and answers four questions: the rows with given
+numbers, which rows may exist, how many rows each file has, and which of its files have given urls.
+A manifest without columns is a view of a table: cropping, permuting and repeating axes only change
 how rows are counted, as in a strided array.
 """
 
@@ -38,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return how far apart neighbours along each axis lie in C order.
+    """Return the strides of C order, in elements.
 
     Examples
     --------
@@ -54,7 +54,7 @@ MISSING = -1
 """The file code of a missing chunk, which reads as its fill value."""
 
 INLINE = -2
-"""The file code of a chunk held in the manifest; its offset is its index in `inline`."""
+"""The file code of a chunk stored in the manifest; its offset is its index in `inline`."""
 
 Column = npt.NDArray[np.integer]
 
@@ -68,13 +68,13 @@ COLUMNS = {
 """The columns of a manifest, with their dtypes."""
 
 CACHED_TABLES = 4
-"""Joined tables that are kept for the next arrays: those of a dataset come one after the other."""
+"""Joined tables that are cached for the next arrays: those of a dataset follow each other."""
 
 SMALL_COLUMN = 1024
-"""Values of a column, or entries of a table, up to which packing does not pay."""
+"""Values of a column, or entries of a table, up to which compression is not worth it."""
 
 PIECE = 2**18
-"""Values of columns that are looked at or changed at a time, so that memory holds the columns and
+"""Values of columns that are processed at a time, so that memory contains the columns and
 little else."""
 
 SAMPLE = 2**16
@@ -87,7 +87,7 @@ Values = npt.NDArray[np.integer]
 Flat = npt.NDArray[np.int64]
 
 Key = tuple[slice, ...]
-"""Where a piece of a column lies."""
+"""The position of a piece of a column."""
 
 
 class Reference(NamedTuple):
@@ -101,7 +101,7 @@ class Reference(NamedTuple):
 
 
 def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
-    """Return the identity of a table of files: a hash of the names, and the access options."""
+    """Return the identity of a table of files: a hash of the names and access options."""
     options: dict[StorageOptions | None, int] = {}
     lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
@@ -109,19 +109,19 @@ def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
 
 
 def spread_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
-    """Return a column over the grid, of integers that it can hold."""
+    """Return a column over the grid, of integers in its range."""
     if type(value) is int:
-        # too large a number is refused below
+        # too large a number raises an error below
         with suppress(OverflowError):
             return constant_column(name, value, shape)
-    return settle_column(_as_column(name, np.asarray(value)), shape)
+    return fit_column(_as_column(name, np.asarray(value)), shape)
 
 
 @lru_cache(4096)
 def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
-    """Return a read-only column of one value.
+    """Return a read-only column of a single value.
 
-    It equals the result of broadcasting, in a tenth of the time, and is cached for many files.
+    It equals the result of broadcasting, takes a tenth of the time, and is cached for many files.
     """
     kind = np.dtype(COLUMNS[name])
     raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
@@ -135,13 +135,13 @@ def column_of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Co
     return np.array(rows, COLUMNS[name]).reshape(shape)
 
 
-def settle_column(column: Column, shape: tuple[int, ...]) -> Column:
-    """Give a column the shape of the grid; a constant one is held as one number."""
+def fit_column(column: Column, shape: tuple[int, ...]) -> Column:
+    """Give a column the shape of the grid; a constant one is stored as one number."""
     spread = np.broadcast_to(column, shape)
     if not column.size or not column.ndim:
         return spread
     first = column[(0,) * column.ndim]
-    # scans of many files, which have small columns, are not to wait for the cutting
+    # not for the small columns of scans of many files, where it costs too much
     small = column.size <= PIECE
     pieces = [column] if small else (part for _, (part,) in cut_columns(column))
     is_constant = all((part == first).all() for part in pieces)
@@ -149,7 +149,7 @@ def settle_column(column: Column, shape: tuple[int, ...]) -> Column:
 
 
 def cut_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list[Column]]]:
-    """Yield columns piece by piece along their longest axis, and where each piece lies."""
+    """Yield pieces of columns along their longest axis, and the position of each piece."""
     shape, spread = columns[0].shape, list(columns)
     if any(column.shape != shape for column in columns):
         shape = np.broadcast_shapes(*(column.shape for column in columns))
@@ -166,7 +166,7 @@ def cut_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list
 
 
 def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
-    """Return integers in the dtype of their column, refusing those it cannot hold."""
+    """Return integers in the dtype of their column; those out of range are errors."""
     kind = np.dtype(COLUMNS[name])
     if values.dtype == kind:
         return values
@@ -181,7 +181,7 @@ def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
 
 
 def take_rows(column: Column, ids: Ints, axis: int) -> Column:
-    """Take along an axis, leaving a broadcast axis broadcast."""
+    """Take along an axis; a broadcast axis stays broadcast."""
     if column.strides[axis] == 0 and column.shape[axis]:
         shape = (*column.shape[:axis], ids.size, *column.shape[axis + 1 :])
         return np.broadcast_to(column[(slice(None),) * axis + (slice(0, 1),)], shape)
@@ -194,25 +194,25 @@ def take_compact(column: Column, change: Callable[[Column], Column]) -> Column:
 
 
 def is_same_column(one: Column, other: Column) -> bool:
-    """Return whether two columns of one shape are equal, each stored element compared once."""
+    """Return whether two columns of the same shape are equal; compares each stored element once."""
     a, b = compact(one), compact(other)
     return np.array_equal(a, b) if a.shape == b.shape else np.array_equal(one, other)
 
 
 def renumber_files(numbers: Sequence[int]) -> Column | None:
-    """Return the number of every file and code in a joined table, or None if all stay."""
+    """Return the number of every file and code in a joined table, or None if all stay the same."""
     if numbers == list(range(len(numbers))):
         return None
-    # negative codes index from the end of the table, and stay as they are
+    # negative codes index from the end of the table, and do not change
     return np.array([*numbers, INLINE, MISSING], np.int32)
 
 
 def concatenate_columns(
     parts: Sequence[Column], axis: int, tables: Sequence[Column | None] | None = None
 ) -> Column:
-    """Concatenate columns, keeping axes broadcast along which no part changes.
+    """Concatenate columns; axes along which no part changes stay broadcast.
 
-    ``tables`` have for each part what each of its numbers becomes, or None if they stay.
+    ``tables`` have for each part the new value of each of its numbers, or None if they stay.
     """
     tables = [None] * len(parts) if tables is None else tables
     shape = list(parts[0].shape)
@@ -238,7 +238,7 @@ def _look_up(column: Column, table: Column | None) -> Column:
 
 
 def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | None]) -> bool:
-    """Return whether all parts repeat one and the same layer along ``axis``."""
+    """Return whether all parts repeat the same layer along ``axis``."""
     if not all(p.strides[axis] == 0 or p.shape[axis] == 1 for p in parts) or not parts[0].size:
         return False
     layer = (slice(None),) * axis + (0,)
@@ -253,7 +253,7 @@ def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | N
 class JoinedTable(Generic[Item]):
     """Tables joined into one, with each item once.
 
-    ``items`` are those of all parts, in the order in which they come first; ``numbers`` are, for
+    ``items`` are those of all parts, in the order of their first occurrence; ``numbers`` are, for
     every part, the indices of its items there.
     """
 
@@ -263,9 +263,9 @@ class JoinedTable(Generic[Item]):
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Item, ...]]) -> JoinedTable[Item]:
-        """Join tables; the result for the same parts is made once.
+        """Join tables; the result for the same parts is created once.
 
-        Otherwise a hundred variables of a million files would hold a hundred equal tables.
+        Otherwise a hundred variables of a million files would have a hundred equal tables.
         """
         for known in tuple(_known):
             # items are compared by identity
@@ -296,10 +296,10 @@ LEVEL, RISE, EXPECTED = range(3)
 
 
 class PackedColumn(NamedTuple):
-    """A column as compressed differences from expected values, less the least difference.
+    """A column as compressed differences from expected values, minus the least difference.
 
     ``way`` is `LEVEL`, `RISE` or `EXPECTED`; ``width`` is the bytes of a difference. All first
-    bytes stand before all second ones.
+    bytes come before all second ones.
     """
 
     shape: tuple[int, ...]
@@ -313,7 +313,7 @@ class PackedColumn(NamedTuple):
 class SmallColumn(NamedTuple):
     """A column of few values: their dtype, and their bytes in C order.
 
-    numpy's own pickle of an array takes ten times the bytes and the time.
+    numpy's own pickle of an array takes ten times as many bytes and as much time.
     """
 
     shape: tuple[int, ...]
@@ -322,7 +322,7 @@ class SmallColumn(NamedTuple):
 
 
 def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | PackedColumn:
-    """Return a column in few bytes, for `unpack`; one value is an integer.
+    """Return a column in few bytes, for `unpack`; a single value is an integer.
 
     ``steps`` are the expected differences between neighbouring values in C order.
     """
@@ -339,15 +339,15 @@ def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | Pac
 
 
 def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None) -> Values:
-    """Return the column that `pack` was given, as integers of any width.
+    """Return the column that was passed to `pack`, as integers of any width.
 
-    It has the same shape; a single value has none, and broadcasts.
+    It has the same shape; a single value is a scalar, and broadcasts.
     """
     if isinstance(packed, int):
         return np.array(packed, np.min_scalar_type(packed))
     if isinstance(packed, SmallColumn):
         return np.frombuffer(packed.data, packed.kind).reshape(packed.shape)
-    # an entry of a cache may say any shape
+    # an entry of a cache may contain any shape
     data = decode_stream(zlib.decompressobj(), packed.data, None)
     planes = np.frombuffer(data, np.uint8).reshape(packed.width, -1)
     rest = np.ascontiguousarray(planes.T).view(f"<u{packed.width}").reshape(-1).astype(np.int64)
@@ -386,7 +386,7 @@ def _pack_column(flat: Flat, rises: Flat | None, way: int, shape: tuple[int, ...
 
 
 def narrow(column: Values) -> Values:
-    """Hold a column in the narrowest integers that keep its values."""
+    """Convert a column to the narrowest integers that represent its values."""
     if not column.size:
         return column
     kind = np.promote_types(
@@ -401,18 +401,18 @@ def pack_table(table: Any) -> Any:
 
 
 def unpack_table(packed: Any) -> Any:
-    """Return the table that `pack_table` was given."""
+    """Return the table that was passed to `pack_table`."""
     return pickle.loads(zlib.decompress(packed)) if isinstance(packed, bytes) else packed
 
 
 # ---------------------------------------------------------------------- checks
-# Of references, made when a manifest is built.
+# Checks of references when a manifest is built.
 
 
 def check_references(manifest: ChunkManifest) -> None:
-    """Raise an error for references that `ChunkManifest.build` refuses, naming the first."""
-    if not _lies_in_one_file(manifest):
-        _check_places(manifest)
+    """Raise an error for the first reference that is invalid in `ChunkManifest.build`."""
+    if not _is_in_one_file(manifest):
+        _check_positions(manifest)
     column = compact(manifest.checksum)
     if column.size == 1 and not column.flat[0]:
         return
@@ -425,8 +425,8 @@ def check_references(manifest: ChunkManifest) -> None:
     )
 
 
-def _lies_in_one_file(manifest: ChunkManifest) -> bool:
-    """Return whether all chunks lie in the only file, and all references are valid."""
+def _is_in_one_file(manifest: ChunkManifest) -> bool:
+    """Return whether all chunks are in the only file, and all references are valid."""
     file = compact(manifest.file)
     if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
         return False
@@ -440,7 +440,7 @@ def _lies_in_one_file(manifest: ChunkManifest) -> bool:
     )
 
 
-def _check_places(manifest: ChunkManifest) -> None:
+def _check_positions(manifest: ChunkManifest) -> None:
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
     if file.size and not INLINE <= int(file.min()) <= int(file.max()) < len(manifest.files):
         raise FormatError(
@@ -480,12 +480,12 @@ def _refuse(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> NoReturn:
 
 
 def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """Return a column with one element along each broadcast axis, its elements in memory."""
+    """Return a column with one element along each broadcast axis, contiguous in memory."""
     return column[tuple(slice(0, 1) if step == 0 else slice(None) for step in column.strides)]
 
 
 def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
-    """Hold a constant column as a broadcast scalar, any other in 32 bits where it fits."""
+    """Store a constant column as a broadcast scalar, any other in 32 bits if it fits."""
     if column.size and (column == column[0]).all():
         return np.broadcast_to(column[:1].copy(), column.shape)
     small = column.max(initial=0) < 2**31
@@ -493,7 +493,7 @@ def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
 
 
 def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
-    """Return the distinct numbers from 0 to below ``count``, rising, of all that there are."""
+    """Return the distinct numbers from 0 to below ``count``, in ascending order."""
     if count > 16 * numbers.size:
         return np.unique(numbers[numbers >= 0]).astype(np.int64)
     # many times as fast for a small count; negative codes count from the end
@@ -503,10 +503,10 @@ def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
     return np.flatnonzero(met[:count])
 
 
-def find_turn(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
-    """Return the distinct numbers of a column in the order in which they first come.
+def find_distinct_in_order(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
+    """Return the distinct numbers of a column in the order of their first occurrence.
 
-    >>> find_turn(np.array([[4, 4], [1, 4], [0, 1]])).tolist()
+    >>> find_distinct_in_order(np.array([[4, 4], [1, 4], [0, 1]])).tolist()
     [4, 1, 0]
     """
     held = compact(numbers)
@@ -515,7 +515,7 @@ def find_turn(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
     low, row = int(held.min()), held.size // len(held)
     met = np.full(int(held.max()) - low + 1, held.size, np.int64)
     step = max(1, PIECE // row)
-    # the last of repeated places counts, so they are written from the end
+    # of repeated positions the last one wins, so write them in reverse order
     for begin in range((len(held) - 1) // step * step, -1, -step):
         part, first = held[begin : begin + step].ravel(), begin * row
         met[part[::-1] - low] = np.arange(first + part.size - 1, first - 1, -1)
@@ -524,13 +524,13 @@ def find_turn(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
 
 
 # ---------------------------------------------------------------------- files of tables
-# What a reference set knows of its files without a look at each reference.
+# What a reference set stores about its files, so that references need not be read.
 
 
 class SourceSummary(NamedTuple):
-    """A set's summary of its files, without a look at each of them.
+    """A set's own summary of its files, so that they need not be listed.
 
-    ``name`` tells the list from others. ``nbytes`` is None where not all sizes are known.
+    ``name`` identifies the list. ``nbytes`` is None if not all sizes are known.
     """
 
     name: Hashable
@@ -540,7 +540,7 @@ class SourceSummary(NamedTuple):
 
 
 class SourceColumns(NamedTuple):
-    """Urls and fingerprints of files, a row for each; `NO_NUMBER` and None are unknown."""
+    """Urls and fingerprints of files, one row per file; `NO_NUMBER` and None are unknown."""
 
     urls: npt.NDArray[np.object_]
     sizes: npt.NDArray[np.int64]
@@ -574,9 +574,9 @@ class SourceColumns(NamedTuple):
 
 
 class CountedSources(NamedTuple):
-    """How many chunks lie in each file of a list.
+    """The number of chunks in each file of a list.
 
-    ``name`` tells the list from others, and ``read_files`` reads it: arrays share lists.
+    ``name`` identifies the list, and ``read_files`` reads it: arrays share lists.
     """
 
     name: Hashable
@@ -588,59 +588,59 @@ class CountedSources(NamedTuple):
 
 
 class Table:
-    """The references of one array, in C order of its chunks: rows that lie elsewhere.
+    """The references of one array, in C order of its chunks, stored outside the manifest.
 
-    A format has to say how rows are loaded, and which files it lists; it overrides what it knows
-    better than by looking at rows.
+    A format implements how rows are loaded, and which files it lists. It may override methods for
+    which it need not read rows.
     """
 
     is_in_set: ClassVar[bool] = True
-    """Whether the rows lie in a reference set, and stay there when arrays are joined."""
+    """Whether the rows are in a reference set, and stay there when arrays are joined."""
 
     is_in_source: ClassVar[bool] = False
-    """Whether the rows are looked up in the index of a source file: they serve reading alone, and
-    whoever takes references out of an array loads them first."""
+    """Whether the rows are looked up in the index of a source file: they are only for reading, and
+    must be loaded before references are taken out of an array."""
 
     @property
     def has_pipelines(self) -> bool:
-        """Whether every row has its own pipeline number; else all have number 0."""
+        """Whether every row has its own pipeline number; otherwise all have number 0."""
         return False
 
     @property
     def owner(self) -> Hashable:
-        """The set that the rows lie in, None where that is of no use to who writes to it."""
+        """The set that contains the rows, or None if a writer to it has no use for them."""
         return None
 
     @property
     def files(self) -> tuple[SourceFile, ...] | None:
-        """The files that the column ``file`` of loaded rows counts, where they are known."""
+        """The files to which the column ``file`` of loaded rows refers, if they are known."""
         return None
 
     @property
     def rest(self) -> int | None:
-        """The pipeline of rows that are not listed, of a table that has the others in memory."""
+        """The pipeline of rows that are not listed, for a table with the others in memory."""
         return None
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the rows take in memory for good."""
+        """Bytes that the rows permanently take in memory."""
         return 0
 
     @property
     def where(self) -> str:
-        """Where the rows lie, for people; it costs nothing."""
+        """The location of the rows, for people; it is available at no cost."""
         return ", whose references lie in a reference set"
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the rows of these numbers, in their shape, with the files that they lie in."""
+        """Return the rows with these numbers, in their shape, and their files."""
         raise NotImplementedError
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the rows that may exist, rising, or None if all rows may."""
+        """Return the numbers of the rows that may exist, ascending, or None if all rows may."""
         return None
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return all files that rows lie in, and maybe other files of the set."""
+        """Return all files of rows, and possibly other files of the set."""
         return self.files or ()
 
     def summarize_sources(self) -> SourceSummary | None:
@@ -648,37 +648,38 @@ class Table:
         return None
 
     def count_sources(self, start: int, stop: int) -> CountedSources | None:
-        """Count the files of the rows ``start`` to ``stop``; None if rows have to be read."""
+        """Count the files of the rows ``start`` to ``stop``, or None if rows must be read."""
         return None
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return those of the files that have one of the urls."""
         return tuple(file for file in self.list_sources() if file.url in urls)
 
-    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> Table | None:
-        """Return the table with every file being a piece of another; None: rows have to be read."""
+    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> Table | None:
+        """Return the table for files that are embedded in others, or None if rows must be read."""
         return None
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> Table | None:
-        """Return the table with what ``change`` makes of its files; None: rows have to be read."""
-        return self.relocated([(change(file), 0) for file in self.files or ()])
+        """Return the table with ``change`` applied to its files, or None if rows must be read."""
+        return self.moved_into([(change(file), 0) for file in self.files or ()])
 
     def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
-        """Return a manifest of the table with nothing that it does not need: itself, mostly."""
+        """Return a manifest of the table with only what it needs: usually itself."""
         return manifest
 
-    def peek(self, rows: RowView) -> tuple[Ints | None, ChunkManifest] | None:
-        """Return rows that are at hand, and their places, or None if something had to be read.
+    def get_if_loaded(self, rows: RowView) -> tuple[Ints | None, ChunkManifest] | None:
+        """Return rows that are in memory, and their positions, or None if something must be read.
 
-        Without places, one row stands for all, but for where it begins.
+        Without positions, one row represents all, except for its offset.
         """
         return None
 
 
 class RowView(NamedTuple):
-    """The rows of a table that chunks have: ``first`` plus strides, in rows, times places.
+    """The rows of a table that belong to chunks: ``first`` plus strides, in rows, times positions.
 
-    ``renumbered`` are the numbers in the array of the table's pipelines; by default their own.
+    ``renumbered`` are the numbers that the table's pipelines have in the array, by default the
+    same.
     """
 
     table: Table
@@ -695,12 +696,12 @@ class RowView(NamedTuple):
 
     @property
     def only(self) -> int:
-        """The pipeline of every chunk of a table that has no pipelines."""
+        """The pipeline of every chunk of a table without pipelines."""
         return self.renumbered[0] if self.renumbered else 0
 
     @property
     def rest(self) -> int | None:
-        """The pipeline of missing chunks, where the table knows that there is one."""
+        """The pipeline of missing chunks, if the table has one."""
         rest = self.table.rest
         return rest if rest is None or self.renumbered is None else self.renumbered[rest]
 
@@ -722,7 +723,7 @@ class RowView(NamedTuple):
         return self._replace(shape=shape, strides=strides)
 
     def reshape(self, shape: tuple[int, ...]) -> RowView | None:
-        """Insert or remove axes of one chunk; None for other shapes."""
+        """Insert or remove axes of one chunk, or return None for other shapes."""
         long = [(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n != 1]
         if [n for n in shape if n != 1] != [n for n, _ in long]:
             return None
@@ -745,15 +746,15 @@ class RowView(NamedTuple):
             after = (number,) if number else None
         return self._replace(renumbered=after)
 
-    # ------------------------------------------------------------------ what is read
+    # ------------------------------------------------------------------ reading
 
     def load(self, numbers: Ints) -> ChunkManifest:
-        """Return the rows of these numbers, in their shape."""
+        """Return the rows with these numbers, in their shape."""
         found = self.table.load(numbers)
         return found if self.renumbered is None else found.with_pipelines(self.renumbered)
 
     def cross(self, places: Sequence[Ints]) -> ChunkManifest:
-        """Return the rows of the chunks where the places of all axes cross."""
+        """Return the rows of the chunks at the intersections of the positions along all axes."""
         total: Ints = np.array(self.first, np.int64).reshape((1,) * len(places))
         for axis, (stride, ids) in enumerate(zip(self.strides, places, strict=True)):
             along = (1,) * axis + (-1,) + (1,) * (len(places) - axis - 1)
@@ -761,18 +762,18 @@ class RowView(NamedTuple):
         return self.load(total)
 
     def at(self, ids: Ints) -> ChunkManifest:
-        """Return the rows of the chunks of flat numbers in C order, in the shape of the numbers."""
+        """Return the rows of the chunks with flat numbers in C order, in their shape."""
         if self.is_in_order:
             return self.load(np.asarray(ids, np.int64))
         numbers = np.full(ids.shape, self.first, np.int64)
-        # numpy refuses numbers of a grid without axes
+        # numpy cannot unravel indices of a grid without axes
         found = np.unravel_index(ids, self.shape) if self.shape else ()
         for stride, places in zip(self.strides, found, strict=True):
             numbers += stride * places
         return self.load(numbers)
 
     def find_existing(self) -> Ints | None:
-        """Return the numbers of the chunks that may exist, rising, or None if all chunks may."""
+        """Return the numbers of the chunks that may exist, ascending, or None if all chunks may."""
         numbers = self.table.list_numbers()
         if numbers is None:
             return None
@@ -781,7 +782,7 @@ class RowView(NamedTuple):
         return self._find_chunks_of(numbers)
 
     def _find_chunks_of(self, numbers: Ints) -> Ints | None:
-        """Return which chunks count these rows, or None where several may count one.
+        """Return which chunks refer to these rows, or None if several may refer to the same row.
 
         The strides of a crop or permutation are like the digits of a number: each is at least the
         span of all smaller ones.
@@ -792,7 +793,7 @@ class RowView(NamedTuple):
         spans = [abs(strides[axis]) * (shape[axis] - 1) for axis in long]
         if any(abs(strides[axis]) <= sum(spans[k + 1 :]) for k, axis in enumerate(long)):
             return None
-        # an axis that is counted backwards is counted from its end
+        # an axis with a negative stride is counted from its end
         back = sum(strides[i] * (shape[i] - 1) for i in long if strides[i] < 0)
         rest = numbers - self.first - back
         inside, found, step = rest >= 0, np.zeros_like(numbers), compute_strides(shape)
@@ -802,8 +803,8 @@ class RowView(NamedTuple):
             found += step[axis] * (place if strides[axis] > 0 else shape[axis] - 1 - place)
         return np.sort(found[inside & (rest == 0)])
 
-    def find_stretch(self) -> tuple[int, int] | None:
-        """Return the rows ``start, stop`` that are counted, each once, or None for others."""
+    def find_range(self) -> tuple[int, int] | None:
+        """Return the rows ``start, stop`` if each of them is used exactly once, or None."""
         low, length = self.first, 1
         long = [(s, n) for s, n in zip(self.strides, self.shape, strict=True) if n != 1]
         for stride, count in sorted(long, key=lambda pair: abs(pair[0])):

@@ -1,8 +1,8 @@
-"""Fragments: boxes of an array, cut into chunks along each axis, each with a manifest.
+"""Fragments: boxes of an array, divided into chunks along each axis, each with a manifest.
 
-Also the one chunk grid that fragments share, and blocks of whole chunks for dask. A block lies
-between planes through the whole array. A plane is good where it cuts no chunk of any fragment, so
-that no chunk is decoded twice.
+Also the common chunk grid of fragments, and blocks of whole chunks for dask. A block is bounded by
+planes through the whole array. A plane is good if it cuts no chunk of any fragment, so that no
+chunk is decoded twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import Ints
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.tables import are_alike, join_manifests
+from virtualds.chunks.tables import can_join, join_manifests
 from virtualds.errors import public
 from virtualds.options import MIB
 
@@ -26,16 +26,16 @@ from virtualds.options import MIB
 @public
 @dataclass(frozen=True, repr=False)
 class Fragment:
-    """A box of an array whose chunks lie on one grid.
+    """A box of an array whose chunks form one grid.
 
     Parameters
     ----------
     start : tuple of int
         Where the box begins in the array, per axis.
     axes : tuple of ChunkAxis
-        How the box is cut, per axis.
+        How the box is divided, per axis.
     manifest : ChunkManifest
-        Where the bytes of every chunk lie.
+        The location of the bytes of every chunk.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class Fragment:
 
     @classmethod
     def whole(cls, axes: tuple[ChunkAxis, ...], manifest: ChunkManifest) -> Fragment:
-        """Return the fragment of an array that consists of one.
+        """Return the only fragment of an array.
 
         Examples
         --------
@@ -84,19 +84,19 @@ class Fragment:
 
     @property
     def stop(self) -> tuple[int, ...]:
-        """Where the box ends in the array, per axis."""
+        """The end of the box in the array, per axis."""
         return tuple(s + n for s, n in zip(self.start, self.shape, strict=True))
 
     def edges(self, axis: int) -> Ints:
-        """Return where the chunks begin and end along an axis of the array."""
+        """Return where chunks begin and end along an axis of the array."""
         return self.axes[axis].slabs().edges + self.start[axis]
 
     def count_slabs(self, segments: Sequence[Sequence[tuple[int, int, int]]]) -> int:
-        """Return how many slabs it shows once every axis is cut into stretches of the array.
+        """Return its number of slabs after every axis has been cut into ranges of the array.
 
-        A stretch is its start, its stop, and how often it is repeated. Repeated elements count
-        once: they are read once, and in the gaps of an outer join xarray repeats the last element
-        until the gap is filled.
+        A range is its start, its stop, and how often it is repeated. Repeated elements count once:
+        they are read once, and in the gaps of an outer join xarray repeats the last element until
+        the gap is filled.
         """
         count = 1
         for cut, start, along in zip(self.axes, self.start, segments, strict=True):
@@ -125,7 +125,7 @@ class Fragment:
     def reorder(self, axis: int, begins: Ints, lengths: Ints, order: Ints) -> Fragment | None:
         """Return the box with its parts along an axis in another order.
 
-        None if a chunk belongs to two parts, or the references lie in a set or are chunks
+        None if a chunk belongs to two parts, or the references are in a set or are chunks
         themselves.
         """
         if self.manifest.is_in_set or (manifest := self.manifest.loaded()).inline:
@@ -141,7 +141,7 @@ class Fragment:
         ids = np.arange(ends[-1]) + np.repeat(first[order] - ends + counts, counts)
         cut = ChunkAxis.from_slabs(np.diff(edges)[ids], encoded[ids], inset[ids])
         axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
-        return Fragment(self.start, axes, manifest.take(axis, ids).with_files_in_turn(axis))
+        return Fragment(self.start, axes, manifest.take(axis, ids).with_files_in_order(axis))
 
     def transpose(self, order: Sequence[int]) -> Fragment:
         """Permute the axes."""
@@ -170,7 +170,7 @@ class Fragment:
         )
 
     def repeat(self, axis: int, count: int) -> Fragment:
-        """Show an axis of one element ``count`` times."""
+        """Repeat an axis of one element ``count`` times."""
         _, encoded, inset = self.axes[axis].slabs()
         cut = ChunkAxis.from_slabs(np.ones(count), encoded[0], inset[0])
         axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
@@ -179,7 +179,7 @@ class Fragment:
 
 
 def join_fragments(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, ...]:
-    """Join neighbours along ``axis`` whose other axes are cut alike; in order of their start."""
+    """Join neighbours along ``axis`` whose other axes are equal; sorted by their start."""
     ordered = sorted(fragments, key=lambda f: (_drop_axis(f.start, axis), f.start[axis]))
     runs: list[list[Fragment]] = []
     for fragment in ordered:
@@ -193,9 +193,9 @@ def join_fragments(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, 
 def _can_join(left: Fragment, right: Fragment, axis: int) -> bool:
     return (
         left.stop[axis] == right.start[axis]
-        and not left.manifest.stays_apart
-        and not right.manifest.stays_apart
-        and are_alike(left.manifest, right.manifest)
+        and not left.manifest.must_stay_separate
+        and not right.manifest.must_stay_separate
+        and can_join(left.manifest, right.manifest)
         and _drop_axis(left.start, axis) == _drop_axis(right.start, axis)
         and _drop_axis(left.axes, axis) == _drop_axis(right.axes, axis)
     )
@@ -218,7 +218,7 @@ def _drop_axis(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
 # ---------------------------------------------------------------------- alignment
 
 LARGE_BLOCK = 128 * MIB
-"""Bytes of a block above which chunks are cut, where fragments share too few edges."""
+"""Bytes of a block above which chunks are cut, if fragments share too few edges."""
 
 Lengths = tuple[int, ...]
 
@@ -229,10 +229,10 @@ Cuts = Sequence[tuple[int, ChunkAxis]]
 def find_whole_blocks(
     shape: Sequence[int], fragments: Sequence[Fragment], itemsize: int
 ) -> tuple[Lengths, ...]:
-    """Return the lengths of the smallest blocks that hold whole chunks, per axis.
+    """Return the lengths of the smallest blocks of whole chunks, per axis.
 
-    Where fragments share so few edges that such a block would be huge, an axis is cut like its
-    longest fragment. Gaps between fragments are cut as long as the longest block.
+    If fragments share so few edges that such a block would be huge, an axis is cut like its longest
+    fragment. Gaps between fragments are cut as long as the longest block.
 
     Examples
     --------
@@ -257,13 +257,13 @@ def find_whole_blocks(
 
 
 def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
-    """Return lengths as one number where only the last is less, as xarray's backends do."""
+    """Return lengths as one number if only the last is less, as xarray's backends do."""
     regular = all(n == lengths[0] for n in lengths[:-1]) and lengths[-1] <= lengths[0]
     return lengths[0] if regular else lengths
 
 
 def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
-    """Return blocks whose edges are moved back to edges of whole blocks.
+    """Return blocks whose edges are moved back to the edges of whole blocks.
 
     Examples
     --------
@@ -332,9 +332,9 @@ def _cut_gaps(edges: Ints, cuts: Cuts) -> Ints:
 def find_regular_chunks(
     shape: Sequence[int], fragments: Sequence[Fragment]
 ) -> tuple[int, ...] | None:
-    """Return the chunk shape of the one regular grid on which all fragments lie, or None.
+    """Return the chunk shape of the regular grid that all fragments share, or None.
 
-    Without any fragment, it is one chunk.
+    Without fragments, it is one chunk.
     """
     if not fragments:
         return tuple(max(n, 1) for n in shape)
@@ -349,7 +349,7 @@ def find_regular_chunks(
 def find_regular_length(
     shape: Sequence[int], fragments: Sequence[Fragment], axis: int
 ) -> int | None:
-    """Return the one length of all chunks along an axis of a regular grid, or None."""
+    """Return the length of all chunks along an axis of a regular grid, or None."""
     lengths = {f.axes[axis].chunk for f in fragments}
     if len(lengths) != 1 or (length := lengths.pop()) is None:
         return None
@@ -363,9 +363,9 @@ def find_regular_length(
 def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> list[Ints] | None:
     """Return the lengths of the chunks along every axis of the mesh that all fragments share.
 
-    Chunks show all that they store, except that the last one along an axis may reach beyond the
-    end of the array. Stretches of an axis that lie in no fragment are cut as their neighbours are.
-    None where chunks have hidden elements, or there is no such mesh.
+    Chunks have no hidden elements, except that the last one along an axis may reach past the end of
+    the array. Ranges of an axis that are in no fragment are cut like their neighbours. None if
+    chunks have hidden elements, or there is no such mesh.
 
     Examples
     --------
@@ -408,9 +408,9 @@ def _find_axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints
 
 
 def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
-    """Return the lengths of chunks, and of those that fill the gaps before and behind them.
+    """Return the lengths of chunks, and of those that fill the gaps before and after them.
 
-    A gap is cut into chunks as long as the one before it, or else behind it, so that no chunk is as
+    A gap is cut into chunks as long as the one before it, or else after it, so that no chunk is as
     long as the gap.
     """
     bounds = np.concatenate([[0], begin + length])
@@ -428,6 +428,6 @@ def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
 
 
 def find_origin(fragment: Fragment, axes: Sequence[ChunkAxis]) -> tuple[int, ...]:
-    """Return the number, per axis of a mesh, of the chunk where a fragment begins."""
+    """Return the chunk in which a fragment begins, as its number along each axis of a mesh."""
     pairs = zip(axes, fragment.start, strict=True)
     return tuple(int(axis.locate(np.array([start]))[0]) for axis, start in pairs)

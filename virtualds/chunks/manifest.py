@@ -1,8 +1,8 @@
-"""Manifests: columns over a chunk grid that say where the bytes of each chunk lie.
+"""Manifests: the location of the bytes of each chunk, as columns over a chunk grid.
 
 A manifest has one row per chunk. Its columns are arrays with the shape of the chunk grid; along an
-axis where a column does not change it is broadcast (stride 0) and takes no memory. Two primitives
-make everything else: `ChunkManifest.take` and `ChunkManifest.concatenate`.
+axis along which a column does not change, it is broadcast (stride 0) and takes no memory.
+Everything else is built from two primitives: `ChunkManifest.take` and `ChunkManifest.concatenate`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from virtualds.chunks.columns import (
     constant_column,
     digest,
     find_distinct,
-    find_turn,
+    find_distinct_in_order,
+    fit_column,
     is_same_column,
     narrow,
     pack,
     pack_table,
     renumber_files,
-    settle_column,
     spread_column,
     take_compact,
     take_rows,
@@ -54,14 +54,13 @@ from virtualds.errors import format_count, public
 from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- names of other libraries
-# Names that users of other libraries type: errors that say what to call here.
-#
-# They are no attributes, so that ``hasattr`` says no: xarray takes an array with ``chunks`` for one
-# of dask.
+# Names from other libraries, with errors that say what to call here.
+# They are not attributes, so ``hasattr`` is false: xarray treats an array with ``chunks`` as one of
+# dask.
 
 
 def is_private(name: str) -> bool:
-    """Return whether a name is private; names of Python are not.
+    """Return whether a name is private; Python's special names are not.
 
     >>> is_private("_map"), is_private("load"), is_private("__doc__")
     (True, False, False)
@@ -69,8 +68,8 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-class FamiliarNames:
-    """A class with names that other libraries have, and remedies for those who type them."""
+class ForeignNames:
+    """A class with names of other libraries, and what to call instead."""
 
     __slots__ = ()
 
@@ -78,11 +77,11 @@ class FamiliarNames:
     """What to call instead, by name."""
 
     def __dir__(self) -> list[str]:
-        """List what users may call, without what is private."""
+        """List the public names."""
         return [name for name in super().__dir__() if not is_private(name)]
 
     if not TYPE_CHECKING:
-        # a type checker would take every name for an attribute
+        # a type checker would accept every name as an attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             kind = type(self).__name__
@@ -91,7 +90,7 @@ class FamiliarNames:
                 raise AttributeError(
                     f"{kind!r} object has no attribute {name!r}", name=name, obj=self
                 )
-            # Python adds no suggestion where there is no name
+            # Python only adds suggestions to errors with a name
             raise AttributeError(f"{kind} has no {name!r}: {remedy}")
 
 
@@ -136,40 +135,40 @@ OF_DATASETS = {
 Kind = TypeVar("Kind", bound=Table)
 
 IN_MEMORY = ("files", *COLUMNS, "inline")
-"""What a manifest holds whose references are in memory."""
+"""What a manifest contains if its references are in memory."""
 
 LARGE = 2**16
-"""Chunks of a grid from which on few references are held by position."""
+"""Chunks of a grid from which on few references are stored by position."""
 
 BLOCK_CHUNKS = 2**18
-"""Chunks that are looked through at a time."""
+"""Chunks that are examined at a time."""
 
 MAX_LISTED = 2**20
-"""Chunks that are looked through sooner than a set is asked which of them exist."""
+"""Chunks that are examined without asking a set which of them exist."""
 
 
 @public
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
-class ChunkManifest(FamiliarNames):
-    """Columns over a chunk grid that say where each chunk's bytes lie, or a view of a table.
+class ChunkManifest(ForeignNames):
+    """The location of each chunk's bytes, as columns over the chunk grid or a view of a table.
 
-    The columns of a view are read when they are asked for: its table may be a formula, may have
-    rows of few of its chunks, or may lie in a reference set or in the index of a source file.
+    The columns of a view are read when they are accessed: its table may be a formula, may have rows
+    for few of its chunks, or may be in a reference set or in the index of a source file.
 
     Parameters
     ----------
     files : tuple of SourceFile
-        The table that the column ``file`` counts.
+        The table to which the column ``file`` refers.
     file : int32 array, shape of the chunk grid
         Number of the chunk's file, or `MISSING` or `INLINE`.
     offset, length : int64 array, shape of the chunk grid
-        Where the chunk lies in its file, in bytes.
+        The position of the chunk in its file, in bytes.
     pipeline : uint16 array, shape of the chunk grid
         Number of the `CodecPipeline` in the table of the array.
     checksum : uint64 array, shape of the chunk grid
-        2**32 + CRC-32 of the chunk's bytes as they lie in the file, or 0 for none.
+        2**32 + CRC-32 of the chunk's bytes as stored in the file, or 0 for none.
     inline : tuple of bytes
-        Chunks held here.
+        Chunks stored here.
 
     Raises
     ------
@@ -212,13 +211,13 @@ class ChunkManifest(FamiliarNames):
         first: int = 0,
         renumbered: tuple[int, ...] | None = None,
     ) -> ChunkManifest:
-        """Return a manifest without columns, which counts the rows of a table.
+        """Return a manifest without columns that refers to the rows of a table.
 
         Parameters
         ----------
         table : Table
         shape, strides, first, renumbered
-            As `RowView` has them; by default the chunks are rows in C order.
+            As in `RowView`; by default the chunks are rows in C order.
         """
         strides = compute_strides(shape) if strides is None else strides
         return cls._of_rows(RowView(table, shape, strides, first, renumbered))
@@ -232,9 +231,9 @@ class ChunkManifest(FamiliarNames):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # columns that are not in memory; whoever needs several asks for what is `loaded`
+            # columns that are not in memory; to use several of them, use `loaded`
             if name not in IN_MEMORY:
-                return FamiliarNames.__getattr__(self, name)
+                return ForeignNames.__getattr__(self, name)
             table = self.rows.table
             if name == "files" and table.files is not None:
                 return table.files
@@ -255,7 +254,7 @@ class ChunkManifest(FamiliarNames):
         checksum: npt.ArrayLike = 0,
         inline: Sequence[bytes] = (),
     ) -> ChunkManifest:
-        """Build a manifest from columns or scalars, checking every reference.
+        """Build a manifest from columns or scalars, and check every reference.
 
         Raises
         ------
@@ -265,7 +264,7 @@ class ChunkManifest(FamiliarNames):
         UnsupportedError
             The grid has more than 32 axes.
         ValueError
-            A column holds other than integers, or does not fit the grid.
+            A column contains something other than integers, or does not fit the grid.
         """
         check_axes(len(shape), "a grid of chunks")
         given = zip(COLUMNS, (file, offset, length, pipeline, checksum), strict=True)
@@ -282,9 +281,9 @@ class ChunkManifest(FamiliarNames):
         offsets: Sequence[int],
         lengths: Sequence[int],
     ) -> ChunkManifest:
-        """Build a manifest of a few chunks of one file, in C order, checking every reference.
+        """Build a manifest of a few chunks of one file, in C order, and check every reference.
 
-        It equals the result of `build`, in a third of the time, which counts in scans of many
+        It equals the result of `build`, in a third of the time, which matters in scans of many
         files.
 
         Raises
@@ -319,7 +318,7 @@ class ChunkManifest(FamiliarNames):
 
     @property
     def size(self) -> int:
-        """Number of chunks of the grid, missing ones too."""
+        """Number of chunks of the grid, including missing ones."""
         return prod(self.shape)
 
     def __repr__(self) -> str:
@@ -332,7 +331,7 @@ class ChunkManifest(FamiliarNames):
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """The files of the table, each once; of rows elsewhere those that chunks lie in."""
+        """The files of the table, each once; for a view, those that contain chunks."""
         if self.rows is None or self.rows.table.files is not None:
             return tuple(dict.fromkeys(self.files))
         found: dict[SourceFile, None] = {}
@@ -342,7 +341,7 @@ class ChunkManifest(FamiliarNames):
 
     @property
     def listed(self) -> tuple[SourceFile, ...]:
-        """The files of the table, and, of rows elsewhere, all that their set lists for it."""
+        """The files of the table; for a view, all files that its set lists for it."""
         return self.files if self.rows is None else self.rows.table.list_sources()
 
     def find_listed(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
@@ -353,19 +352,19 @@ class ChunkManifest(FamiliarNames):
 
     @property
     def catalogue(self) -> SourceSummary | None:
-        """The set's summary of all listed files, None if they have to be listed."""
+        """The set's summary of all listed files, or None if they have to be listed."""
         return None if self.rows is None else self.rows.table.summarize_sources()
 
     def count_stored(self) -> CountedSources | None:
-        """Count the chunks of each file where the set can; None if rows have to be read."""
-        stretch = None if self.rows is None else self.rows.find_stretch()
+        """Count the chunks of each file if the set can, or return None if rows must be read."""
+        stretch = None if self.rows is None else self.rows.find_range()
         if self.rows is None or stretch is None:
             return None
         return self.rows.table.count_sources(*stretch)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the references take in memory, the table of files not counted."""
+        """Bytes of the references in memory, without the table of files."""
         if self.rows is not None:
             return self.rows.table.nbytes
         columns = sum(compact(getattr(self, name)).nbytes for name in COLUMNS)
@@ -395,7 +394,7 @@ class ChunkManifest(FamiliarNames):
         return found
 
     def at(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of flat numbers in C order, in the shape of the numbers."""
+        """Return the chunks with flat numbers in C order, in the shape of the numbers."""
         if self.rows is not None:
             return self.rows.at(ids)
         where = np.unravel_index(ids, self.shape) if self.shape else (np.zeros_like(ids),)
@@ -403,7 +402,7 @@ class ChunkManifest(FamiliarNames):
         return columns._map(lambda column: column[where])
 
     def find_existing(self) -> Ints | None:
-        """Return the numbers of the chunks that may exist, rising, or None if all chunks may."""
+        """Return the numbers of the chunks that may exist, ascending, or None if all chunks may."""
         if self.rows is not None:
             return self.rows.find_existing()
         file = compact(self.file)
@@ -416,11 +415,11 @@ class ChunkManifest(FamiliarNames):
 
     @property
     def is_in_set(self) -> bool:
-        """Whether the references lie in a reference set, and are read from there when needed."""
+        """Whether the references are in a reference set, and are read from there when needed."""
         return self.rows is not None and self.rows.table.is_in_set
 
     @property
-    def stays_apart(self) -> bool:
+    def must_stay_separate(self) -> bool:
         """Whether joining with others would read a set, or compute many rows of a formula."""
         if self.rows is None or self.rest is not None:
             return False
@@ -433,11 +432,11 @@ class ChunkManifest(FamiliarNames):
 
     @property
     def table(self) -> Table | None:
-        """The table whose rows are counted, None where the columns are in memory."""
+        """The table of a view, or None if the columns are in memory."""
         return None if self.rows is None else self.rows.table
 
     def table_of(self, kind: type[Kind]) -> Kind | None:
-        """Return the table whose rows are counted if it is of a kind, else None."""
+        """Return the table of a view if it is of a kind, or None."""
         return self.table if isinstance(self.table, kind) else None
 
     def counts(self, table: Table | None, first: int = 0) -> bool:
@@ -450,17 +449,17 @@ class ChunkManifest(FamiliarNames):
             and self.rows._replace(first=0).is_in_order
         )
 
-    def peek(self) -> tuple[Ints | None, ChunkManifest] | None:
-        """Return rows that are at hand and their places, or None if something had to be read.
+    def get_if_loaded(self) -> tuple[Ints | None, ChunkManifest] | None:
+        """Return rows that are in memory and their positions, or None if something must be read.
 
-        Without places, the rows are those of all chunks, or one row stands for all, but for where
-        it begins.
+        Without positions, the rows are those of all chunks, or one row represents all, except for
+        its offset.
         """
-        return (None, self) if self.rows is None else self.rows.table.peek(self.rows)
+        return (None, self) if self.rows is None else self.rows.table.get_if_loaded(self.rows)
 
     @property
     def rest(self) -> int | None:
-        """The pipeline of missing chunks, where few chunks exist and are held by position."""
+        """The pipeline of missing chunks, if few chunks exist and are stored by position."""
         return None if self.rows is None else self.rows.rest
 
     def loaded(self) -> ChunkManifest:
@@ -508,7 +507,7 @@ class ChunkManifest(FamiliarNames):
 
     @staticmethod
     def concatenate(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
-        """Lay manifests end to end along ``axis``, merging their tables of files."""
+        """Concatenate manifests along ``axis``, and merge their tables of files."""
         if len(manifests) == 1:
             return manifests[0]
         manifests = [m.loaded() for m in manifests]
@@ -546,29 +545,30 @@ class ChunkManifest(FamiliarNames):
         return self._map(lambda column: np.broadcast_to(column, shape))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
-        """Return the manifest with every source file replaced by what ``change`` makes of it."""
+        """Return the manifest with ``change`` applied to every source file."""
         if self.rows is not None:
             found = self._with_table(self.rows.table.with_files(change))
             return self.loaded().with_files(change) if found is None else found
         return replace(self, files=tuple(map(change, self.files)))
 
     def _with_table(self, table: Table | None) -> ChunkManifest | None:
-        """Return the same rows of another table, or None where there is none."""
+        """Return the same rows of another table, or None if there is none."""
         if self.rows is None or table is None:
             return None
         return self._of_rows(self.rows._replace(table=table))
 
-    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
-        """Return the manifest with every file being a piece of another one.
+    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
+        """Return the manifest for files that are embedded in others.
 
         Parameters
         ----------
         places : sequence of SourceFile and int
-            For every file of the table, the one that it lies in, and at which byte it begins there.
+            For every file of the table, the one that contains it, and the offset where it begins
+            there.
         """
         if self.rows is not None:
-            found = self._with_table(self.rows.table.relocated(places))
-            return self.loaded().relocated(places) if found is None else found
+            found = self._with_table(self.rows.table.moved_into(places))
+            return self.loaded().moved_into(places) if found is None else found
         files: dict[SourceFile, int] = {}
         numbers = [files.setdefault(file, len(files)) for file, _ in places]
         # the codes of missing and inline chunks index from the end of the table
@@ -578,12 +578,12 @@ class ChunkManifest(FamiliarNames):
         return replace(
             self,
             files=tuple(files),
-            file=settle_column(table[compact(self.file)], self.shape),
-            offset=settle_column(offset, self.shape),
+            file=fit_column(table[compact(self.file)], self.shape),
+            offset=fit_column(offset, self.shape),
         )
 
     def checked(self, checksums: npt.NDArray[np.uint64]) -> ChunkManifest:
-        """Return the manifest with checksums for chunks that have none; 0 is none.
+        """Return the manifest with checksums for chunks that have none; 0 means none.
 
         Parameters
         ----------
@@ -594,24 +594,24 @@ class ChunkManifest(FamiliarNames):
             return self.loaded().checked(checksums)
         known = compact(self.checksum)
         found = np.where(known == 0, checksums, known)
-        return replace(self, checksum=settle_column(found, self.shape))
+        return replace(self, checksum=fit_column(found, self.shape))
 
     def pruned(self) -> ChunkManifest:
-        """Return the manifest with only those files in its table that a chunk lies in."""
+        """Return the manifest with only those files in its table that contain chunks."""
         if self.rows is not None:
             return self.rows.table.pruned(self)
         used = find_distinct(compact(self.file), len(self.files))
         return self if used.size == len(self.files) else self._with_files_of(used)
 
-    def with_files_in_turn(self, axis: int) -> ChunkManifest:
-        """Return the manifest with its files in the order in which they come along an axis."""
+    def with_files_in_order(self, axis: int) -> ChunkManifest:
+        """Return the manifest with its files in the order of their first use along an axis."""
         if self.rows is not None:
-            return self.loaded().with_files_in_turn(axis)
-        used = find_turn(np.moveaxis(self.file, axis, 0))
+            return self.loaded().with_files_in_order(axis)
+        used = find_distinct_in_order(np.moveaxis(self.file, axis, 0))
         return self._with_files_of(used[used >= 0])
 
     def _with_files_of(self, used: Ints) -> ChunkManifest:
-        """Return the manifest with the files of these numbers alone, in their order."""
+        """Return the manifest with only the files with these numbers, in their order."""
         numbers = np.full(len(self.files) + 2, MISSING, np.int32)
         numbers[used] = np.arange(used.size)
         numbers[-2:] = INLINE, MISSING
@@ -668,7 +668,7 @@ class ChunkManifest(FamiliarNames):
 
     # not __getstate__: before Python 3.11.4, dataclass(frozen=True, slots=True) overwrites it
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the elements behind broadcast axes once, in few bytes, or where rows lie."""
+        """Pickle the elements of broadcast axes once, in few bytes, or the location of rows."""
         if self.rows is not None:
             return ChunkManifest.of_table, tuple(self.rows)
         columns = {name: compact(getattr(self, name)) for name in COLUMNS}
@@ -678,9 +678,9 @@ class ChunkManifest(FamiliarNames):
         return _unpack_manifest, (files, self.inline, self.shape, packed)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        """Name the references for dask: equal ones alike, at the cost of the memory they take.
+        """Identify the references for dask: equal ones equally, at the cost of their memory.
 
-        Rows elsewhere are named by where they lie, without reading them.
+        Rows in a set are identified by their location, without reading them.
         """
         from dask.base import normalize_token
 
@@ -697,7 +697,7 @@ class ChunkManifest(FamiliarNames):
 def _unpack_manifest(
     files: Any, inline: tuple[bytes, ...], shape: tuple[int, ...], packed: Mapping[str, Any]
 ) -> ChunkManifest:
-    """Return the manifest of a pickle."""
+    """Return the manifest from a pickle."""
     columns: dict[str, Column] = {}
     for name, kind in COLUMNS.items():
         if isinstance(packed[name], int):
@@ -717,8 +717,8 @@ def iterate_blocks(
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
     """Yield the numbers of chunks and the chunks, from number ``start`` on, block by block.
 
-    Callers that need all chunks of a manifest use this, so that a small set that claims thousands
-    of millions of chunks is refused soon: blocks that are almost empty are an `UnsupportedError`.
+    Callers that need all chunks of a manifest use this, so that a small set that claims billions of
+    chunks soon fails: blocks that are almost empty are an `UnsupportedError`.
     """
     references, what = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
     for begin in range(start, manifest.size, most):
@@ -732,10 +732,10 @@ def iterate_blocks(
 def iterate_references(
     manifest: ChunkManifest, most: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield the numbers of chunks that exist, rising, and the chunks, block by block.
+    """Yield the numbers of existing chunks, ascending, and the chunks, block by block.
 
-    It takes the time of the references, however many chunks are missing, where the manifest knows
-    which chunks may exist. Of another manifest, almost empty blocks are an `UnsupportedError`.
+    If the manifest knows which chunks may exist, the time depends on the number of references, not
+    of missing chunks. In another manifest, almost empty blocks are an `UnsupportedError`.
     """
     is_asked = manifest.size > MAX_LISTED or not manifest.is_in_set
     known = manifest.find_existing() if is_asked else None
@@ -757,7 +757,7 @@ def iterate_references(
 
 
 def gather_references(manifest: ChunkManifest) -> tuple[Ints, ChunkManifest]:
-    """Return the numbers of the chunks that exist, rising, and the chunks."""
+    """Return the numbers of the existing chunks, ascending, and the chunks."""
     found = list(iterate_references(manifest))
     if not found:
         return np.zeros(0, np.int64), ChunkManifest.missing((0,))

@@ -1,11 +1,12 @@
-"""Tables of references in memory: evenly spaced ones, few on a huge grid, and tables laid out.
+"""Tables of references in memory: evenly spaced ones, few on a huge grid, and tiled tables.
 
-Records of a classic netCDF file lie at equal distances, a million of them for each variable: three
+Records of a classic netCDF file are evenly spaced, a million of them for each variable: three
 numbers describe them. An archive of forecasts is a grid of initial times, lead times and members,
-most of which do not exist yet: its table takes the memory of the references that exist. Both are
-computed or looked up when columns are asked for.
+most of which do not exist yet: its table takes the memory of the existing references. Both are
+computed or looked up when columns are accessed.
 
-Of all Parquet sets a row lies in record ``row // size``, and the records used last are kept.
+In all Parquet sets, a row is in record ``row // size``, and the most recently used records are
+cached.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ Record = TypeVar("Record")
 
 
 class RecordCache(Generic[Record]):
-    """The records that were used last, by name, for any number of threads.
+    """The most recently used records, by name, shared by all threads.
 
-    There are ``most`` of them, and at least two; a subclass may count what they weigh instead.
+    There are at most ``most`` of them, and at least two; a subclass may limit their weight instead.
     """
 
     def __init__(self, most: int) -> None:
@@ -49,18 +50,18 @@ class RecordCache(Generic[Record]):
         self.weight = 0
 
     def limit(self) -> int:
-        """Return what the records may weigh together."""
+        """Return the most that the records may weigh together."""
         return self._most
 
     def weigh(self, record: Record) -> int:
-        """Return what a record weighs."""
+        """Return the weight of a record."""
         return 1
 
     def __len__(self) -> int:
         return len(self._records)
 
     def find(self, name: Hashable) -> Record | None:
-        """Return a record, or None if it is not there."""
+        """Return a record, or None if it is not cached."""
         with self._lock:
             if name in self._records:
                 self._records.move_to_end(name)
@@ -76,14 +77,14 @@ class RecordCache(Generic[Record]):
         self.shrink()
 
     def shrink(self) -> None:
-        """Drop what is beyond the limit, which may have changed."""
+        """Drop what exceeds the limit, which may have changed."""
         most = self.limit()
         with self._lock:
             while self.weight > most:
                 self.weight -= self.weigh(self._records.popitem(last=False)[1])
 
     def get(self, name: Hashable, read: Callable[[], Record]) -> Record:
-        """Return a record, reading it if it is not there."""
+        """Return a record; read it if it is not cached."""
         if (found := self.find(name)) is None:
             found = read()
             self.put(name, found)
@@ -94,7 +95,7 @@ _open_sets: RecordCache[Any] = RecordCache(SETS)
 
 
 def name_opening() -> str:
-    """Return a name for one opening of a set, which its pickles carry along."""
+    """Return a name for one opening of a set, which its pickles contain."""
     return secrets.token_hex(8)
 
 
@@ -115,9 +116,9 @@ def share_opening(kind: type[Record], name: str, state: Mapping[str, Any]) -> Re
 
 
 def read_rows(ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]) -> ChunkManifest:
-    """Return the rows of these numbers, in their shape, asking every record of ``size`` rows once.
+    """Return the rows with these numbers, in their shape; read each record of ``size`` rows once.
 
-    ``rows`` takes the number of a record and rising row numbers inside it.
+    ``rows`` takes the number of a record and ascending row numbers inside it.
     """
     flat, where = np.unique(ids, return_inverse=True)
     if not flat.size:
@@ -142,7 +143,7 @@ def read_parquet(
 ) -> Any:
     """Return all or some columns of a Parquet file as an Arrow table, some as dictionaries.
 
-    Only this thread touches the bytes. A thread of Arrow that releases them needs the interpreter;
+    Only this thread accesses the bytes. An Arrow thread that releases them needs the interpreter;
     after the interpreter has ended, that would crash the process.
     """
     import pyarrow as pa
@@ -162,10 +163,10 @@ def read_parquet(
 # ---------------------------------------------------------------------- tables
 
 MOSTLY_MISSING = 8
-"""Chunks of a grid for each that may exist, from which on it pays to list those."""
+"""Chunks of a grid for each existing one, from which on it is worth listing those."""
 
 MAX_PIPELINES = 2
-"""Pipelines of manifests of which it is only asked whether they are one and the same."""
+"""Pipelines of manifests that are compared only to see whether they are all the same."""
 
 
 # ---------------------------------------------------------------------- a formula
@@ -173,9 +174,9 @@ MAX_PIPELINES = 2
 
 @dataclass(frozen=True)
 class StridedReferences(Table):
-    """References to ``count`` chunks of one length in one file, each ``step`` behind the last.
+    """References to ``count`` chunks of one length in one file, ``step`` bytes apart.
 
-    ``first``, ``step`` and ``length`` are bytes. Chunks that do not lie inside the file are a
+    ``first``, ``step`` and ``length`` are bytes. Chunks that reach outside the file are a
     `FormatError`.
 
     Examples
@@ -200,7 +201,7 @@ class StridedReferences(Table):
         self.load(np.array([0, self.count - 1], np.int64))
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the file that they lie in."""
+        """Return the chunks with these numbers, in their shape, and their file."""
         if not ids.size:
             return ChunkManifest.missing(ids.shape)
         offset = self.first + self.step * ids
@@ -213,39 +214,39 @@ class StridedReferences(Table):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the references take in memory: those of four numbers."""
+        """Bytes of the references in memory: those of four numbers."""
         return 32
 
     @property
     def where(self) -> str:
-        """Where the rows lie, for people."""
+        """The location of the rows, for people."""
         return " of 1 file"
 
-    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> StridedReferences:
-        """Return the table with its file being a piece of another one."""
+    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> StridedReferences:
+        """Return the table for a file that is embedded in another one."""
         [(file, begin)] = places
         return replace(self, file=file, first=self.first + begin)
 
-    def peek(self, rows: RowView) -> tuple[None, ChunkManifest] | None:
-        """Return one row, which stands for all, or None where there is none."""
+    def get_if_loaded(self, rows: RowView) -> tuple[None, ChunkManifest] | None:
+        """Return one row, which represents all, or None if there is none."""
         one = np.zeros((1,) * len(rows.shape), np.int64)
         return (None, rows.at(one)) if prod(rows.shape) else None
 
 
-# ---------------------------------------------------------------------- few rows at places
+# ---------------------------------------------------------------------- few rows by position
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedReferences(Table):
-    """References to the chunks, ``rows``, of some numbers, rising; all other chunks are missing.
+class SparseReferences(Table):
+    """References (``rows``) to the chunks with some numbers, ascending; all others are missing.
 
-    ``rest`` is the pipeline of the missing chunks, which says what they are full of.
+    ``rest`` is the pipeline of the missing chunks, which determines their values.
 
     Examples
     --------
     >>> file = SourceFile("file:///a.nc", size=2**30)
     >>> one = ChunkManifest.build((1,), files=[file], offset=96, length=8)
-    >>> placed = PlacedReferences(np.array([123_456_789]), one)
+    >>> placed = SparseReferences(np.array([123_456_789]), one)
     >>> sparse = ChunkManifest.of_table(placed, (1000, 10**6))
     >>> sparse.lookup((123, 456_789)).offset, sparse.lookup((0, 0)).file
     (96, -1)
@@ -259,7 +260,7 @@ class PlacedReferences(Table):
     has_pipelines = True
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        """Return the chunks with these numbers, in their shape, and their files."""
         row = np.searchsorted(self.numbers, ids.ravel())
         known = np.append(self.numbers, -1)[row] == ids.ravel()
         if row.size == self.rows.size and (row == np.arange(row.size)).all() and known.all():
@@ -277,20 +278,20 @@ class PlacedReferences(Table):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the references take in memory."""
+        """Bytes of the references in memory."""
         return self.numbers.nbytes + self.rows.nbytes
 
     @property
     def where(self) -> str:
-        """Where the rows lie, for people."""
+        """The location of the rows, for people."""
         return f" of {format_count(len(self.files), 'file')}, most of them missing"
 
-    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> PlacedReferences:
-        """Return the table with every file being a piece of another one."""
-        return replace(self, rows=self.rows.relocated(places))
+    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> SparseReferences:
+        """Return the table for files that are embedded in others."""
+        return replace(self, rows=self.rows.moved_into(places))
 
-    def peek(self, rows: RowView) -> tuple[Ints, ChunkManifest]:
-        """Return the numbers of the chunks that exist, rising, and the chunks."""
+    def get_if_loaded(self, rows: RowView) -> tuple[Ints, ChunkManifest]:
+        """Return the numbers of the existing chunks, ascending, and the chunks."""
         if rows.is_in_order and rows.renumbered is None:
             count = int(np.searchsorted(self.numbers, prod(rows.shape)))
             return self.numbers[:count], self.rows.take(0, slice(0, count))
@@ -323,20 +324,20 @@ def spread_rows(rows: ChunkManifest, known: Any, rest: int = 0) -> ChunkManifest
 def build_sparse(
     numbers: Ints, rows: ChunkManifest, shape: tuple[int, ...], rest: int = 0
 ) -> ChunkManifest:
-    """Return the manifest of the chunks, ``rows``, of some numbers in C order of a grid, rising.
+    """Return the manifest of ``rows`` for the chunks with some numbers in C order, ascending.
 
     Others are missing, and have the pipeline ``rest``.
     """
     if not numbers.size:
         return ChunkManifest.build(shape, file=MISSING, pipeline=rest)
-    sparse = ChunkManifest.of_table(PlacedReferences(numbers, rows, rest), shape)
+    sparse = ChunkManifest.of_table(SparseReferences(numbers, rows, rest), shape)
     return sparse if is_sparse(prod(shape), numbers.size) else sparse.loaded()
 
 
-def hold_in_memory(manifest: ChunkManifest) -> ChunkManifest:
-    """Return a manifest with its references in memory, by position where most chunks are missing.
+def load_compactly(manifest: ChunkManifest) -> ChunkManifest:
+    """Load the references of a manifest, stored by position if most chunks are missing.
 
-    One that does not say which chunks exist, and would have almost empty columns, is refused.
+    One that does not know which chunks exist, and would have almost empty columns, is an error.
     """
     known, used = manifest.find_existing(), manifest.used_pipelines(MAX_PIPELINES)
     if known is None or used.size != 1 or not is_sparse(manifest.size, known.size):
@@ -345,12 +346,12 @@ def hold_in_memory(manifest: ChunkManifest) -> ChunkManifest:
 
 
 def is_sparse(size: int, references: int) -> bool:
-    """Return whether references on a grid of ``size`` chunks are to be held by position."""
+    """Return whether references on a grid of ``size`` chunks should be stored by position."""
     return size > max(LARGE, MOSTLY_MISSING * references)
 
 
 def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
-    """Lay manifests end to end along ``axis``; few references on a huge grid stay few.
+    """Concatenate manifests along ``axis``; few references on a huge grid stay few.
 
     It is `ChunkManifest.concatenate` for manifests of any size.
     """
@@ -363,8 +364,8 @@ def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManife
     return ChunkManifest.concatenate(manifests, axis)
 
 
-def are_alike(one: ChunkManifest, other: ChunkManifest) -> bool:
-    """Return whether manifests can be joined: all decode alike where most chunks are missing."""
+def can_join(one: ChunkManifest, other: ChunkManifest) -> bool:
+    """Return whether manifests can be joined: if most chunks are missing, all decode equally."""
     if max(one.size, other.size) <= LARGE:
         return True
     if not any(is_sparse(m.size, _count_references(m)) for m in (one, other)):
@@ -414,8 +415,8 @@ def _join_sparsely(manifests: Sequence[ChunkManifest], axis: int, rest: int) -> 
 class TiledReferences(Table):
     """The references of manifests on one grid, each with the chunk where it begins.
 
-    Where manifests share a chunk, the last one that has a reference to it counts. Chunks that none
-    has are missing.
+    If manifests share a chunk, the last one with a reference to it counts. Chunks without a
+    reference are missing.
     """
 
     grid: tuple[int, ...]
@@ -427,7 +428,7 @@ class TiledReferences(Table):
         return any(have_overlap(one, other) for one, other in combinations(self.parts, 2))
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        """Return the chunks with these numbers, in their shape, and their files."""
         flat, left = ids.ravel(), np.arange(ids.size)
         order, found = [], []
         low, high = (flat.min(), flat.max()) if flat.size else (0, -1)
@@ -453,7 +454,7 @@ class TiledReferences(Table):
     def _find_inside(
         self, ids: Ints, origin: tuple[int, ...], shape: tuple[int, ...]
     ) -> tuple[Ints, Ints]:
-        """Return which chunks of the grid lie in a box, and their numbers there."""
+        """Return which chunks of the grid are in a box, and their numbers there."""
         if shape[1:] == self.grid[1:]:
             inner = ids - (origin[0] * prod(self.grid[1:]) if origin else 0)
             inside = np.flatnonzero((inner >= 0) & (inner < prod(shape)))
@@ -468,7 +469,7 @@ class TiledReferences(Table):
         parts = [(*part, part[1].find_existing()) for part in self.parts]
         whole = all(known is None for _, _, known in parts)
         count = sum(manifest.size for _, manifest in self.parts)
-        # as after an append: they lie side by side, and there are no other chunks
+        # as after an append: the parts are adjacent, and cover all chunks
         if whole and count == prod(self.grid) and not self.has_overlaps:
             return None
         found = [np.zeros(0, np.int64)]
@@ -481,7 +482,7 @@ class TiledReferences(Table):
             places = tuple(inner + np.reshape(origin, (-1, 1)))
             found.append(np.asarray(np.ravel_multi_index(places, self.grid), np.int64))
         numbers = np.concatenate(found)
-        # mostly they rise from part to part
+        # usually they are ascending from part to part
         return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
@@ -489,7 +490,7 @@ class TiledReferences(Table):
         return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> TiledReferences:
-        """Return the table of the same parts with what ``change`` makes of their files."""
+        """Return the table of the same parts with ``change`` applied to their files."""
         parts = tuple((origin, part.with_files(change)) for origin, part in self.parts)
         return replace(self, parts=parts)
 
@@ -511,22 +512,22 @@ def have_overlap(
     return all(max(a, b) < min(a + n, b + m) for a, n, b, m in sides)
 
 
-def lay_over(
+def overlay(
     manifest: ChunkManifest, origin: tuple[int, ...], added: ChunkManifest
 ) -> ChunkManifest:
-    """Return a manifest with the references of another one laid over it.
+    """Return a manifest with the references of another one on top of it.
 
-    It begins at the chunk ``origin``. Where it has no reference, that of ``manifest`` stays.
-    Nothing is read of manifests in sets. All chunks have the first pipeline.
+    It begins at the chunk ``origin``. If it has no reference to a chunk, that of ``manifest``
+    stays. Manifests in sets are not read. All chunks have the first pipeline.
     """
     layers = (*split_layers(manifest), (origin, added))
     return ChunkManifest.of_table(TiledReferences(manifest.shape, layers), manifest.shape)
 
 
 def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkManifest], ...]:
-    """Return the manifests that lie over each other in one, the last one uppermost.
+    """Return the manifests that are on top of each other in one, the topmost last.
 
-    A manifest that is no box of `TiledReferences` is its only layer; one without references has
+    A manifest that is not a box of `TiledReferences` is its only layer; one without references has
     none.
     """
     table = manifest.table_of(TiledReferences)
@@ -539,26 +540,26 @@ def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkM
     return () if nothing else (((0,) * len(manifest.shape), manifest),)
 
 
-def list_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
-    """Yield a manifest, and those that it is made of, whose parts too."""
+def iterate_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
+    """Yield a manifest, and recursively those of which it consists."""
     yield manifest
     table = manifest.table_of(TiledReferences)
     for _, part in table.parts if table is not None else ():
-        yield from list_parts(part)
+        yield from iterate_parts(part)
 
 
-def list_other_parts(
+def iterate_other_parts(
     manifest: ChunkManifest, is_known: Callable[[Table], bool]
 ) -> Iterator[ChunkManifest]:
-    """Yield the parts of a manifest that do not lie in known tables, nor consist of others."""
-    for part in list_parts(manifest):
+    """Yield the parts of a manifest that are not in known tables, and do not consist of others."""
+    for part in iterate_parts(manifest):
         table = part.table
         if table is None or not (isinstance(table, TiledReferences) or is_known(table)):
             yield part
 
 
 def _find_box(found: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return where rows begin in the grid of their table, or None if they are no box of it."""
+    """Return where rows begin in the grid of their table, or None if they are not a box of it."""
     if len(found.shape) != len(grid):
         return None
     pairs = zip(found.shape, found.strides, compute_strides(grid), strict=True)
@@ -570,7 +571,7 @@ def _find_box(found: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _cut_layers(found: RowView, table: TiledReferences, begin: tuple[int, ...]) -> Any:
-    """Yield the parts of the layers of a table that lie in a box."""
+    """Yield the parts of the layers of a table that are in a box."""
     pipeline = found.renumbered
     for origin, layer in table.parts:
         place, part = [], layer

@@ -64,7 +64,7 @@ from virtualds.formats.referenced_files import KEEP_QUERY, check_unsigned
 from virtualds.options import FILE_RETRIES, Options, get_options, set_options
 from virtualds.progress import INFO, ProgressOption, is_logged, log
 from virtualds.reading.fetch import chunk_cache
-from virtualds.reading.threads import in_turn
+from virtualds.reading.threads import iterate_results
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.requests import choose_wait, is_temporary, list_causes, log_failure, pause
@@ -449,7 +449,9 @@ class BatchJob:
                 alone = [item for item in rest if item[0] not in opened]
                 outcomes: Iterator[Outcome[Any]] = map(self.open_file, alone)
                 if number > 1:
-                    ordered = in_turn(pool, self.open_file, alone, ahead=PIECES_AHEAD * number)
+                    ordered = iterate_results(
+                        pool, self.open_file, alone, ahead=PIECES_AHEAD * number
+                    )
                     outcomes = (future.result() for _, future in ordered)
                 each = (
                     self.prepare(item, opened.pop(item[0]) if item[0] in opened else next(outcomes))

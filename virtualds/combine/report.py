@@ -29,7 +29,7 @@ from virtualds.pictures.blocks import (
     Section,
     Table,
 )
-from virtualds.pictures.html import MISSING, NEXT, OK, Markup, Shade, Span, join, key, strip
+from virtualds.pictures.html import MISSING, NEXT, OK, Markup, Shade, Span, join, legend, strip
 from virtualds.progress import Progress, ProgressCallback
 
 MAX_REASONS = 10
@@ -430,7 +430,7 @@ def list_left_out(title: str, left_out: Sequence[LeftOut]) -> Section:
 
 
 def _draw_outcomes(report: BuildReport) -> Markup:
-    """Return a strip of the files by outcome, and its key."""
+    """Return a strip of the files by outcome, and its legend."""
     outcomes: tuple[tuple[Shade, str, int], ...] = (
         (OK, "opened", report.opened),
         (NEXT, "from the cache", report.cached),
@@ -445,5 +445,5 @@ def _draw_outcomes(report: BuildReport) -> Markup:
         for (shade, name, count), stop in zip(met, stops, strict=True)
     ]
     title = ", ".join(f"{count:,} {name}" for _, name, count in met)
-    keys = key([(shade, f"{count:,} {name}") for shade, name, count in met])
+    keys = legend([(shade, f"{count:,} {name}") for shade, name, count in met])
     return join(strip(spans, report.files, title=title), keys)

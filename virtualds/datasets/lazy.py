@@ -36,7 +36,7 @@ from virtualds.arrays.group import Data
 from virtualds.arrays.numpy_functions import select_virtually
 from virtualds.arrays.sources import load_deferred
 from virtualds.chunks.fragment import LARGE_BLOCK, snap_blocks, to_preferred_chunks
-from virtualds.chunks.tables import hold_in_memory
+from virtualds.chunks.tables import load_compactly
 from virtualds.errors import UnsupportedError, VirtualdsError, locating
 from virtualds.options import MIB
 from virtualds.stores import find_store
@@ -402,7 +402,7 @@ def _find_below_dask(data: Any) -> ManifestArray | None:
     for key, layers in sources.items():
         array = _apply_selection(layers)
         # lazy arrays cannot be concatenated by reference
-        loaded = tuple(replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
+        loaded = tuple(replace(f, manifest=load_compactly(f.manifest)) for f in array.fragments)
         arrays[key] = _cast_class(UnreadableArray, replace(array, fragments=loaded))
     array = _run_graph(needed | arrays, keys, data.ndim)
     if (array.shape, array.dtype) != (data.shape, data.dtype):

@@ -16,7 +16,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, Table, drop_repeated_tables
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.tables import list_other_parts, list_parts
+from virtualds.chunks.tables import iterate_other_parts, iterate_parts
 from virtualds.errors import (
     AccessError,
     AccessWarning,
@@ -130,13 +130,15 @@ def make_known_check(group: ManifestGroup) -> IsKnown:
     """Return a check for the tables of a group that was read from the target set."""
     manifests = _list_manifests(group.list_arrays())
     # the tables themselves are kept alive, so that no new object gets the id of one
-    known = {id(part.table): part.table for manifest in manifests for part in list_parts(manifest)}
+    known = {
+        id(part.table): part.table for manifest in manifests for part in iterate_parts(manifest)
+    }
     return lambda table: id(table) in known
 
 
 def _list_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
     """Yield the files to which arrays refer, including the lists in their sets."""
-    manifests = (m for part in _list_manifests(arrays) for m in list_other_parts(part, is_known))
+    manifests = (m for part in _list_manifests(arrays) for m in iterate_other_parts(part, is_known))
     return chain.from_iterable(drop_repeated_tables(m.listed for m in manifests))
 
 

@@ -1,7 +1,7 @@
-"""What reports are made of: blocks, which `format_text` shows as text, and `draw` as HTML.
+"""The blocks of reports, which `format_text` shows as text, and `draw` as HTML.
 
-Besides the classes here, a block is a line of words, or lines that are not folded; a mapping of
-names to facts, of which None is left out; a picture, which is markup and which text leaves out; or
+Besides the classes here, a block is a line of words, or lines that are not wrapped; a mapping of
+names to facts, without those that are None; a picture, which is markup and omitted in text; or
 another report. A block without content shows nothing.
 """
 
@@ -26,22 +26,22 @@ from virtualds.pictures.html import (
 )
 
 SHOWN_ROWS = 20
-"""Most rows of a table that a reader is shown unasked."""
+"""The most rows of a table that are shown by default."""
 
 
 class Code(str):
-    """A value or a name of a program, which HTML shows in its own font."""
+    """A value or identifier, set in a monospaced font in HTML."""
 
     __slots__ = ()
 
 
 Words: TypeAlias = str | tuple[str, ...]
-"""A line of text; in parts, if some are `Code`."""
+"""A line of text, or its parts if some are `Code`."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A verdict in one line, and what it is based on below; ``sign`` stands before it in HTML."""
+    """A verdict in one line, and what it is based on below; ``sign`` precedes it in HTML."""
 
     title: str
     below: Sequence[Block] = ()
@@ -51,9 +51,9 @@ class Heading:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, which a report cuts if they are many.
+    """Rows, of which a report shows only the first if there are many.
 
-    Columns in which all cells are empty are left out. Those with ``numbers`` stand at the right in
+    Columns whose cells are all empty are left out. Those with ``numbers`` are right-aligned in
     HTML. ``total`` is the number of rows if not all are given, and ``rest`` says where all are.
     """
 
@@ -66,17 +66,17 @@ class Table:
 
     @property
     def more(self) -> str:
-        """What says how many rows are not shown."""
-        return say_more(max(self.total, len(self.rows)) - self.most, self.rest)
+        """The text about the number of rows that are not shown."""
+        return format_remainder(max(self.total, len(self.rows)) - self.most, self.rest)
 
     def select_columns(self) -> list[int]:
-        """Return the columns that say something."""
+        """Return the columns that are not empty."""
         return [n for n in range(len(self.head)) if any(row[n] != "" for row in self.rows)]
 
 
 @dataclass(frozen=True)
 class Card:
-    """Something found: ``note`` stands beside its title, ``remedy`` and ``code`` at its end."""
+    """A finding: ``note`` is beside its title, ``remedy`` and ``code`` at its end."""
 
     title: Words
     body: Sequence[Block] = ()
@@ -89,7 +89,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks with a title, which a click opens and closes; cards lie side by side."""
+    """Blocks with a title; a click opens and closes it; cards are side by side."""
 
     title: str
     body: Iterable[Block]
@@ -98,7 +98,7 @@ class Section:
 
 
 class Report:
-    """A report as text, in a notebook, as a page and as a dictionary, all made of its blocks."""
+    """A report as text, in a notebook, as a page and as a dictionary, all built from its blocks."""
 
     _title: ClassVar[str] = "Report"
     """The title of its page."""
@@ -115,7 +115,7 @@ class Report:
         return cell(draw(self))
 
     def to_html(self) -> str:
-        """Return the report as a page of its own.
+        """Return the report as an HTML page of its own.
 
         Examples
         --------
@@ -127,7 +127,7 @@ class Report:
         return page(self._title, draw(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dictionary that JSON can hold.
+        """Return the report as a dictionary for JSON.
 
         Examples
         --------
@@ -140,7 +140,7 @@ class Report:
 
 
 def _to_plain(value: Any) -> Any:
-    """Return dictionaries and lists in place of classes and tuples."""
+    """Convert classes and tuples to dictionaries and lists."""
     if is_dataclass(value):
         return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping) or hasattr(value, "_asdict"):
@@ -152,12 +152,12 @@ def _to_plain(value: Any) -> Any:
 Block: TypeAlias = Words | Mapping[str, Any] | Heading | Table | Card | Section | Report
 
 
-def say_more(count: int, rest: str = "") -> str:
-    """Return what says how many more there are, "" if there are none.
+def format_remainder(count: int, rest: str = "") -> str:
+    """Return the text about how many more there are, or "" if there are none.
 
     Examples
     --------
-    >>> say_more(1200, "to_dataframe() has all"), say_more(0)
+    >>> format_remainder(1200, "to_dataframe() has all"), format_remainder(0)
     ('... and 1,200 more; to_dataframe() has all', '')
     """
     return f"... and {count:,} more{f'; {rest}' if rest else ''}" if count > 0 else ""
@@ -166,11 +166,11 @@ def say_more(count: int, rest: str = "") -> str:
 # ---------------------------------------------------------------------- text
 
 GAP = "  "
-"""What stands between two columns, and before what lies within a block."""
+"""The space between two columns, and the indentation inside a block."""
 UNBOUND = 100_000
-"""Letters of a line that is not folded."""
+"""Characters of a line that is not wrapped."""
 NARROWEST = 20
-"""Letters of a column of values, however narrow the terminal is."""
+"""The fewest characters of a column of values, in however narrow a terminal."""
 
 Style: TypeAlias = Callable[[str], str]
 
@@ -182,9 +182,9 @@ def format_text(blocks: Iterable[Block], width: int = UNBOUND, bold: Style = str
     ----------
     blocks : iterable of blocks
     width : int
-        Letters of a line at which values and sentences are folded, and tables become lists.
+        Characters of a line at which values and sentences are wrapped, and tables become lists.
     bold : callable
-        What makes titles, names of facts and heads of tables bold.
+        Makes titles, names of facts and heads of tables bold.
 
     Examples
     --------
@@ -200,16 +200,16 @@ def format_text(blocks: Iterable[Block], width: int = UNBOUND, bold: Style = str
     return "\n".join(lines).strip("\n")
 
 
-def _show(text: object) -> str:
-    """Return a text without secrets, in which no name of a file moves the cursor."""
-    # before it is folded, aligned and made bold: what masks a secret would take that for more of it
+def _format_value(text: object) -> str:
+    """Return a text without secrets and without control characters."""
+    # before wrapping, alignment and bold: these would change what is masked as a secret
     masked = without_secrets(str(text))
     return UNPRINTABLE.sub(lambda c: c[0].encode("unicode_escape").decode(), masked)
 
 
 def _show_line(text: object) -> str:
     """Return such a text on one line."""
-    return re.sub(r"[\r\n]+", " ", _show(text))
+    return re.sub(r"[\r\n]+", " ", _format_value(text))
 
 
 def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
@@ -217,7 +217,7 @@ def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
         case Markup() | "":
             return
         case str() if "\n" in block:
-            yield from _show(block).splitlines()
+            yield from _format_value(block).splitlines()
         case str() | tuple():
             yield from _fold("".join(block), width)
         case Mapping():
@@ -236,7 +236,7 @@ def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
             yield bold(_show_line("".join(title))) + f": {_show_line(note)}" * bool(note)
             remedy = f"do: {block.remedy}" if block.remedy else ""
             yield from _indent([*body, remedy], width, bold)
-            yield from (f"{GAP}{line}" for line in _show(block.code).splitlines())
+            yield from (f"{GAP}{line}" for line in _format_value(block.code).splitlines())
         case Report():
             for part in block._list_blocks():
                 yield from _write(part, width, bold)
@@ -259,7 +259,7 @@ def _write_facts(rows: Mapping[str, Any], width: int, bold: Style) -> Iterator[s
 def _write_table(shown: Table, width: int, bold: Style) -> Iterator[str]:
     columns = shown.select_columns()
     lines = [shown.head, *shown.rows[: shown.most]] if shown.rows else []
-    cells = [[" ".join(_show(line[n]).split()) for n in columns] for line in lines]
+    cells = [[" ".join(_format_value(line[n]).split()) for n in columns] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for number, line in enumerate(cells):
         if sum(widths) + len(GAP) * (len(widths) - 1) <= width:
@@ -271,13 +271,13 @@ def _write_table(shown: Table, width: int, bold: Style) -> Iterator[str]:
             named = zip(cells[0][1:], line[1:], strict=True)
             yield from _indent([{n: c for n, c in named if c}], width, bold)
     if shown.more:
-        yield _show(shown.more)
+        yield _format_value(shown.more)
 
 
 def _fold(text: str, width: int) -> list[str]:
     folded = (
         textwrap.wrap(line, max(width, NARROWEST), break_on_hyphens=False, break_long_words=False)
-        for line in _show(text).splitlines()
+        for line in _format_value(text).splitlines()
     )
     return [line for lines in folded for line in lines or [""]] or [""]
 

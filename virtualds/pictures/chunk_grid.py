@@ -1,7 +1,7 @@
 """The chunk grid of an array: a line, a rectangle or a box of cells, each with a shade.
 
 A box shows three faces: the front one, and those at the top and at the left, along which the first
-axis runs backwards. Cells of equal shade that lie side by side are one rectangle.
+axis runs backwards. Adjacent cells of equal shade are one rectangle.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ LONGEST, SHORTEST = 150, 26
 """Lengths of the sides of a face."""
 
 DEEPEST, FLATTEST = 110, 48
-"""Lengths of the first axis of a box, which is seen askew."""
+"""Lengths of the first axis of a box, which is drawn in perspective."""
 
 NARROWEST = 2.5
-"""Width of a cell, on an average, from which on lines are drawn between cells."""
+"""Average width of a cell from which on lines are drawn between cells."""
 
 SLANT = 0.64
 """How far right and down the first axis of a box leads, for each unit of it."""
 
 LINE, LETTER = 16, 6.2
-"""Height of a line of text, and about how wide a letter is."""
+"""Height of a line of text, and approximate width of a character."""
 
 MAX_LETTERS = 24
 
 
 class Side(NamedTuple):
-    """An axis of the grid: what stands beside it, and where its cells begin and end."""
+    """An axis of the grid: its label, and the boundaries of its cells."""
 
     label: str
     edges: Sequence[float]
 
 
 class Cell(NamedTuple):
-    """A cell: its shade, None for a gap, and whether a part of it is a gap."""
+    """A cell: its shade, or None for a gap, and whether a part of it is a gap."""
 
     shade: Shade | None
     has_gaps: bool = False
@@ -59,7 +59,7 @@ Face = Sequence[Sequence[Cell]]
 
 
 class Line(NamedTuple):
-    """An axis in the picture: its length, and where its cells begin and end."""
+    """An axis in the picture: its length, and the boundaries of its cells."""
 
     length: float
     places: tuple[float, ...]
@@ -91,7 +91,7 @@ def draw_rectangle(down: Side | None, across: Side, face: Face, title: str) -> M
 
 
 class Box(NamedTuple):
-    """The faces of a box that are seen.
+    """The visible faces of a box.
 
     ``top`` has rows of the first axis and columns of the last, ``left`` rows of the second and
     columns of the first, ``front`` rows of the second and columns of the last.
@@ -160,7 +160,7 @@ def _draw_face(
 
 
 def _draw_bands(face: Face, rows: Line, columns: Line, textures: Textures) -> Iterator[Markup]:
-    """Draw the cells of a face; cells side by side that are alike are one rectangle."""
+    """Draw the cells of a face; adjacent equal cells are one rectangle."""
     n = 0
     for row, same in groupby(map(tuple, face)):
         top, bottom = rows.places[n], rows.places[n := n + len(list(same))]
@@ -179,7 +179,7 @@ def _join_cells(row: Iterable[Cell], columns: Line) -> Iterator[tuple[Cell, floa
 
 
 def _list_shades(cell: Cell) -> list[Shade]:
-    """Return the shades that lie over each other in a cell."""
+    """Return the shades that are on top of each other in a cell."""
     ground = [cell.shade] if cell.shade else []
     return [*ground, GAP] if cell.has_gaps or not ground else ground
 
@@ -192,7 +192,7 @@ def _scale(sides: Sequence[Side], shortest: float, longest: float) -> list[Line]
 
 
 def _share(side: Side, sides: Sequence[Side]) -> float:
-    """Return how long a side is beside the longest one; much shorter ones are drawn longer."""
+    """Return the length of a side relative to the longest; much shorter ones are drawn longer."""
     most = max(s.edges[-1] for s in sides) or 1
     return float((side.edges[-1] / most) ** 0.4)
 

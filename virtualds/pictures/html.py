@@ -1,14 +1,14 @@
-"""What reports and pictures are made of: HTML and SVG, safely escaped, and their style.
+"""The elements of reports and pictures: HTML and SVG, safely escaped, and their style.
 
-Elements make pages, and strips, textures, labels and the key to them.
+Elements form pages, strips, textures, labels and their legend.
 
 Every rule of the style sheet begins with a class of ours, so that none leaks. Text and lines take
 the colour of the page around them. Only the shades differ between light and dark: the page says
 which by the attributes of Jupyter, VS Code, Sphinx themes and xarray, else the browser does.
 
-The colours are those of Okabe and Ito (2008), which colour-blind people can tell apart, in an order
-in which neighbours differ in lightness too. Each has a texture of its own: no picture says a thing
-by colour alone.
+The colours are those of Okabe and Ito (2008), which colour-blind people can distinguish, in an
+order in which neighbours differ in lightness too. Each has its own texture: no picture relies on
+colour alone.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Shade(NamedTuple):
     Parameters
     ----------
     name : str
-        It names the shade in HTML and SVG.
+        The name of the shade in HTML and SVG.
     light, dark : str
         The colour on a light and on a dark page.
     texture : str
-        The lines that lie over it, as a path on a square of `TILE` units; empty for none.
+        The lines on top of it, as a path on a square of `TILE` units; empty for none.
     ink : str
         The colour of these lines.
     hatch : str
-        What matplotlib calls a similar texture.
+        The name of a similar texture in matplotlib.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Shade(NamedTuple):
 
 
 TILE = 6
-"""Width and height of the square that a texture repeats."""
+"""Width and height of the square that is repeated in a texture."""
 
 SLASHES = f"M-1 1l2 -2M0 {TILE}L{TILE} 0M{TILE - 1} {TILE + 1}l2 -2"
 BACKSLASHES = f"M-1 {TILE - 1}l2 2M0 0L{TILE} {TILE}M{TILE - 1} -1l2 2"
@@ -64,29 +64,29 @@ SERIES = (
     Shade("sky", "#56b4e9", "#56b4e9", "M3 0v6M0 3h6", "#000", "++"),
     Shade("vermilion", "#d55e00", "#e06c12", BACKSLASHES + SLASHES, "#fff", "xx"),
 )
-"""The shades of things that have no order, such as encodings and eras."""
+"""The shades of things without an order, such as encodings and eras."""
 
 GAP = Shade("gap", "#777", "#999", SLASHES, "currentColor", "//")
-"""What is not there: the texture alone, without a colour below it."""
+"""The shade of what is missing: only a texture, without a colour below it."""
 
 NEXT = Shade("next", "#7fbfe6", "#0b4f78")
-"""It takes turns with the first shade of a series, to show where one thing ends."""
+"""It alternates with the first shade of a series, to show where one thing ends."""
 
 UNKNOWN = Shade("unknown", "#9a9a9a", "#8a8a8a")
-"""What nobody has looked at."""
+"""The shade of what has not been examined."""
 
 OK, CHANGED, MISSING = SERIES[2]._replace(texture="", hatch=""), SERIES[1], SERIES[6]
-"""The shades of what is as it should be, of what is not, and of what is gone."""
+"""The shades of what is as it should be, of what is not, and of what is lost."""
 
 SHADES = (*SERIES, GAP, NEXT, UNKNOWN)
 
 
-def shade_of(number: int) -> Shade:
-    """Return the shade of the thing of this number; the last one is that of all others.
+def get_shade(number: int) -> Shade:
+    """Return the shade of the thing with this number; the last one is that of all others.
 
     Examples
     --------
-    >>> shade_of(0).name, shade_of(99).name
+    >>> get_shade(0).name, get_shade(99).name
     ('blue', 'vermilion')
     """
     return SERIES[min(number, len(SERIES) - 1)]
@@ -96,12 +96,12 @@ def shade_of(number: int) -> Shade:
 
 
 def name_shade(shade: Shade) -> str:
-    """Return the colour of a shade as CSS, for pages with our style sheet and without it."""
+    """Return the colour of a shade as CSS, for pages with and without our style sheet."""
     return f"var(--vds-{shade.name},{shade.light})"
 
 
 def _list_themes(theme: str, is_light: str) -> str:
-    """Return the selectors of pages that say that they are light or dark."""
+    """Return the selectors of pages that declare themselves light or dark."""
     pages = (
         f'html[theme="{theme}"]',
         f'html[data-theme="{theme}"]',
@@ -164,7 +164,7 @@ STYLE = "".join(
         _RULES.replace("\n", ""),
     )
 )
-"""The style sheet of what notebooks show."""
+"""The style sheet for notebooks."""
 
 STYLE_OF_PAGES = (
     "html{color-scheme:light dark;background:Canvas;color:CanvasText}"
@@ -173,29 +173,29 @@ STYLE_OF_PAGES = (
     ".vds-page h1{font-size:20px;margin:0 0 12px}"
     ".vds-page h2{font-size:16px;margin:20px 0 6px}"
 )
-"""What pages of our own have besides: here we are the page."""
+"""The additional style sheet of our own pages."""
 
 
 # ---------------------------------------------------------------------- html
 
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Characters that XML 1.0 (section 2.2) or UTF-8 cannot hold, or that nobody sees."""
+"""Characters that XML 1.0 (section 2.2) or UTF-8 cannot contain, or that are invisible."""
 
 SPECIAL = re.compile(f"[&<>\"']|{UNPRINTABLE.pattern}")
-"""Characters that text cannot hold as they are."""
+"""Characters that must be escaped in text."""
 
 EMPTY = frozenset({"br", "hr", "img", "input", "link", "meta", "circle", "line", "path", "rect"})
-"""Elements without content. All others get an end tag, which HTML demands."""
+"""Elements without content. All others get an end tag, as HTML requires."""
 
 
 class Markup(str):
-    """Text that is HTML or SVG already, and is not escaped again."""
+    """Text that is already HTML or SVG, and is not escaped again."""
 
     __slots__ = ()
 
 
 def escape(value: object) -> Markup:
-    """Return a value as text that HTML, SVG and attributes of both can hold.
+    """Escape a value for HTML, SVG and attributes of both.
 
     Examples
     --------
@@ -204,7 +204,7 @@ def escape(value: object) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    # whoever shows a page, or a part of one, gives no secret away
+    # so that a shown page, or a part of one, contains no secret
     text = without_secrets(str(value))
     if SPECIAL.search(text) is None:
         return Markup(text)
@@ -212,7 +212,7 @@ def escape(value: object) -> Markup:
 
 
 def join(*children: object) -> Markup:
-    """Return children one after the other; None is nothing, and what is no markup is escaped.
+    """Concatenate children; None is nothing, and what is not markup is escaped.
 
     Examples
     --------
@@ -250,7 +250,7 @@ def element(tag: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def cell(*children: object) -> Markup:
-    """Return what a notebook shows for an object: its style sheet lies in it and ends with it."""
+    """Return what a notebook shows for an object, including its scoped style sheet."""
     return element("div", element("style", Markup(STYLE)), *children, class_="vds")
 
 
@@ -281,8 +281,8 @@ STRIP_WIDTH, STRIP_HEIGHT = 600, 14
 class Textures:
     """The textures of one picture.
 
-    The names of patterns count in the whole page, and a pattern of a hidden picture is not drawn.
-    So each picture has its own, with names that no other picture has.
+    The names of patterns are global in a page, and a pattern of a hidden picture is not drawn. So
+    each picture has its own, with unique names.
     """
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class Textures:
         self._used: dict[str, Shade] = {}
 
     def fill(self, shade: Shade) -> str:
-        """Return what fills a shape with a shade: its colour, or its texture over it."""
+        """Return the fill of a shape with a shade: its colour, or its texture on top of it."""
         if not shade.texture:
             return name_shade(shade)
         self._used[shade.name] = shade
@@ -316,7 +316,7 @@ class Textures:
 
 
 def number(value: float) -> str:
-    """Return a length in a picture: tenths are fine enough.
+    """Format a length in a picture; tenths are fine enough.
 
     Examples
     --------
@@ -329,21 +329,21 @@ def number(value: float) -> str:
 def rectangle(
     x: float, y: float, width: float, height: float, fill: str, tooltip: object = None
 ) -> Markup:
-    """Return a rectangle; ``tooltip`` is shown when the pointer rests on it."""
+    """Return a rectangle; ``tooltip`` is shown while the pointer is over it."""
     shown = () if tooltip is None else (element("title", tooltip),)
     places = {"x": x, "y": y, "width": width, "height": height}
     return element("rect", *shown, **{n: number(v) for n, v in places.items()}, fill=fill)
 
 
 def text(x: float, y: float, words: object, anchor: str = "start") -> Markup:
-    """Return a line of text; ``anchor`` says which end of it lies at ``x``."""
+    """Return a line of text; ``anchor`` is which end of it is at ``x``."""
     return element("text", words, x=number(x), y=number(y), text_anchor=anchor)
 
 
 def picture(
     width: float, height: float, *children: object, title: object, class_: str | None = None
 ) -> Markup:
-    """Return a picture; ``title`` says to those who cannot see it what it shows."""
+    """Return a picture; ``title`` describes it for those who cannot see it."""
     return element(
         "svg",
         *children,
@@ -358,7 +358,7 @@ def picture(
 
 
 class Span(NamedTuple):
-    """A stretch of a strip, in units of the strip."""
+    """A range of a strip, in units of the strip."""
 
     start: float
     stop: float
@@ -367,7 +367,7 @@ class Span(NamedTuple):
 
 
 def strip(spans: Iterable[Span], total: float, *, title: object) -> Markup:
-    """Return a strip of spans, as wide as its place; it says by ``title`` what it shows."""
+    """Return a strip of spans, as wide as its container; ``title`` describes what it shows."""
     textures, scale = Textures(), STRIP_WIDTH / (total or 1)
     drawn = [
         rectangle(
@@ -408,8 +408,8 @@ def frame(x: float, y: float, width: float, height: float) -> Markup:
     )
 
 
-def key(entries: Sequence[tuple[Shade, object]]) -> Markup:
-    """Return what the shades of a picture stand for."""
+def legend(entries: Sequence[tuple[Shade, object]]) -> Markup:
+    """Return the legend of the shades of a picture."""
     return element("div", *(_show_entry(*entry) for entry in entries), class_="vds-key")
 
 
@@ -421,11 +421,11 @@ def _show_entry(shade: Shade, words: object) -> Markup:
 
 
 LONGEST_LABEL = 22
-"""Letters of a label below a strip."""
+"""Characters of a label below a strip."""
 
 
 def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
-    """Return labels below a strip, each at its place from 0 to 1.
+    """Return labels below a strip, each at its position from 0 to 1.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Reading: plan, fetch and decode a selection, straight into the result."""
+"""Reading: plan, fetch and decode a selection, directly into the result."""

@@ -1,4 +1,4 @@
-"""Decodes the bytes of chunks into their places in the result, tiny ones as boxes of many."""
+"""Decodes the bytes of chunks into the result, tiny chunks as boxes of many."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from virtualds.streams import Buffer, Bytes
 Array = npt.NDArray[Any]
 
 MAX_SCRATCH = 8 * 2**20
-"""Most bytes of scratch memory of each kind that a thread has for later."""
+"""The most bytes of scratch memory of each kind that a thread keeps."""
 
 _thread = threading.local()
 
 
 class Decoder:
-    """Decodes chunks of one pipeline, with ``encoded`` stored elements along every axis."""
+    """Decodes chunks of one pipeline with ``encoded`` stored elements along every axis."""
 
     def __init__(self, pipeline: CodecPipeline, encoded: tuple[int, ...]) -> None:
         self.pipeline, self.encoded = pipeline, encoded
@@ -40,7 +40,7 @@ class Decoder:
             for number, (codec, size) in enumerate(zip(pipeline.codecs, sizes, strict=False))
         ]
         # if the last step decodes into given memory, that may be the result itself
-        self._last = steps.pop(0).codec if steps and steps[0].room else None
+        self._last = steps.pop(0).codec if steps and steps[0].scratch_kind else None
         self._steps = steps[::-1]
         self._hidden = tuple(
             e.index if isinstance(e, FixedAxis) else slice(None) for e in pipeline.layout
@@ -51,18 +51,18 @@ class Decoder:
         is_hidden = any(isinstance(e, FixedAxis) for e in pipeline.layout)
         self._is_straight = pipeline.packing is None and self._order is None and not is_hidden
 
-    def decode(self, data: Buffer, *, to_keep: bool = False) -> Array:
+    def decode(self, data: Buffer, *, copy: bool = False) -> Array:
         """Return the stored numbers of a chunk.
 
-        Without ``to_keep`` they are valid until this thread decodes the next chunk. Bytes that do
+        Without ``copy`` they are valid until this thread decodes the next chunk. Bytes that do
         not decode to a chunk of this size are a `CodecError`.
         """
         data = self._undo_codecs(data)
         if self._last:
-            decoded = np.empty(self.nbytes, np.uint8) if to_keep else get_scratch(self.nbytes)
+            decoded = np.empty(self.nbytes, np.uint8) if copy else get_scratch(self.nbytes)
             self._last.decode_into(data, decoded)
             data = decoded.data
-        elif to_keep and isinstance(data, memoryview):
+        elif copy and isinstance(data, memoryview):
             # a view of fetched bytes, or of scratch memory that the next chunk will overwrite
             data = bytes(data)
         return np.frombuffer(data, self.pipeline.dtype).reshape(self.shape)
@@ -76,7 +76,7 @@ class Decoder:
             out[:] = np.frombuffer(data, np.uint8)
 
     def show(self, stored: Array, grid: tuple[int, ...] = ()) -> Array:
-        """Return stored chunks along the axes of the array; axes of a grid stay in front."""
+        """Return stored chunks along the axes of the array; axes of a grid stay first."""
         before = len(grid)
         chunk = stored[(*(slice(None),) * before, *self._hidden, ...)]
         if self._order is not None:
@@ -96,9 +96,9 @@ class Decoder:
 
     def _undo_codecs(self, data: Buffer) -> Buffer:
         """Undo the codecs from the last one on, except one that decodes into the result."""
-        for codec, size, room in self._steps:
-            if size is not None and room:
-                decoded = get_scratch(size, room)
+        for codec, size, scratch_kind in self._steps:
+            if size is not None and scratch_kind:
+                decoded = get_scratch(size, scratch_kind)
                 codec.decode_into(data, decoded)
                 data = decoded.data
             else:
@@ -112,7 +112,7 @@ class Decoder:
 
 
 class Decoders:
-    """The decoders of a batch, each made for the first of its chunks."""
+    """The decoders of a batch, each created for the first of its chunks."""
 
     def __init__(self, pipelines: Sequence[CodecPipeline]) -> None:
         self._pipelines = pipelines
@@ -127,14 +127,15 @@ class Decoders:
 
 
 class _DecodeStep(NamedTuple):
-    """A codec to undo, and the decoded size where it is known.
+    """A codec to undo, and the decoded size if it is known.
 
-    ``room`` is the kind of scratch memory to decode into; None if the codec allocates memory.
+    ``scratch_kind`` is the kind of scratch memory to decode into; None if the codec allocates
+    memory.
     """
 
     codec: Codec
     size: int | None
-    room: str | None
+    scratch_kind: str | None
 
 
 def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
@@ -153,7 +154,7 @@ def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
 
 
 def place_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> None:
-    """Write the selected part of a decoded chunk into the result, place by place."""
+    """Write the selected part of a decoded chunk into the result, once per position."""
     chunk = decoder.show(stored)
     for inner, outer in task.places:
         _write(decoder.pipeline, _select(chunk, inner, task.points), out, outer)
@@ -172,7 +173,7 @@ def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array)
 
 
 def place_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -> None:
-    """Write the decoded chunks of a tile, one behind the other, into the result."""
+    """Write the decoded chunks of a tile, one after the other, into the result."""
     pipeline, ndim = decoder.pipeline, len(tile.grid)
     stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *decoder.shape)
     # chunk numbers along every axis, each followed by the elements within them
@@ -219,7 +220,7 @@ def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any,
 
 
 def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
-    """Return memory of this thread, valid until the thread asks for this kind again."""
+    """Return memory of this thread, valid until the thread requests this kind again."""
     if nbytes > MAX_SCRATCH:
         return np.empty(nbytes, np.uint8)
     name = f"scratch for a {kind}"
@@ -231,5 +232,5 @@ def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
 
 
 def retain(decoded: Buffer) -> None:
-    """Keep the memory that a codec allocated until this thread holds the next."""
+    """Keep the memory that a codec allocated until this thread keeps the next one."""
     _thread.decoded = decoded if len(decoded) <= MAX_SCRATCH else None

@@ -1,4 +1,4 @@
-"""Reads selections: fetches the bytes of every batch from its store, decodes and places them."""
+"""Reads selections: fetches the bytes of every batch from its store, decodes and writes them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from virtualds.streams import Buffer, Bytes
 
 
 class JoinedRange(NamedTuple):
-    """A stretch of a file that holds ranges; ``members`` are their numbers, by rising offset."""
+    """A range of a file that contains others; ``members`` are their numbers, in order of offset."""
 
     offset: int
     length: int
@@ -59,7 +59,7 @@ class JoinedRange(NamedTuple):
 
 
 def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRange]:
-    """Join ranges of one file into runs by rising offset, in time n log n.
+    """Join ranges of one file into runs by ascending offset, in time n log n.
 
     Ranges may come in any order, and overlap. Two are joined with up to ``gap`` bytes between them.
     A run has at most ``most`` bytes, unless a range alone is longer.
@@ -89,7 +89,7 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
 def cut_runs(
     ranges: Sequence[Range], runs: Sequence[JoinedRange], fetched: Sequence[Buffer]
 ) -> list[Buffer]:
-    """Return the bytes of every range, without a copy, out of those of the runs."""
+    """Return the bytes of every range, without a copy, from those of the runs."""
     found: list[Buffer] = [b""] * len(ranges)
     for run, data in zip(runs, fetched, strict=True):
         view = memoryview(data)
@@ -106,7 +106,7 @@ def cut_runs(
 Array = npt.NDArray[Any]
 
 DIRECT_BYTES = 2**16
-"""Bytes of a chunk from which on it is read straight into the result."""
+"""Bytes of a chunk from which on it is read directly into the result."""
 
 DIRECT_ROW_BYTES = 2**10
 """Bytes of a row of the result from which on the system copies it as fast as numpy."""
@@ -127,9 +127,10 @@ def fetch_ranges(store: Store, file: SourceFile, ranges: Sequence[Range]) -> Seq
 
 
 def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None:
-    """Return the box of the result that a chunk can be read straight into, if it is worth a call.
+    """Return the box of the result into which a chunk can be read directly, or None.
 
-    It is None for chunks that must be checked first: with a checksum, or of a wrong length.
+    It is None for small chunks, and for those that must be checked first, with a checksum or a
+    wrong length.
     """
     if not decoder.is_plain or task.checksum or task.length < DIRECT_BYTES:
         return None
@@ -140,24 +141,22 @@ def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None
 
 
 # ---------------------------------------------------------------------- cache of decoded chunks
-# The next selection often needs the rest of a chunk, or all again.
-#
-# Walking along an axis step by step meets every chunk as often as it has steps: chunks that were
-# used in part are kept if all of their selection fit. A job that is repeated meets every chunk
-# whole: these are kept if their whole array fits, since a pass over a larger one would push out
-# what is there, and each of its own chunks before it is asked for again.
-#
+# The next selection often needs the rest of a chunk, or all of it again.
+# A loop along an axis uses every chunk as often as it has steps: chunks that were used in part are
+# cached if all of their selection fit. A repeated job uses every chunk whole: these are cached if
+# their whole array fits, since a pass over a larger one would evict everything else, and each of
+# its own chunks before it is needed again.
 # A file without a known time or etag may be replaced, unnoticed, by one of the same size. A user
-# who opens a file again wants the current one, so chunks of such files are dropped at the next
+# who opens a file again expects the current one, so chunks of such files are dropped at the next
 # opening.
 
 
 SMALLEST_CACHED = 16 * 1024
-"""Decoded bytes of a chunk below which keeping it costs about as much as decoding it."""
+"""Decoded bytes of a chunk below which caching it costs about as much as decoding it."""
 
 
 class ChunkKey(NamedTuple):
-    """The identity of a decoded chunk, whichever arrays show it."""
+    """The identity of a decoded chunk, independent of the array."""
 
     file: SourceFile
     offset: int
@@ -168,8 +167,8 @@ class ChunkKey(NamedTuple):
     opened: int = 0
 
 
-def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
-    """Return the key of a chunk, or None if it lies in no file, or is not worth keeping.
+def make_chunk_key(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
+    """Return the key of a chunk, or None if it is in no file, or not worth caching.
 
     ``opened`` is the value of `ChunkCache.opened` before the read.
     """
@@ -190,7 +189,7 @@ def is_used_whole(task: Task) -> bool:
 
 
 class ChunkCache(RecordCache[Array]):
-    """The latest used chunks, up to `set_options(chunk_cache=...)` bytes.
+    """The most recently used chunks, up to `set_options(chunk_cache=...)` bytes.
 
     Examples
     --------
@@ -206,7 +205,7 @@ class ChunkCache(RecordCache[Array]):
         self.opened = 0
 
     def limit(self) -> int:
-        """Return the bytes that the user gives it."""
+        """Return the limit that the user has set, in bytes."""
         return get_options().chunk_cache
 
     def weigh(self, record: Array) -> int:
@@ -214,7 +213,7 @@ class ChunkCache(RecordCache[Array]):
         return record.nbytes
 
     def open(self) -> None:
-        """Count an opening: from now on a name may stand for another file."""
+        """Count an opening: from now on a name may refer to another file."""
         with self._lock:
             self.opened += 1
 
@@ -225,14 +224,14 @@ class ChunkCache(RecordCache[Array]):
 
 
 @cache
-def _cache_of(pid: int) -> ChunkCache:
+def _get_cache(pid: int) -> ChunkCache:
     """Return the cache of a process: a forked child must not wait for a lock of its parent."""
     return ChunkCache()
 
 
 def chunk_cache() -> ChunkCache:
     """Return the cache of this process."""
-    return _cache_of(os.getpid())
+    return _get_cache(os.getpid())
 
 
 # ---------------------------------------------------------------------- batches
@@ -242,7 +241,7 @@ ANNOUNCE_AHEAD = 16
 """Batches that are announced to a disk at a time."""
 
 NOT_IN_FILE = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
-"""Names in errors for chunks that lie in no file."""
+"""Names in errors for chunks that are in no file."""
 
 
 class DecodedTasks(NamedTuple):
@@ -256,25 +255,25 @@ Work = Batch | Tile | DecodedTasks
 
 
 def execute(source: Readable, selection: Selection, out: Array) -> None:
-    """Carry out a planned selection into ``out``.
+    """Execute a planned selection into ``out``.
 
-    Bytes that are missing, have changed, or do not decode are a `ReadError`, which names file,
+    Bytes that are missing, have changed, or cannot be decoded are a `ReadError`, which names file,
     bytes, chunk and variable.
     """
     if not selection.covered:
         out[...] = source.fill_value
     most = get_options().chunk_cache
-    # a selection, or pass over an array, that is larger would push out all its chunks
+    # a larger selection, or pass over an array, would evict all its chunks
     itemsize = max((p.dtype.itemsize for p in source.pipelines), default=0)
-    # an array has as many decoded bytes as its shape tells, but for what the edges of chunks hide
+    # the decoded bytes of an array follow from its shape, except for hidden parts of chunks
     caches_parts, caches_whole = 2 * selection.nbytes <= most, prod(source.shape) * itemsize <= most
     reading = _SelectionReader(source, out, caches_parts, caches_whole, chunk_cache().opened)
     work = _announce_ahead(reading.separate_cached(selection.batches))
-    run_all(Prefetcher(work, _host_slot_of, reading.fetch), reading.finish)
+    run_all(Prefetcher(work, _find_host_slot, reading.fetch), reading.finish)
 
 
 def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
-    """Carry out one batch of near chunks that are wanted whole, in this thread."""
+    """Execute one batch of local chunks that are needed whole, in this thread."""
     alone = _SelectionReader(source, out, caches_parts=False, caches_whole=False, opened=0)
     alone.finish((batch, None))
 
@@ -300,14 +299,14 @@ def _announce(works: Iterable[Work]) -> None:
         store.prefetch(file, expected)
 
 
-def _host_slot_of(work: Work) -> HostSlot | None:
+def _find_host_slot(work: Work) -> HostSlot | None:
     if isinstance(work, DecodedTasks) or work.store is None or not work.store.reach.at_once:
         return None
     return HostSlot.to(_file_of(work).url, sum(length for _, length in _list_ranges(work)))
 
 
 def _list_ranges(work: Batch | Tile) -> list[Range]:
-    """Return the ranges to ask a store for, before near ones are joined."""
+    """Return the ranges to request from a store, before close ones are joined."""
     if isinstance(work, Tile) and (teeth := work.plan_ranges(work.store.reach)):
         return [asked for asked, _ in teeth]
     return work.ranges
@@ -315,10 +314,10 @@ def _list_ranges(work: Batch | Tile) -> list[Range]:
 
 @dataclass(frozen=True)
 class _SelectionReader:
-    """One selection that is being read, into ``out``.
+    """One selection that is being read into ``out``.
 
-    ``caches_parts`` and ``caches_whole`` say whether chunks that are used in part, or whole, go to
-    the cache; ``opened`` is the value of `ChunkCache.opened` before the read.
+    ``caches_parts`` and ``caches_whole`` are whether chunks that are used in part, or whole, are
+    cached; ``opened`` is the value of `ChunkCache.opened` before the read.
     """
 
     source: Readable
@@ -343,7 +342,7 @@ class _SelectionReader:
         return partial(self._finish_tile, work, decoder, self._read_chunks(work))
 
     def _read_chunks(self, work: Batch | Tile) -> list[Buffer]:
-        """Return the bytes of every chunk, in their order."""
+        """Return the bytes of every chunk, in order."""
         ranges = work.ranges
         if work.file == MISSING:
             return [b""] * len(ranges)
@@ -353,7 +352,7 @@ class _SelectionReader:
         return cut_runs(ranges, runs, self._read_runs(work, work.store, runs))
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
-        """Return the chunks of a comb, or None where each chunk must be fetched alone."""
+        """Return the chunks of a comb, or None if each chunk must be fetched on its own."""
         teeth = tile.plan_ranges(tile.store.reach)
         if not teeth or int(tile.length[0]) != decoder.nbytes:
             return None
@@ -384,7 +383,7 @@ class _SelectionReader:
     # ------------------------------------------------------------------ values
 
     def finish(self, item: tuple[Work, Callable[[], None] | None]) -> None:
-        """Decode and place what has been fetched, or fetch it first."""
+        """Decode and write what has been fetched, or fetch it first."""
         work, place = item
         if place is not None:
             place()
@@ -403,7 +402,7 @@ class _SelectionReader:
             place_stored(decoders.of(task), stored, task, self.out)
 
     def _read_in_place(self, batch: Batch, store: LocalStore, decoders: Decoders) -> Batch:
-        """Read chunks stored as in the result straight into it; return the rest of the batch."""
+        """Read chunks stored as in the result directly into it; return the rest of the batch."""
         targets = {
             number: target
             for number, task in enumerate(batch.tasks)
@@ -443,7 +442,7 @@ class _SelectionReader:
                 raise chunk_read_error(self.source, batch, number, reason) from error
 
     def _verify(self, work: Batch | Tile, number: int, encoded: Buffer, expected: int) -> None:
-        """Raise an error for bytes that do not have their checksum."""
+        """Raise an error for bytes that do not match their checksum."""
         if expected and (reason := find_mismatch(encoded, expected)):
             raise chunk_read_error(self.source, work, number, reason)
 
@@ -452,8 +451,8 @@ class _SelectionReader:
             place_missing(decoder.pipeline, task, self.out)
             return
         is_cached = self.caches_whole if is_used_whole(task) else self.caches_parts
-        if is_cached and (key := chunk_key_of(batch, task, self.opened)) is not None:
-            stored = decoder.decode(encoded, to_keep=True)
+        if is_cached and (key := make_chunk_key(batch, task, self.opened)) is not None:
+            stored = decoder.decode(encoded, copy=True)
             chunk_cache().put(key, stored)
             place_stored(decoder, stored, task, self.out)
         else:
@@ -462,7 +461,7 @@ class _SelectionReader:
     # ------------------------------------------------------------------ chunks in memory
 
     def separate_cached(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
-        """Yield batches, with the tasks whose chunks are in memory apart."""
+        """Yield batches, with the tasks whose chunks are in memory separately."""
         cache = chunk_cache()
         cache.shrink()
         is_empty = not cache.weight
@@ -470,7 +469,7 @@ class _SelectionReader:
             if not isinstance(batch, Batch) or is_empty:
                 yield batch
                 continue
-            keys = (chunk_key_of(batch, task, self.opened) for task in batch.tasks)
+            keys = (make_chunk_key(batch, task, self.opened) for task in batch.tasks)
             chunks = [cache.find(key) if key else None for key in keys]
             cached = [number for number, chunk in enumerate(chunks) if chunk is not None]
             if cached and is_logged(DEBUG):
@@ -480,7 +479,7 @@ class _SelectionReader:
                 yield batch
                 continue
             if batch.store is not None:
-                # it takes no request
+                # this takes no request
                 try:
                     batch.store.check_unchanged(_file_of(batch))
                 except StoreError as error:
@@ -502,7 +501,7 @@ RESTORE = (
     "restore the file, take its new state into the set (virtualds.sync), or if it has moved, call "
     "virtualds.rename_paths"
 )
-"""What to do about bytes that are not as they were, where the store has no better advice."""
+"""The remedy for bytes that have changed, if the store has no better advice."""
 
 
 def chunk_read_error(
@@ -545,9 +544,9 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     Raises
     ------
     IndexError
-        A position lies outside the array.
+        A position is outside the array.
     ReadError
-        Bytes cannot be had, have changed, or do not decode.
+        Bytes cannot be read, have changed, or cannot be decoded.
     UnsupportedError
         The array cannot be read, or the result is larger than any array.
     """
@@ -559,7 +558,7 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
 
 
 def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
-    """Read single points: integer arrays of one shape, slices along the other axes.
+    """Read single points: integer arrays of one shape, and slices along the other axes.
 
     The axes of the points come first in the result, then those of the slices. Errors are those of
     `read`.
@@ -583,7 +582,7 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _check_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values, and refuse text with invalid characters."""
+    """Return values; text with invalid characters is an error."""
     if out.dtype.kind == "U" and out.size and out.itemsize:
         letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
         if (largest := int(letters.max())) > sys.maxunicode:

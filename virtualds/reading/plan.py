@@ -39,15 +39,14 @@ from virtualds.reading.tasks import (
 )
 
 # ---------------------------------------------------------------------- pieces of chunks
-# Cuts chunks without codecs into pieces, so that only the selected bytes are read.
-#
-# An uncompressed chunk is an array in a file: any run of its leading index is itself a chunk whose
-# offset is a sum. A contiguous variable of many GB is one such chunk. Cutting it before planning
+# Divides chunks without codecs into pieces, so that only the selected bytes are read.
+# An uncompressed chunk is an array in a file: any range of its leading index is itself a chunk, at
+# a computed offset. A contiguous variable of many GB is one such chunk. Dividing it before planning
 # keeps the bytes read and the memory small, and lets several threads share it.
 
 
 PIECE_BYTES = 2**20
-"""Bytes that a piece of an uncompressed chunk has at most, unless one element along the cut has."""
+"""The most bytes of a piece of an uncompressed chunk, unless one element along the cut has more."""
 WORTHWHILE = 4096
 """Bytes below which skipping them costs more than reading them."""
 
@@ -55,9 +54,9 @@ WORTHWHILE = 4096
 def subdivide(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
 ) -> tuple[Fragment, Sequence[CodecPipeline]] | None:
-    """Return the part of a fragment that the keys span, its plain chunks cut where that pays.
+    """Return the part of a fragment that the keys span, its plain chunks divided if it is worth it.
 
-    The pipelines come along, since axes that integer indices removed are cut away.
+    The pipelines are returned too, since axes that integer indices removed are dropped.
     """
     spans = [
         (k.start, k.stop) if isinstance(k, slice) else (int(k[0]), int(k[-1]) + 1) for k in keys
@@ -75,17 +74,17 @@ def subdivide(
             return None
         part = cropped.shift(axis, begin)
     is_alike = len({(p.layout, p.dtype) for p in pipelines}) == 1
-    # a part of a chunk has no checksum to be verified by: chunks that have one are read whole
+    # a part of a chunk cannot be verified by its checksum: chunks with one are read whole
     if not is_alike or compact(part.manifest.checksum).any():
         return part, pipelines
-    # a reference of another length is wrong: the decoder must refuse it
+    # a reference of another length is wrong: the decoder must report it
     if not are_whole_in_files(part, pipelines[0]):
         return part, pipelines
     return _cut_leading(part, pipelines, keys)
 
 
 def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
-    """Return whether all bare chunks lie in files, each of its full length."""
+    """Return whether all bare chunks are in files, each with its full length."""
     manifest = fragment.manifest.loaded()
     if (compact(manifest.file) == INLINE).any():
         return False
@@ -96,7 +95,7 @@ def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
 def _cut_leading(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
 ) -> tuple[Fragment, Sequence[CodecPipeline]]:
-    """Cut stored axis after stored axis until a piece is small and mostly wanted."""
+    """Divide stored axis after stored axis until a piece is small and mostly needed."""
     itemsize, rest = pipelines[0].dtype.itemsize, pipelines[0].layout
     done: Layout = ()
     while rest:
@@ -131,7 +130,7 @@ def _find_longest(fragment: Fragment, entry: int | FixedAxis) -> int:
 
 
 def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[AxisKey]) -> float:
-    """Return which part of the stored elements along a stored axis the keys take."""
+    """Return the share of the stored elements along a stored axis that the keys need."""
     if isinstance(entry, FixedAxis):
         return 1 / entry.length
     key, stored = keys[entry], fragment.axes[entry].slabs().encoded
@@ -140,7 +139,7 @@ def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[Ax
 
 
 def enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
-    """Keep the one index of a leading stored axis that the array shows."""
+    """Keep the only index of a leading stored axis that belongs to the array."""
     manifest = fragment.manifest
     length = np.broadcast_to(row, manifest.shape)
     moved = replace(manifest, offset=manifest.offset + index * row, length=length)
@@ -148,7 +147,7 @@ def enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
 
 
 def cut_axis(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
-    """Cut every chunk along an axis, before which it has one element, into pieces."""
+    """Divide every chunk into pieces along an axis; the axes before it have one element."""
     _, _, inset = fragment.axes[axis].slabs()
     shown = fragment.axes[axis].lengths
     pieces = -(-shown // length)
@@ -186,14 +185,14 @@ def count_elements(fragment: Fragment, entries: Layout) -> Ints:
 Array = npt.NDArray[Any]
 
 RestoreStep = Callable[[Array], Array]
-"""A step from the result of the normal form to the result that was asked for."""
+"""A step from the result of the normal form to the requested result."""
 
 MAX_PARTS = 1024
-"""Boxes that a fragment is loaded in; with more of them it is loaded as one."""
+"""Boxes in which a fragment is loaded; if there are more, it is loaded as one."""
 
 
 class Readable(Protocol):
-    """An array of fragments, with all that reading needs."""
+    """An array of fragments, with everything that reading needs."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -213,8 +212,8 @@ class Readable(Protocol):
 class Selection:
     """A planned selection: the shape of the result to allocate, and the work in batches.
 
-    ``covered`` says whether chunks fill all of the result, and ``nbytes`` is about how many decoded
-    bytes these have. ``steps`` are applied to the result, in order.
+    ``covered`` is whether chunks fill all of the result, and ``nbytes`` is approximately their
+    decoded size. ``steps`` are applied to the result, in order.
     """
 
     shape: tuple[int, ...]
@@ -224,7 +223,7 @@ class Selection:
     steps: tuple[RestoreStep, ...] = ()
 
     def arrange(self, values: Array) -> Array:
-        """Turn the result of the normal form into the result that was asked for."""
+        """Convert the result of the normal form to the requested result."""
         for step in self.steps:
             values = step(values)
         return values
@@ -251,7 +250,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
 
 
 def _check_readable(source: Readable) -> None:
-    """Raise an error for an unreadable array before memory is taken for it."""
+    """Raise an error for an unreadable array before memory is allocated for it."""
     if len(source.pipelines) == 1:
         for codec in source.pipelines[0].codecs:
             if isinstance(codec, Unreadable):
@@ -259,7 +258,7 @@ def _check_readable(source: Readable) -> None:
 
 
 def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
-    """Return the batch of a whole array of one small near chunk, or None for other selections.
+    """Return the batch of a whole array of one small local chunk, or None for other selections.
 
     Many coordinates are like this, and need no planning.
     """
@@ -278,7 +277,7 @@ def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
     slabs = [axis.slabs() for axis in fragment.axes]
     encoded = tuple(int(s.encoded[0]) for s in slabs)
     nbytes = prod(encoded) * pipeline.dtype.itemsize
-    # of a larger chunk without codecs only the part that is shown is read
+    # of a larger uncompressed chunk, only the selected part is read
     if nbytes > (PIECE_BYTES if pipeline.codecs or encoded == shape else WORTHWHILE):
         return None
     inset = [int(s.inset[0]) for s in slabs]
@@ -334,7 +333,7 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
 
 
 def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelection]:
-    """Return the selected chunks of every fragment that the selection meets."""
+    """Return the selected chunks of every fragment that the selection intersects."""
     found = []
     for fragment in chain.from_iterable(load_parts(f, keys) for f in source.fragments):
         cut = subdivide(fragment, source.pipelines, keys)
@@ -347,12 +346,12 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelecti
         ]
         if all(p.chunk.size for p in projections):
             found.append(ChunkSelection(fine, pipelines, projections))
-            _check_room(source, found[-1])
+            _check_chunk_size(source, found[-1])
     return found
 
 
-def _check_room(source: Readable, part: ChunkSelection) -> None:
-    """Raise an error for to decode a chunk that is too large for the few elements wanted of it."""
+def _check_chunk_size(source: Readable, part: ChunkSelection) -> None:
+    """Raise an error for a chunk that is too large for the few elements that are needed of it."""
     bare = [p for p in part.pipelines if not p.codecs]
     longest = prod(int(p.encoded.max()) for p in part.projections)
     nbytes = max((longest * p.hidden_size * p.dtype.itemsize for p in part.pipelines), default=0)
@@ -381,7 +380,7 @@ class AxisPlan(NamedTuple):
 
 
 def normalise_key(key: Any, size: int, axis: int) -> AxisPlan:
-    """Bring the key of one axis to its normal form."""
+    """Convert the key of one axis to its normal form."""
     if isinstance(key, slice):
         return _normalise_slice(key, size, axis)
     positions = np.asarray(key)
@@ -414,7 +413,7 @@ def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
 
 
 def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment]:
-    """Yield boxes of a fragment that hold all the chunks that the keys meet, loaded.
+    """Yield boxes of a fragment, loaded, that contain all the chunks that the keys need.
 
     A fragment whose references are in memory is yielded unchanged.
     """
@@ -453,7 +452,7 @@ def find_chunk_at(
         bounds = zip(fragment.start, part.start, part.stop, fragment.stop, strict=True)
         if not all(a <= b and c <= d for a, b, c, d in bounds):
             return None
-        # the chunks of the fragment where the part lies
+        # the chunks of the fragment at the position of the part
         begins = []
         for axis, (low, high) in enumerate(zip(part.start, part.stop, strict=True)):
             at = fragment.start[axis]

@@ -1,4 +1,4 @@
-"""The bytes of chunks as they are stored: fetched, checked, and put elsewhere, never decoded."""
+"""The bytes of chunks as stored: fetched, checked, and stored elsewhere, never decoded."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from virtualds.stores import find_store
 from virtualds.stores.store import StoreError
 
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
-"""Most bytes of near files held in memory at a time, unless one chunk is larger."""
+"""The most bytes of local files in memory at a time, unless a chunk is larger."""
 
 ChunkIndex = tuple[int, ...]
-"""Where a chunk lies in the grid of its array."""
+"""The position of a chunk in the grid of its array."""
 Work = Callable[[Ints, Sequence[bytes]], object]
 """Takes the numbers of chunks, in C order, and their bytes."""
 
 
-class Batch(NamedTuple):
-    """Numbers of chunks that are fetched together, and at most so many bytes."""
+class ChunkBatch(NamedTuple):
+    """Numbers of chunks that are fetched together, and the most bytes that they may have."""
 
     ids: Ints
     nbytes: int
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 class StoredChunks:
     """The chunks of a manifest, in C order.
 
-    Errors have the ``name`` of the array, and the ``place`` of its chunk where it has only one.
+    Errors have the ``name`` of the array, and the ``place`` of its chunk if it has only one.
     """
 
     def __init__(self, manifest: ChunkManifest, name: str, place: ChunkIndex | None = None) -> None:
@@ -50,10 +50,10 @@ class StoredChunks:
     def read_distinct(
         self, chosen: npt.NDArray[np.bool_], make: Callable[[bytes], Hashable]
     ) -> tuple[Ints, list[Any], Ints]:
-        """Call ``make`` with the bytes of chosen chunks, each range once.
+        """Call ``make`` with the bytes of chosen chunks, once per distinct range.
 
-        Return the numbers of the chunks, what ``make`` has returned, equal things once, and the
-        place in that of each chunk.
+        Return the numbers of the chunks, the distinct results of ``make``, and the index of each
+        chunk's result.
         """
         rows = np.flatnonzero(chosen)
         columns = (self.file, self.offset, self.length, self.checksum)
@@ -73,21 +73,21 @@ class StoredChunks:
     def read(self, ids: Ints, work: Work) -> None:
         """Call ``work`` with all of some chunks, a batch at a time, in several threads."""
 
-        def slot_of(batch: Batch) -> HostSlot | None:
+        def slot_of(batch: ChunkBatch) -> HostSlot | None:
             number = int(self.file[batch.ids[0]])
             if number < 0:
                 return None
             return HostSlot.to(self.manifest.files[number].url, batch.nbytes)
 
-        def finish(item: tuple[Batch, Sequence[bytes] | None]) -> None:
+        def finish(item: tuple[ChunkBatch, Sequence[bytes] | None]) -> None:
             batch, fetched = item
             work(batch.ids, self.fetch(batch.ids) if fetched is None else fetched)
 
         batches = self._split_batches(ids)
         run_all(Prefetcher(batches, slot_of, lambda batch: self.fetch(batch.ids)), finish)
 
-    def _split_batches(self, ids: Ints) -> Iterator[Batch]:
-        """Yield batches of chunks of one file that fit in memory, with what lies between them."""
+    def _split_batches(self, ids: Ints) -> Iterator[ChunkBatch]:
+        """Yield batches of chunks of one file that fit in memory, with what is between them."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
         most = BATCH_BYTES // count_cores()
         batch: list[int] = []
@@ -96,18 +96,18 @@ class StoredChunks:
         for one, number, size in zip(*rows, strict=True):
             full = len(batch) == BATCH_CHUNKS or nbytes + size > most
             if batch and (full or number != file):
-                yield Batch(np.array(batch), nbytes)
+                yield ChunkBatch(np.array(batch), nbytes)
                 batch, nbytes = [], 0
             file = number
             batch.append(one)
             nbytes += size
         if batch:
-            yield Batch(np.array(batch), nbytes)
+            yield ChunkBatch(np.array(batch), nbytes)
 
     def _measure(self, ordered: Ints) -> Ints:
-        """Return the bytes to fetch for each chunk, with those between it and the one before.
+        """Return the bytes to fetch for each chunk, including those between it and the one before.
 
-        Chunks are in the order of their files, and of their places there.
+        Chunks are in the order of their files, and of their offsets.
         """
         file, offset, length = (c[ordered] for c in (self.file, self.offset, self.length))
         gaps = {
@@ -121,7 +121,7 @@ class StoredChunks:
         return found
 
     def fetch(self, batch: Ints) -> Sequence[bytes]:
-        """Return the bytes of chunks of one file, neighbours by one request; or of inline ones."""
+        """Return the bytes of chunks of one file, or of inline chunks, with joined requests."""
         number = int(self.file[batch[0]])
         offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
         if number == INLINE:

@@ -1,6 +1,6 @@
 """Tasks, batches and tiles: the chunks of a fragment that a selection needs.
 
-A task is one chunk to fetch, decode and place. Within a block, tasks come in the order of their
+A task is one chunk to fetch, decode and write. Within a block, tasks are in the order of their
 bytes, so that neighbours in a file are fetched together in any order of the array.
 """
 
@@ -27,16 +27,16 @@ from virtualds.stores.store import Range, RequestLimits, Store
 from virtualds.streams import Buffer, Bytes
 
 BATCH_TASKS = 256
-"""Tasks of a batch at most."""
+"""The most tasks of a batch."""
 
 BATCH_BYTES = 2**20
-"""Encoded bytes of a batch at most."""
+"""The most encoded bytes of a batch."""
 
 PLAIN_BATCH_BYTES = 2**22
-"""Bytes of a batch without codecs at most: the calls take a larger share of the time."""
+"""The most bytes of a batch without codecs: the calls take a larger share of the time."""
 
 SMALLEST_BATCH = 2**18
-"""Bytes below which a batch is not cut further to give every core some."""
+"""Bytes below which a batch is not divided further among the cores."""
 
 BLOCK_TASKS = 2**16
 """Tasks that are planned, and sorted by their bytes, at a time."""
@@ -45,11 +45,11 @@ IntColumn = npt.NDArray[np.integer]
 
 
 class Task(NamedTuple):
-    """One chunk to fetch, decode and place.
+    """One chunk to fetch, decode and write into the result.
 
     ``inner`` selects within the chunk, in the array's axes; ``outer`` is the part of the result
-    that it fills. ``points`` holds, for a pointwise selection, the axes that are indexed together.
-    ``more`` holds further pairs of ``inner`` and ``outer``, of a chunk that is shown several times.
+    that it fills. For a pointwise selection, ``points`` are the axes that are indexed together.
+    ``more`` are further pairs of ``inner`` and ``outer``, for a chunk that is used several times.
     ``checksum`` is that of the manifest: 0 is none.
     """
 
@@ -93,20 +93,20 @@ class ChunkSelection(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Approximate decoded bytes of the chunks that it meets."""
+        """Approximate decoded bytes of the chunks that it intersects."""
         elements = prod(int(p.encoded.sum()) for p in self.projections)
         return elements * max((p.dtype.itemsize for p in self.pipelines), default=1)
 
 
 NumberedTask = tuple[int, Task]
-"""The number of the file that a chunk lies in, and its task."""
+"""The number of the file that contains a chunk, and its task."""
 
 AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
 """`Task._make` without its check, for millions of rows."""
 
 
 def plan_box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[NumberedTask]:
-    """Yield every chunk of a box once, even where several slabs show it."""
+    """Yield every chunk of a box once, even if several slabs use it."""
     shared = [group_equal_slabs(fragment, projections, axis) for axis in range(len(projections))]
     if all(groups is None for groups in shared):
         yield from plan_distinct_tasks(fragment, projections)
@@ -135,7 +135,7 @@ def _group_projection(projection: Projection, groups: list[Ints] | None) -> Proj
 def plan_distinct_tasks(
     fragment: Fragment, projections: list[Projection]
 ) -> Iterator[NumberedTask]:
-    """Yield every chunk of a box in which no chunk is shown twice."""
+    """Yield every chunk of a box in which no chunk is used twice."""
     if not projections:
         yield from _plan_block(fragment, projections)
         return
@@ -158,7 +158,7 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[N
     keys = [key for key in (cells["offset"], cells["file"]) if not isinstance(key, int)]
     if any((key[1:] < key[:-1]).any() for key in keys):
         order = np.lexsort(keys)
-        # offsets may fall where the next file begins
+        # offsets may decrease where the next file begins
         in_order = (np.diff(order) > 0).all()
         if not in_order:
             columns = {name: _reorder(column, order) for name, column in columns.items()}
@@ -179,7 +179,7 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[N
 
 
 def _take_cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
-    """Return a column at the crossings of positions; one number where it is constant."""
+    """Return a column at the intersections of positions, or one number if it is constant."""
     if column.size and not any(column.strides):
         return int(column.flat[0])
     return column[where].ravel()
@@ -195,7 +195,7 @@ def _reorder(column: Iterable[Any], order: Ints) -> Iterable[Any]:
 def plan_point_tasks(
     part: ChunkSelection, points: Sequence[Ints], together: tuple[int, ...]
 ) -> Iterator[NumberedTask]:
-    """Yield one task per chunk that holds points, for every chunk along the sliced axes."""
+    """Yield one task per chunk that contains points, for every chunk along the sliced axes."""
     fragment, projections = part.fragment, part.projections
     inside = np.ones(points[0].size, bool)
     for positions, axis in zip(points, together, strict=True):
@@ -216,7 +216,7 @@ def plan_point_tasks(
 
 
 def _group_equal_columns(columns: Ints) -> Iterator[Ints]:
-    """Yield, for every distinct column, the rising numbers of the columns that equal it."""
+    """Yield, for every distinct column, the ascending numbers of the columns that equal it."""
     if not columns.shape[1]:
         return
     _, group = np.unique(columns, axis=1, return_inverse=True)
@@ -280,7 +280,7 @@ def merge_tasks(tasks: Iterable[NumberedTask]) -> list[NumberedTask]:
 
 
 def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator[Batch]:
-    """Gather chunks that lie in one file: near ones up to a number and a size, far ones by run."""
+    """Batch chunks of one file: local ones up to a number and a size, remote ones by run."""
     largest = BATCH_BYTES if any(p.codecs for p in part.pipelines) else PLAIN_BATCH_BYTES
     most = min(largest, max(SMALLEST_BATCH, part.nbytes // (4 * count_cores())))
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
@@ -295,7 +295,7 @@ def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator
 
 
 def store_of(fragment: Fragment, file: int) -> Store | None:
-    """Return the store of a file of a fragment, None of chunks that are missing or inline."""
+    """Return the store of a file of a fragment, or None for missing or inline chunks."""
     return None if file < 0 else find_store(fragment.manifest.files[file].url)
 
 
@@ -312,9 +312,9 @@ def _split_by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
 
 
 def _split_by_run(tasks: Iterable[Task], reach: RequestLimits) -> Iterator[list[Task]]:
-    """Cut tasks where a request for all of them would be wasteful.
+    """Split tasks if one request for all of them would be wasteful.
 
-    Offsets rise, except where a new block of tasks begins.
+    Offsets are ascending, except where a new block of tasks begins.
     """
     rows: list[Task] = []
     begin = end = 0
@@ -337,9 +337,9 @@ def _split_by_run(tasks: Iterable[Task], reach: RequestLimits) -> Iterator[list[
 def group_equal_slabs(
     fragment: Fragment, projections: Sequence[Projection], axis: int
 ) -> list[Ints] | None:
-    """Group the slabs that a projection meets by the chunks that they show; None if all differ.
+    """Group the slabs of a projection by their chunks, or return None if all differ.
 
-    The groups hold places in the projection, rising.
+    The groups contain positions in the projection, ascending.
     """
     grid = [p.chunk for p in projections]
     if grid[axis].size == 1:
@@ -363,7 +363,7 @@ def group_equal_slabs(
 
 
 def _list_layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[IntColumn]:
-    """Return the columns that change along an axis, as one row for each of its slabs."""
+    """Return the columns that change along an axis, with one row per slab."""
     found = []
     for name in COLUMNS:
         column = getattr(manifest, name)
@@ -375,7 +375,7 @@ def _list_layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> li
 
 
 def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
-    """Return one number per row, a hash that differs for different rows but by chance."""
+    """Return one number per row, a hash that is very probably distinct for distinct rows."""
     rng = np.random.default_rng(0)
     total = np.zeros(count, np.int64)
     for rows in layers:
@@ -385,31 +385,30 @@ def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
 
 
 # ---------------------------------------------------------------------- tiles
-# Tiles: boxes of tiny chunks that are placed as a whole.
-#
-# Tiles save Python's work per chunk. The chunks of a tile lie in one file, have one pipeline and
-# one size, and are wanted whole; they are decoded side by side, and moved into the result by one
-# transposed copy.
+# Tiles: boxes of tiny chunks that are written as a whole.
+# Tiles save Python's work per chunk. The chunks of a tile are in one file, have the same pipeline
+# and size, and are needed whole; they are decoded next to each other, and moved into the result by
+# one transposed copy.
 
 
 TINY_CHUNK = 32 * 1024
 """Decoded bytes of a chunk up to which it is read in tiles."""
 
 MAX_TILE_CHUNKS = 2**13
-"""Chunks of a tile at most, unless one row of the grid has more."""
+"""The most chunks of a tile, unless one row of the grid has more."""
 
 FEWEST_CHUNKS = 16
-"""Average chunks of a box from which on tiles pay."""
+"""Average number of chunks of a box from which on tiles are worth it."""
 
 LARGEST_TILE = 2**20
-"""Decoded bytes of a tile of near chunks at most, so that the CPU's cache holds it."""
+"""The most decoded bytes of a tile of local chunks, so that it fits the CPU's cache."""
 
 SMALLEST_TILE = 2**17
-"""Decoded bytes below which a tile is not cut further to give every core some."""
+"""Decoded bytes below which a tile is not divided further among the cores."""
 
 
 class Tile(NamedTuple):
-    """Chunks of one file, alike, that fill a box of the result, in C order of the chunk grid.
+    """Equally encoded chunks of one file that fill a box of the result, in C order of the grid.
 
     ``store`` is that of the file.
 
@@ -431,20 +430,20 @@ class Tile(NamedTuple):
 
     @property
     def ranges(self) -> list[Range]:
-        """Where the bytes of every chunk lie."""
+        """The byte ranges of all chunks."""
         return list(zip(self.offset.tolist(), self.length.tolist(), strict=True))
 
     @property
     def checksums(self) -> Iterable[int]:
-        """The checksum of every chunk."""
+        """The checksums of all chunks."""
         chunks: list[int] = self.checksum.tolist()
         return chunks
 
     def plan_ranges(self, reach: RequestLimits) -> list[tuple[Range, int]]:
-        """Return the ranges to ask for, and how many chunks lie in each, if the tile is a comb.
+        """Return the ranges to request, and how many chunks are in each, if the tile is a comb.
 
-        The chunks of a comb are plain stretches of bytes at equal, small distances, so that they
-        need no work one by one. Other tiles have no teeth.
+        The chunks of a comb are plain byte ranges at equal, small distances, so that they need no
+        individual work. Other tiles have no teeth.
         """
         steps, length = np.diff(self.offset), int(self.length[0])
         if not steps.size or not length <= steps[0] <= length + reach.gap:
@@ -461,10 +460,10 @@ class Tile(NamedTuple):
         return found
 
     def extract_rows(self, found: Sequence[Buffer], teeth: Sequence[tuple[Range, int]]) -> Bytes:
-        """Return the chunks of a comb one behind the other, out of the bytes of its teeth."""
+        """Return the chunks of a comb one after the other, from the bytes of its teeth."""
         step, length = int(self.offset[1] - self.offset[0]), int(self.length[0])
         if len(found) == 1 and step == length:
-            # one tooth without gaps needs no copy
+            # a single contiguous range needs no copy
             return np.frombuffer(found[0], np.uint8)
         rows, first = np.empty((self.offset.size, length), np.uint8), 0
         for data, (_, some) in zip(found, teeth, strict=True):
@@ -474,7 +473,7 @@ class Tile(NamedTuple):
 
 
 def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
-    """Yield the work of a selection of a fragment: tiles where they pay, and batches."""
+    """Yield the work of a selection of a fragment: tiles if they are worth it, and batches."""
     if not _is_worth_tiling(part):
         yield from batch_tasks(part, plan_box_tasks(part.fragment, part.projections))
         return
@@ -487,7 +486,7 @@ def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
 
 
 def _is_worth_tiling(part: ChunkSelection) -> bool:
-    """Return whether there are many chunks in few boxes of equal ones, none of them shown twice."""
+    """Return whether there are many chunks in few boxes of equal ones, none of them used twice."""
     boxes = prod(len(p.runs) for p in part.projections)
     chunks = prod(p.chunk.size for p in part.projections)
     if (
@@ -501,9 +500,9 @@ def _is_worth_tiling(part: ChunkSelection) -> bool:
 
 
 def _find_least_bytes(part: ChunkSelection) -> float:
-    """Return the decoded bytes of the smallest chunk that is taken whole, infinity if none is.
+    """Return the decoded bytes of the smallest chunk that is needed whole, or infinity.
 
-    Cutting a selection of large chunks into boxes would only separate neighbours in a file.
+    Dividing a selection of large chunks into boxes would only separate neighbours in a file.
     """
     shortest = (
         min((int(p.encoded[run.first]) for run in p.runs if run.whole), default=inf)
@@ -519,7 +518,7 @@ def _count_chunk_bytes(part: ChunkSelection, inside: Sequence[Projection]) -> in
 
 
 def _plan_tiles(part: ChunkSelection, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
-    """Yield the tiles of a box of equal chunks that are taken whole."""
+    """Yield the tiles of a box of equal chunks that are needed whole."""
     nbytes = _count_chunk_bytes(part, inside)
     grid = [p.chunk.size for p in inside]
     most = _limit_tile_bytes(part, inside, nbytes * prod(grid))
@@ -530,9 +529,10 @@ def _plan_tiles(part: ChunkSelection, inside: Sequence[Projection]) -> Iterator[
 
 
 def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes: int) -> int:
-    """Return how many decoded bytes a tile of a box of ``nbytes`` has at most.
+    """Return the most decoded bytes of a tile of a box of ``nbytes``.
 
-    As many as a long request where the file is far, else so few that every core gets some tiles.
+    As many as a long request if the file is remote, otherwise so few that every core gets some
+    tiles.
     """
     file = part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)]
     store = store_of(part.fragment, int(file))
@@ -544,7 +544,7 @@ def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes
 def _cut_boxes(
     grid: Sequence[int], chunk_bytes: int, most: int
 ) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Cut a grid into boxes that are stretches of it in C order, of at most ``most`` bytes."""
+    """Divide a grid into boxes that are contiguous in C order, of at most ``most`` bytes."""
     axis, rest = len(grid) - 1, chunk_bytes
     while axis > 0 and rest * grid[axis] <= most:
         rest *= grid[axis]
@@ -556,7 +556,7 @@ def _cut_boxes(
 
 
 def _plan_tile(part: ChunkSelection, inside: Sequence[Projection]) -> Tile | None:
-    """Return the tile of a box, or None if its chunks are not alike, or lie in no file."""
+    """Return the tile of a box, or None if its chunks differ in encoding or are in no file."""
     where = np.ix_(*(p.chunk for p in inside))
     cells = {name: getattr(part.fragment.manifest, name)[where].ravel() for name in COLUMNS}
     file, pipeline = (cells[name] for name in ("file", "pipeline"))

@@ -1,7 +1,7 @@
-"""The pool of threads that decode; the thread that reads works too.
+"""The pool of decoding threads; the thread that reads works too.
 
-So a read finishes even when every thread of the pool is busy with other reads, as under dask's
-threads: it waits only for work in progress. A read takes as many helpers as there are idle cores.
+So a read finishes even if every thread of the pool is busy with other reads, as under dask's
+threads: it only waits for work in progress. A read uses as many helpers as there are idle cores.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class _Crew:
-    """The threads of a process that decode."""
+class _DecodingPool:
+    """The decoding threads of a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,16 +39,16 @@ class _Crew:
 
     @contextmanager
     def run_helpers(self, work: Callable[[], None]) -> Iterator[None]:
-        """Do ``work`` in other threads during the block; wait for those that have begun."""
+        """Do ``work`` in other threads during the block; wait for those that have started."""
         with self._lock:
             count = max(0, count_cores() - 1 - self._busy)
             self._busy += 1 + count
-        # what is read while a file is scanned is also read of the blocks that are held of it
+        # for a file that is being scanned, the context determines which blocks are cached
         started = [self._pool.submit(copy_context().run, work) for _ in range(count)]
         try:
             yield
         finally:
-            # those that have not begun are no longer needed
+            # tasks that have not started are no longer needed
             for helper in started:
                 if not helper.cancel():
                     helper.exception()
@@ -60,9 +60,9 @@ class _Crew:
 
 
 @cache
-def _crew_of(pid: int) -> _Crew:
-    """Return the crew of a process; a forked child gets its own."""
-    return _Crew()
+def _get_pool(pid: int) -> _DecodingPool:
+    """Return the pool of a process; a forked child gets its own."""
+    return _DecodingPool()
 
 
 class _Queue(Iterator[Task]):
@@ -108,7 +108,7 @@ def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
                 queue.close()
                 raise
 
-        with _crew_of(os.getpid()).run_helpers(drain):
+        with _get_pool(os.getpid()).run_helpers(drain):
             drain()
     finally:
         # a generator may have requests under way
@@ -117,7 +117,7 @@ def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
             close()
 
 
-def in_turn(
+def iterate_results(
     pool: Executor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[tuple[Item, Future[Result]]]:
     """Yield items in order, each with the future of its work; ``ahead`` run at a time."""
@@ -131,10 +131,9 @@ def in_turn(
 
 
 # ---------------------------------------------------------------------- reading ahead
-# Prefetching: many requests for far bytes at a time.
-#
-# Each host has its own threads, as many as it may get requests at a time. Results are handed out as
-# they come in; their number and bytes are bounded.
+# Prefetching: many requests for remote bytes at a time.
+# Each host has its own threads, as many as the requests it may get at a time. Results are yielded
+# as they arrive; their number and bytes are limited.
 
 
 MAX_AHEAD = 2**28
@@ -144,7 +143,7 @@ WINDOWS = 2
 """Requests that may be sent or answered and not yet decoded, for each one allowed at a time."""
 
 SMALL_FETCH = 2**12
-"""Bytes that an item of `fetch_many` is assumed to have."""
+"""Assumed bytes of an item of `fetch_many`."""
 
 
 Data = TypeVar("Data")
@@ -163,36 +162,36 @@ class HostSlot(NamedTuple):
 
     @classmethod
     def to(cls, url: str, nbytes: int) -> HostSlot | None:
-        """Return the slot for bytes of a file, or None if the file is near."""
+        """Return the slot for bytes of a file, or None if the file is local."""
         at_once = find_store(url).reach.at_once
         return cls(host_of(url), at_once, nbytes) if at_once else None
 
 
 class Prefetcher(Iterator[tuple[Item, Data | None]]):
-    """Yields items, far ones with the result of ``fetch`` as it comes in.
+    """Yields items; remote ones with the result of ``fetch`` as soon as it arrives.
 
-    ``way_of`` returns the slot of an item; None for a near item, which its taker fetches. An error
-    of ``fetch``, which other threads call, is raised where its item would be yielded.
+    ``slot_of`` returns the slot of an item, or None for a local item, which the consumer fetches.
+    An error of ``fetch``, which runs in other threads, is raised when its item is due.
     """
 
     def __init__(
         self,
         items: Iterable[Item],
-        way_of: Callable[[Item], HostSlot | None],
+        slot_of: Callable[[Item], HostSlot | None],
         fetch: Callable[[Item], Data],
     ) -> None:
         self._fetch = fetch
         self._answers: SimpleQueue[Future[Data] | None] = SimpleQueue()
-        # what was asked for and not yet taken, with its bytes
+        # requested items that have not been yielded, with their bytes
         self._asked: dict[Future[Data], tuple[Item, int]] = {}
         self._nbytes = 0
-        self._found = self._fetch_in_turn(items, way_of)
+        self._found = self._fetch_in_turn(items, slot_of)
 
     def __next__(self) -> tuple[Item, Data | None]:
         return next(self._found)
 
     def stop(self) -> None:
-        """End the iteration, also for a thread that waits now; any thread may call it."""
+        """End the iteration, also for a thread that is waiting; any thread may call it."""
         self._answers.put(None)
 
     def close(self) -> None:
@@ -200,41 +199,41 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
         self._found.close()
 
     def _fetch_in_turn(
-        self, items: Iterable[Item], way_of: Callable[[Item], HostSlot | None]
+        self, items: Iterable[Item], slot_of: Callable[[Item], HostSlot | None]
     ) -> Generator[tuple[Item, Data | None], None, None]:
         try:
             for item in items:
-                if (way := way_of(item)) is None:
+                if (slot := slot_of(item)) is None:
                     yield item, None
                     continue
-                while self._is_full(way):
-                    yield self._take()
-                self._ask(item, way)
+                while self._is_full(slot):
+                    yield self._next_result()
+                self._submit(item, slot)
                 while not self._answers.empty():
-                    yield self._take()
+                    yield self._next_result()
             while self._asked:
-                yield self._take()
+                yield self._next_result()
         except _Stopped:
             return
         finally:
             for future in self._asked:
                 future.cancel()
 
-    def _is_full(self, way: HostSlot) -> bool:
-        """Return whether an item must be taken before another one is asked for."""
-        many = len(self._asked) >= WINDOWS * way.at_once
-        return bool(self._asked) and (many or self._nbytes + way.nbytes > MAX_AHEAD)
+    def _is_full(self, slot: HostSlot) -> bool:
+        """Return whether an item must be yielded before another one is requested."""
+        many = len(self._asked) >= WINDOWS * slot.at_once
+        return bool(self._asked) and (many or self._nbytes + slot.nbytes > MAX_AHEAD)
 
-    def _ask(self, item: Item, way: HostSlot) -> None:
-        pool = _get_threads(os.getpid(), way.host, way.at_once)
-        # of a file that is being scanned, the context tells which blocks are held
+    def _submit(self, item: Item, slot: HostSlot) -> None:
+        pool = _get_threads(os.getpid(), slot.host, slot.at_once)
+        # for a file that is being scanned, the context determines which blocks are cached
         future = pool.submit(copy_context().run, self._fetch, item)
-        self._asked[future] = item, way.nbytes
-        self._nbytes += way.nbytes
+        self._asked[future] = item, slot.nbytes
+        self._nbytes += slot.nbytes
         future.add_done_callback(self._answers.put)
 
-    def _take(self) -> tuple[Item, Data]:
-        """Return the item that comes in next."""
+    def _next_result(self) -> tuple[Item, Data]:
+        """Return the item that arrives next."""
         if (future := self._answers.get()) is None:
             raise _Stopped
         item, nbytes = self._asked.pop(future)
@@ -257,11 +256,11 @@ def fetch_many(
 ) -> list[Bytes]:
     """Return the results of ``fetch``, which is called in several threads, in the order of items.
 
-    ``url_of`` returns the url of the file of an item, None if it needs no file.
+    ``url_of`` returns the url of the file of an item, or None if it needs no file.
     """
     found: dict[int, Bytes] = {}
 
-    def way_of(number: int) -> HostSlot | None:
+    def slot_of(number: int) -> HostSlot | None:
         url = url_of(items[number])
         return None if url is None else HostSlot.to(url, SMALL_FETCH)
 
@@ -272,5 +271,5 @@ def fetch_many(
         number, got = answer
         found[number] = fetch_one(number)[0] if got is None else got[0]
 
-    run_all(Prefetcher(iter(range(len(items))), way_of, fetch_one), finish)
+    run_all(Prefetcher(iter(range(len(items))), slot_of, fetch_one), finish)
     return [found[number] for number in range(len(items))]

@@ -50,7 +50,7 @@ from virtualds.errors import (
 )
 from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.options import SETTLE
-from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report, Section, say_more
+from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report, Section, format_remainder
 from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import Allow
@@ -148,7 +148,7 @@ class SyncReport(Report):
         yield Heading(f"{self.target}: {words or 'nothing to do'}{none}", [waiting])
         for name, meaning in MEANINGS.items():
             urls = getattr(self, name)
-            lines = [*urls[:SHOWN_ROWS], say_more(len(urls) - SHOWN_ROWS)]
+            lines = [*urls[:SHOWN_ROWS], format_remainder(len(urls) - SHOWN_ROWS)]
             yield Section(meaning, lines, f"{len(urls):,}")
         yield list_left_out("Failed", self.failed)
         yield list_left_out("Damaged parts, left out", self.damaged)

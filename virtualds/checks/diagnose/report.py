@@ -28,7 +28,7 @@ from virtualds.pictures.blocks import (
     Section,
     Table,
     Words,
-    say_more,
+    format_remainder,
 )
 from virtualds.pictures.html import (
     CHANGED,
@@ -42,7 +42,7 @@ from virtualds.pictures.html import (
     Span,
     draw_labels,
     element,
-    key,
+    legend,
     strip,
 )
 
@@ -558,7 +558,7 @@ class Diagnosis(Report):
         for verdict in VERDICTS[:-1]:
             found = fold_differences(self.of(verdict))
             cards = [_make_card(entry, self._shorten) for entry in found[:MAX_ROWS]]
-            more = say_more(len(found) - MAX_ROWS, WHERE_ALL)
+            more = format_remainder(len(found) - MAX_ROWS, WHERE_ALL)
             yield Section(TITLES[verdict].capitalize(), [*cards, more], f"{len(found):,}")
         others = fold_differences(self.of(VERDICTS[-1]))
         rows = [
@@ -630,7 +630,7 @@ def _make_card(entry: Entry, shorten: Shorten) -> Card:
             body += [(*_name_subject(line), ": ", *change, ", ", files), f"  {one.how}"]
         else:
             body += [change, one.how]
-    body.append(say_more(len(lines) - MAX_ROWS, WHERE_ALL))
+    body.append(format_remainder(len(lines) - MAX_ROWS, WHERE_ALL))
     return Card(title, body, note, shade, sign, row.remedy, row.code)
 
 
@@ -659,7 +659,7 @@ APART = 0.25
 
 
 def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
-    """Return the eras as a line with labels and a key; eras that lie side by side have several."""
+    """Return the eras as a line with labels and a legend; eras that lie side by side have several."""
     if not stretches:
         return Markup("")
     gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
@@ -676,7 +676,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
     if gaps:
         rows.append((GAP, f"no file: {format_count(len(gaps), 'gap')}"))
     style = "--vds-height:22px;margin-bottom:8px"
-    return element("div", *lanes, _label_line(eras, stretches, shorten), key(rows), style=style)
+    return element("div", *lanes, _label_line(eras, stretches, shorten), legend(rows), style=style)
 
 
 def _shade_era(number: int, eras: Sequence[Era]) -> Shade:

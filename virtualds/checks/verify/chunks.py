@@ -63,7 +63,7 @@ from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import count_cores, get_options
 from virtualds.progress import Advance
-from virtualds.reading.threads import in_turn
+from virtualds.reading.threads import iterate_results
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.fsspec import find_filesystem
@@ -438,7 +438,7 @@ def map_in_order(
     """Yield each item with the result of ``work``, which threads compute ahead."""
     with ThreadPoolExecutor(at_once, thread_name_prefix="virtualds verify") as pool:
         try:
-            for item, future in in_turn(pool, work, items, ahead=at_once + 1):
+            for item, future in iterate_results(pool, work, items, ahead=at_once + 1):
                 yield item, future.result()
         finally:
             pool.shutdown(cancel_futures=True)

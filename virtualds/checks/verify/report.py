@@ -26,7 +26,7 @@ from virtualds.pictures.html import (
     Shade,
     Span,
     element,
-    key,
+    legend,
     strip,
 )
 
@@ -203,7 +203,7 @@ def _find_gravest(problems: Sequence[Problem]) -> Mapping[str, str]:
 
 
 def draw_files(runs: Sequence[FileRun]) -> Markup | str:
-    """Return all files as a strip, in order, with a key; "" if there are no files."""
+    """Return all files as a strip, in order, with a legend; "" if there are no files."""
     total = sum(run.files for run in runs)
     if not total:
         return ""
@@ -221,7 +221,7 @@ def draw_files(runs: Sequence[FileRun]) -> Markup | str:
         start += run.files
     shown = [(s.shade, f"{s.sign} {n:,} {s.name}") for s, n in counts.items() if n]
     drawn = strip(spans, 1, title=f"{total:,} files in order")
-    return element("div", drawn, key(shown), style="--vds-height:22px;margin:8px 0")
+    return element("div", drawn, legend(shown), style="--vds-height:22px;margin:8px 0")
 
 
 def list_cards(problems: Sequence[Problem]) -> Iterator[Card]:

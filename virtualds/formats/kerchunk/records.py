@@ -38,7 +38,7 @@ from virtualds.chunks.tables import (
     CACHED,
     RecordCache,
     TiledReferences,
-    list_other_parts,
+    iterate_other_parts,
     name_opening,
     read_parquet,
     read_rows,
@@ -562,7 +562,7 @@ def list_other_sources(
     manifest: ChunkManifest, is_known: Callable[[Table], bool]
 ) -> Iterator[SourceFile]:
     """Yield the files of chunks, without reading tables that are already known."""
-    for part in list_other_parts(manifest, is_known):
+    for part in iterate_other_parts(manifest, is_known):
         yield from part.pruned().sources
 
 

@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
-from virtualds.chunks.tables import PlacedReferences, TiledReferences, is_sparse, split_layers
+from virtualds.chunks.tables import SparseReferences, TiledReferences, is_sparse, split_layers
 from virtualds.errors import FormatError
 from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.zarr.v3_arrays import ManifestPart
@@ -217,7 +217,7 @@ def _place(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
     numbers, kept = np.unique(
         np.ravel_multi_index(tuple(every - first[:, None]), box), return_index=True
     )
-    table = PlacedReferences(numbers.astype(np.int64), joined.at(kept), rest)
+    table = SparseReferences(numbers.astype(np.int64), joined.at(kept), rest)
     origin = tuple((low + first).tolist())
     return ManifestPart(parts[0].fragment, origin, ChunkManifest.of_table(table, box))
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, Table, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.tables import PlacedReferences, TiledReferences, have_overlap
+from virtualds.chunks.tables import SparseReferences, TiledReferences, have_overlap
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.formats.referenced_files import UNKNOWN
 from virtualds.formats.undecodable import MALFORMED_ERRORS
@@ -227,7 +227,7 @@ class _Entries:
     path that replaces it; ``sources`` are fingerprints by path.
     """
 
-    rows: PlacedReferences
+    rows: SparseReferences
 
     def __init__(self, store: SetFiles, sources: Mapping[str, Any], pipelines: int) -> None:
         self._store = store
@@ -298,7 +298,7 @@ class _Entries:
         manifest = ChunkManifest.build(
             numbers.shape, files=self._files, inline=self._inline, **columns
         )
-        self.rows = PlacedReferences(numbers, manifest)
+        self.rows = SparseReferences(numbers, manifest)
         return self
 
 

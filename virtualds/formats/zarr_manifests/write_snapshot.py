@@ -12,7 +12,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import compute_strides
 from virtualds.chunks.manifest import ChunkManifest, gather_references
-from virtualds.chunks.tables import PlacedReferences, split_layers
+from virtualds.chunks.tables import SparseReferences, split_layers
 from virtualds.formats.referenced_files import Fingerprint, list_fingerprints
 from virtualds.formats.zarr.document import (
     COPIES,
@@ -285,7 +285,7 @@ class SnapshotWriter:
 
     def _is_small(self, part: ManifestPart, numbered: bool) -> bool:
         """Return whether the references of a part may be stored in the metadata."""
-        table = part.manifest.table_of(PlacedReferences)
+        table = part.manifest.table_of(SparseReferences)
         if table is None:
             return part.manifest.size <= MAX_INLINE
         # entries do not record the pipeline of missing chunks

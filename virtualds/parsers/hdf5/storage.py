@@ -127,7 +127,7 @@ def read_one_leaf(dataset: Dataset) -> ListedChunks | None:
         return None
     dims = layout.dims
     node = make_node_form(len(dims), file.half, file.offset_size)
-    root = file.peek(layout.address, node.size)
+    root = file.get_if_loaded(layout.address, node.size)
     if len(root) < node.size:
         return None
     signature, kind, level, used = NODE.unpack_from(root)

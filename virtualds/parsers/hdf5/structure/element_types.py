@@ -555,7 +555,7 @@ def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[
 def read_collection(file: FileBytes, address: int) -> Collection:
     """Return the collection at an address."""
     begin = COLLECTION_HEAD
-    head = file.peek(address, begin)
+    head = file.get_if_loaded(address, begin)
     if head[:4] != b"GCOL" or head[4] != 1:
         file.refuse(f"there is no global heap at {address}")
     size = file.unpack_length(head, 8)

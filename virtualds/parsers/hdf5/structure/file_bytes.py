@@ -515,7 +515,7 @@ class FileBytes:
         data = self.read(address, length)
         return data if self.notes is None else self.notes.add(address, data)
 
-    def peek(self, address: int, most: int) -> bytes:
+    def get_if_loaded(self, address: int, most: int) -> bytes:
         """Return the bytes from an address on, fewer than ``most`` where the file ends.
 
         They say how many bytes to take; nothing else may depend on them.
@@ -642,7 +642,7 @@ class FileBytes:
     def _read_superblock(self) -> None:
         # the place of the superblock overrules its base address
         self.base = self._find_signature()
-        head = self.peek(0, LONGEST).ljust(LONGEST, b"\0")
+        head = self.get_if_loaded(0, LONGEST).ljust(LONGEST, b"\0")
         try:
             size = measure_superblock(head)
         except UnknownSuperblockError as error:
@@ -793,7 +793,7 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
 
 def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
     """Return the bytes of the first messages, and what comes before each."""
-    head = file.peek(address, HEADER_GUESS)
+    head = file.get_if_loaded(address, HEADER_GUESS)
     if head[:4] == b"OHDR":
         return _read_first_of_version_2(file, address, head)
     if len(head) < HEAD_V1.size or head[0] != 1:
