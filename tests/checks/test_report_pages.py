@@ -15,7 +15,7 @@ from products import looped
 
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
-from virtualds.checks.diagnose.differences import NOTHING, Usual, find_mend, write_remedy
+from virtualds.checks.diagnose.differences import NOTHING, Expected, find_mend, write_remedy
 from virtualds.checks.diagnose.report import CoordinateSpan, EraFile, EraStretch, place_eras
 from virtualds.checks.diagnose.trials import SIDE_BY_SIDE
 from virtualds.checks.verify.report import KINDS, NOT_COMPARED, Problem, list_runs
@@ -310,31 +310,31 @@ GIVEN = {
     "storage_options": {"key": "hunter2"},
 }
 KEEPING_COORDINATES = next(iter(SIDE_BY_SIDE))
-LINES_OF_CODE: dict[str, tuple[dict[str, str], Usual, str]] = {
-    "drop": ({"aspect": "presence"}, Usual("there"), '"time", drop_variables=["v", "t"]'),
+LINES_OF_CODE: dict[str, tuple[dict[str, str], Expected, str]] = {
+    "drop": ({"aspect": "presence"}, Expected("there"), '"time", drop_variables=["v", "t"]'),
     "coordinate": (
         {"aspect": "values"},
-        Usual("a", "4"),
+        Expected("a", "4"),
         '("t" not in (ds := virtualds.open_virtual_dataset(f, group="g")) or ds["t"].equals('
         'virtualds.open_virtual_dataset("1.nc", group="g").get("t")))',
     ),
     "field": (
         {"aspect": "values", "remedy": KEEPING_COORDINATES},
-        Usual("a"),
+        Expected("a"),
         'drop_variables="v", group="g", coords="different"',
     ),
-    "order": ({"aspect": "order"}, Usual("a", "4"), "sort=True"),
+    "order": ({"aspect": "order"}, Expected("a", "4"), "sort=True"),
     "calendar": (
         {"aspect": "calendar", "after": "noleap"},
-        Usual("standard", "4"),
+        Expected("standard", "4"),
         'lambda ds: ds.convert_calendar("standard", dim="t") if "t" in ds.dims else ds',
     ),
     "data variable": (
         {"aspect": "role"},
-        Usual("data variable"),
+        Expected("data variable"),
         'lambda ds: ds.reset_coords([n for n in ["t"] if n in ds.coords])',
     ),
-    "name": ({"aspect": "presence", "variable": 'a"b'}, Usual("there"), r'["v", "a\"b"]'),
+    "name": ({"aspect": "presence", "variable": 'a"b'}, Expected("there"), r'["v", "a\"b"]'),
 }
 
 
@@ -353,7 +353,7 @@ def test_a_line_repeats_what_was_given_but_no_secret(name: str) -> None:
 
 def test_no_line_has_the_secrets_of_files_that_it_would_name() -> None:
     row = difference("blocks", aspect="values")
-    mend = find_mend(row, Usual("a", "4"))
+    mend = find_mend(row, Expected("a", "4"))
     secret = "https://example.org/1.nc?token=hunter2"
     for first, lost in ((secret, []), ("1.nc", [secret])):
         assert write_remedy(row, mend, [mend], GIVEN, first, lost) == ""
@@ -361,7 +361,7 @@ def test_no_line_has_the_secrets_of_files_that_it_would_name() -> None:
 
 def test_a_calendar_that_lacks_days_is_never_converted_to() -> None:
     row = difference("costs", aspect="calendar", after="standard")
-    assert find_mend(row, Usual("noleap", "4")) == NOTHING
+    assert find_mend(row, Expected("noleap", "4")) == NOTHING
 
 
 def test_a_file_that_cannot_be_opened_is_left_out_by_the_line(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The text and HTML views of ``ds.virtual`` and ``tree.virtual``; they read and request nothing.
 
-On pages of sets, a strip shows which files cover which part of a dimension, as `plot.coverage`
-does.
+On pages of sets, a strip shows which files cover which part of a dimension, like `plot.coverage`.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from virtualds.pictures.html import (
 )
 
 MAX_FILES = 150
-"""Files that a strip tells apart; of more it shows where any of them is."""
+"""The most files that a strip distinguishes; of more it shows where any of them is."""
 DOUBLED = SERIES[6]
 NARROWEST = 0.004
-"""Least part of the strip that a gap takes, so that a day of many years is seen."""
+"""The least part of the strip for a gap, so that a day of many years is visible."""
 
 
 def draw_strips(dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray]) -> Iterator[Markup]:
@@ -78,7 +77,7 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
 
 
 def _list_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
-    """Yield the stretches of files, in two shades by turns."""
+    """Yield the ranges of files, in two alternating shades."""
     own, low, high = cells.pieces(coverage.start, coverage.stop)
     names = [without_secrets(url) or "in the set" for url in coverage.urls]
     columns = (coverage.file[own].tolist(), low.tolist(), high.tolist())
@@ -87,7 +86,7 @@ def _list_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
 
 
 def _list_covered(gaps: Sequence[Range], low: float, high: float) -> Iterator[Span]:
-    """Yield what lies between gaps."""
+    """Yield what is between gaps."""
     end = low
     for start, stop in [*gaps, (high, high)]:
         if start > end:
@@ -119,21 +118,21 @@ def _list_keys(
 # ---------------------------------------------------------------------- display
 
 MAX_PICTURES, OPEN_PICTURES = 6, 2
-"""Most pictures of a dataset, and how many of them are seen at once."""
+"""The most pictures of a dataset, and how many of them are open at first."""
 
 SHOWN_NAMES = 4
-"""Most variables that the title of a picture names."""
+"""The most variables in the title of a picture."""
 
 SHOWN_VARIABLES, SHOWN_FILES, SHOWN_GROUPS, SHOWN_GAPS = 100, 20, 20, 3
-"""Most rows of the tables; of more variables, the others are not compared to draw them."""
+"""The most rows of the tables; further variables are not compared to draw them."""
 
 SHOWN_LINES = 12
-"""Most variables that a text names."""
+"""The most variables that a text names."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A virtual variable."""
+class VariableEntry:
+    """A virtual variable, as displayed."""
 
     name: str
     dims: tuple[str, ...]
@@ -141,7 +140,7 @@ class Shown:
 
     @cached_property
     def statistics(self) -> ChunkStatistics:
-        """The numbers of its chunks."""
+        """The statistics of its chunks."""
         return compute_statistics(self.array)
 
     @property
@@ -158,23 +157,25 @@ class Shown:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a dataset holds: virtual variables, and how many others."""
+    """The content of a dataset: its virtual variables, and the number of others."""
 
-    virtual: tuple[Shown, ...]
+    virtual: tuple[VariableEntry, ...]
     loaded: int
     lazy: int
     gaps: tuple[str, ...]
 
     @classmethod
     def of(cls, dataset: xr.Dataset) -> Contents:
-        """Look at a dataset, without looking behind selections and tasks of dask."""
-        virtual, others = list[Shown](), list[xr.Variable]()
+        """Examine a dataset, without following selections and tasks of dask."""
+        virtual, others = list[VariableEntry](), list[xr.Variable]()
         for name, variable in dataset.variables.items():
             layers = find_layers(variable)
             if layers is None or layers.is_computed or layers.array.shape != variable.shape:
                 others.append(variable)
             else:
-                virtual.append(Shown(str(name), tuple(map(str, variable.dims)), layers.array))
+                virtual.append(
+                    VariableEntry(str(name), tuple(map(str, variable.dims)), layers.array)
+                )
         lazy = sum(is_lazy(v) or v.chunks is not None for v in others)
         gaps = tuple(describe_gaps(dataset.indexes))
         return cls(tuple(virtual), len(others) - lazy, lazy, gaps)
@@ -186,7 +187,7 @@ class Contents:
 
     @property
     def statistics(self) -> ChunkStatistics:
-        """The numbers of all chunks."""
+        """The statistics of all chunks."""
         return sum((shown.statistics for shown in self.virtual), ChunkStatistics())
 
 
@@ -221,7 +222,7 @@ def _count_everything(contents: Iterable[Contents]) -> str:
 # ---------------------------------------------------------------------- HTML
 
 
-def show_contents(groups: Mapping[str, Contents], is_tree: bool, report: Any) -> str:
+def format_contents_html(groups: Mapping[str, Contents], is_tree: bool, report: Any) -> str:
     """Return what a notebook shows for ``ds.virtual`` and ``tree.virtual``."""
     filled = {path: found for path, found in groups.items() if found.virtual or not is_tree}
     pictures, blocks = MAX_PICTURES, list[Block]()
@@ -245,7 +246,7 @@ def show_contents(groups: Mapping[str, Contents], is_tree: bool, report: Any) ->
 
 
 def _describe_totals(contents: Iterable[Contents]) -> Block:
-    """Return the numbers of everything."""
+    """Return the statistics of everything."""
     listed = list(contents)
     found = sum((part.statistics for part in listed), ChunkStatistics())
     arrays = [array for part in listed for array in part.arrays]
@@ -264,14 +265,13 @@ def _describe_totals(contents: Iterable[Contents]) -> Block:
     }
 
 
-def _draw_pictures(virtual: Sequence[Shown], most: int = MAX_PICTURES) -> list[Block]:
-    """Return a section with a picture for each way in which variables are cut into chunks."""
-    groups: dict[Hashable, list[Shown]] = {}
+def _draw_pictures(virtual: Sequence[VariableEntry], most: int = MAX_PICTURES) -> list[Block]:
+    """Return a section with a picture for each chunk grid of variables."""
+    groups: dict[Hashable, list[VariableEntry]] = {}
     for shown in virtual[:SHOWN_VARIABLES]:
         array, found = shown.array, bin_chunks(shown.array)
         boxes = tuple((f.start, f.axes) for f in array.fragments)
-        # scale and offset are mostly those of one variable, and one encoding has no colour of its
-        # own
+        # scale and offset usually belong to one variable, and a single encoding has no colour
         one = len(array.pipelines) == 1
         encodings = array.pipelines[0].storage if one else array.pipelines
         drawn_as = (found.axes, found.encodings, found.is_assumed, found.counts.tobytes())
@@ -290,14 +290,14 @@ def _draw_pictures(virtual: Sequence[Shown], most: int = MAX_PICTURES) -> list[B
     return [*drawn, words] if more else drawn
 
 
-def _list_variables(virtual: Sequence[Shown], most: int = SHOWN_VARIABLES) -> Section:
+def _list_variables(virtual: Sequence[VariableEntry], most: int = SHOWN_VARIABLES) -> Section:
     head = ("variable", "dimensions", "type", "chunk", "chunks", "missing", "stored", "values")
     rows = [_describe_variable(shown) for shown in virtual[:most]]
     shown = Table(head, rows, range(4, len(head)), most, len(virtual))
     return Section("Variables", [shown], f"{len(virtual):,}", is_open=False)
 
 
-def _describe_variable(shown: Shown) -> tuple[object, ...]:
+def _describe_variable(shown: VariableEntry) -> tuple[object, ...]:
     found, array = shown.statistics, shown.array
     return (
         element("b", shown.name),

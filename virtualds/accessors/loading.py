@@ -1,8 +1,8 @@
-"""``load`` and ``compute`` of xarray also load virtual arrays.
+"""Makes xarray's ``load`` and ``compute`` load virtual arrays, too.
 
-xarray takes a duck array for values in memory, so its own ``load`` would leave virtual arrays as
-they are, without a word. It has no hook for others; see decision 36. `xarray.Variable.load` stays
-as it is: xarray calls it while it combines, where virtual arrays compare by their references.
+xarray treats a duck array as values in memory, so its own ``load`` would silently leave virtual
+arrays unchanged. It has no hook for others; see decision 36. `xarray.Variable.load` is not changed:
+xarray calls it while combining, when virtual arrays are compared by their references.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ARRAYS = "virtualds.arrays.array"
 """The module of virtual arrays: there are none until it is imported."""
 
 METHODS = ((xr.Dataset, "load"), (xr.Dataset, "load_async"), (xr.DataTree, "load"))
-"""What loads in place; ``compute``, and both of `xarray.DataArray`, call these."""
+"""The methods that load in place; ``compute``, and both of `xarray.DataArray`, call these."""
 
 
 def load_virtual_arrays(loaded: xr.Dataset | xr.DataTree) -> None:
     """Load virtual arrays in place, each up to ``load_limit`` of `virtualds.set_options`.
 
-    All are read before the first is replaced, so that an error leaves everything as it was. A
-    larger array is an `UnsupportedError`, whose message says what to call.
+    All are read before the first is replaced, so that an error changes nothing. A larger array is
+    an `UnsupportedError`, whose message says what to call.
     """
     if ARRAYS in sys.modules:
         for variable, values in list(_read_arrays(loaded)):
@@ -57,8 +57,8 @@ def _read_arrays(
 
 
 def _locate(error: VirtualdsError, name: Any, node: xr.Dataset | xr.DataTree) -> None:
-    """Put the variable, and its group, before the message of an error."""
-    # the array of a DataArray that is loaded has an object for its name
+    """Prepend the variable, and its group, to the message of an error."""
+    # the array of a DataArray that is loaded has an object as its name
     if isinstance(name, str):
         error.locate(f"variable {name!r}")
     if isinstance(node, xr.DataTree) and node.path != "/":
@@ -66,12 +66,12 @@ def _locate(error: VirtualdsError, name: Any, node: xr.Dataset | xr.DataTree) ->
 
 
 def load_first(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of xarray that loads virtual arrays, and then does what it always does."""
+    """Return a method of xarray that loads virtual arrays first, and then works as before."""
     if iscoroutinefunction(method):
 
         @wraps(method)
         async def load_async(self: xr.Dataset | xr.DataTree, **kwargs: Any) -> Any:
-            # the event loop goes on while bytes are read
+            # the event loop continues while bytes are read
             await asyncio.to_thread(load_virtual_arrays, self)
             return await method(self, **kwargs)
 
@@ -86,8 +86,8 @@ def load_first(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _kind, _name in METHODS:
-    _method = getattr(_kind, _name, None)  # older xarray loads in one way only
-    # after a reload of this module, methods load virtual arrays already
+    _method = getattr(_kind, _name, None)  # older versions of xarray only load synchronously
+    # after a reload of this module, methods already load virtual arrays
     _home = getattr(_method, "__globals__", {}).get("__name__")
     if _method is not None and _home != __name__:
         setattr(_kind, _name, load_first(_method))

@@ -1,7 +1,7 @@
 """``ds.virtual.plot``: pictures of a virtual dataset, drawn by matplotlib from its references.
 
-They show which file covers which part of a dimension, the chunks of a variable, and how many bytes
-variables take, as stored and as decoded.
+They show which file covers which part of a dimension, the chunks of a variable, and the sizes of
+variables, as stored and as decoded.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 
 
 WIDTH = 9.0
-"""Inches of a new figure."""
+"""Width of a new figure in inches."""
 LONG_NAME = 24
-"""Letters of a name that takes too much room beside an axis."""
+"""Characters of a name that takes too much space beside an axis."""
 LONGEST_NAME = 40
-"""Letters of a name that is shown beside an axis."""
+"""Characters of a name that is shown beside an axis."""
 LEGEND_WIDTH = 64
-"""Letters of a line of a legend."""
+"""Characters of a line of a legend."""
 BELOW = 42
 """Points from an axis to below its ticks and its label."""
 
 EMPTY = Shade("empty", "none", "none")
-"""The ground of the axes: what the coordinate leaves out."""
+"""The background of the axes: what the coordinate does not cover."""
 
 IN_SET = "(in the set)"
-"""The name of the row of chunks that lie in no file."""
+"""The name of the row of chunks that are in no file."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def make_axes(what: str, ax: Axes | None, height: float) -> Axes:
-    """Return the given axes, or those of a new figure of some inches of height."""
+    """Return the given axes, or those of a new figure with a height in inches."""
     pyplot = import_package("matplotlib.pyplot", what, "drawing")
     if ax is not None:
         return ax
@@ -67,12 +67,12 @@ def make_axes(what: str, ax: Axes | None, height: float) -> Axes:
     return made
 
 
-def ink_of(ax: Axes) -> Any:
-    """Return the colour of lines on some axes: that of their own frame."""
+def get_line_colour(ax: Axes) -> Any:
+    """Return the colour of lines on some axes: that of their frame."""
     return ax.spines["left"].get_edgecolor()
 
 
-def colour_of(ax: Axes, shade: Shade) -> str:
+def get_colour(ax: Axes, shade: Shade) -> str:
     """Return the colour of a shade on light or dark axes; a gap has none."""
     from matplotlib.colors import to_hex, to_rgb
 
@@ -95,8 +95,8 @@ def add_rectangles(
     """Add rectangles of one shade, with its texture.
 
     ``sides`` are left, right, bottom and top of each. ``line`` is the width of the outline in
-    points, which makes the narrowest rectangle visible. With ``over_all``, bottom and top are parts
-    of the height of the axes, from 0 to 1. ``more`` are other properties of the collection.
+    points, which makes the narrowest rectangle visible. With ``over_all``, bottom and top are
+    fractions of the height of the axes. ``more`` are other properties of the collection.
     """
     from matplotlib.collections import PolyCollection
 
@@ -104,8 +104,8 @@ def add_rectangles(
     corners: Any = np.stack([left, bottom, left, top, right, top, right, bottom], axis=1)
     made = PolyCollection(
         corners.reshape(-1, 4, 2),
-        facecolors=colour_of(ax, shade),
-        edgecolors=ink_of(ax) if shade.hatch else colour_of(ax, shade),
+        facecolors=get_colour(ax, shade),
+        edgecolors=get_line_colour(ax) if shade.hatch else get_colour(ax, shade),
         linewidths=line,
         hatch=shade.hatch or None,
         transform=ax.get_xaxis_transform() if over_all else ax.transData,
@@ -115,16 +115,16 @@ def add_rectangles(
     return made
 
 
-def make_key(ax: Axes, shade: Shade, words: str) -> Patch:
+def make_legend_entry(ax: Axes, shade: Shade, words: str) -> Patch:
     """Return the entry of a legend."""
     from matplotlib.patches import Patch
 
-    colours = {"facecolor": colour_of(ax, shade), "edgecolor": ink_of(ax)}
+    colours = {"facecolor": get_colour(ax, shade), "edgecolor": get_line_colour(ax)}
     return Patch(**colours, hatch=shade.hatch * 2, label=words, lw=0.5)
 
 
 def add_legend(ax: Axes, keys: Sequence[Patch], **where: Any) -> None:
-    """Add a legend; its words are shown as they are, whatever they hold."""
+    """Add a legend; its words are shown unchanged, whatever they contain."""
     if keys:
         words = [str(key.get_label()) for key in keys]
         # in at most two lines
@@ -147,19 +147,19 @@ def add_legend_below(ax: Axes, keys: Sequence[Patch]) -> None:
 
 
 def set_title(ax: Axes, words: str) -> None:
-    """Set the title as it is, unless the axes have one: that of the user stays."""
+    """Set the title unchanged, unless the axes have one: that of the user is kept."""
     if not any(ax.get_title(loc=loc) for loc in ("left", "center", "right")):
         ax.set_title(words, parse_math=False, fontsize="medium")
 
 
 def set_names(ax: Axes, places: Sequence[float], names: Sequence[str]) -> None:
-    """Name places of the vertical axis, as they are."""
+    """Label positions of the vertical axis with names, unchanged."""
     ax.set_yticks(places, names, parse_math=False)
     ax.tick_params("y", length=0)
 
 
 def show_cells(ax: Axes, cells: AxisCells, label: str, side: str = "x") -> None:
-    """Set the limits, the label and the ticks of an axis: dates where its cells are dates."""
+    """Set the limits, the label and the ticks of an axis: dates if its cells are dates."""
     axis = ax.xaxis if side == "x" else ax.yaxis
     axis.set_label_text(label, parse_math=False)
     if cells.low.size:
@@ -180,20 +180,20 @@ def _show_dates(axis: Any, cells: AxisCells) -> None:
 
     known: Any = dates
     if cells.calendar == OF_NUMPY and np.datetime64(known.get_epoch()) == np.datetime64(0, "D"):
-        # with fewer than three times as many ticks it finds no interval for, say, four years
+        # with fewer ticks, matplotlib finds no interval for spans such as four years
         found = known.AutoDateLocator(minticks=3, maxticks=7)
         axis.set_major_locator(found)
         axis.set_major_formatter(known.ConciseDateFormatter(found))
         return
-    # matplotlib knows one calendar, and one epoch at a time
+    # matplotlib supports one calendar, and one epoch at a time
     axis.set_major_locator(MaxNLocator(6))
     axis.set_major_formatter(FuncFormatter(lambda number, _: cells.format_position(round(number))))
 
 
 def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
-    """Return what all urls begin with, up to a slash, and what follows it in each.
+    """Return the common prefix of all urls, up to a slash, and the rest of each.
 
-    Where names are long, what they all begin with goes further, up to another sign.
+    If names are long, the common prefix continues to another separator.
 
     >>> shorten_urls(["s3://bucket/2001/a.nc", "s3://bucket/2002/a.nc"])
     ('s3://bucket/', ['2001/a.nc', '2002/a.nc'])
@@ -202,7 +202,7 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
     """
     shown = [without_secrets(url) for url in urls]
     files = [url for url in shown if url != IN_THE_SET] or [""]
-    # what the first and the last of sorted names share, all names share
+    # the common prefix of the first and the last of sorted names is that of all names
     pairs = enumerate(zip(min(files), max(files), strict=False))
     shared = next((n for n, (one, other) in pairs if one != other), len(min(files)))
     folder = files[0].rfind("/", 0, shared) + 1
@@ -223,12 +223,12 @@ def cut_name(name: str) -> str:
 # ---------------------------------------------------------------------- sizes
 
 MAX_BARS = 24
-"""Variables that each have bars; of more variables, the smallest ones share bars."""
+"""Variables that each have bars; if there are more, the smallest ones share bars."""
 STORED, DECODED = SERIES[0], GAP
 
 
 class VariableSize(NamedTuple):
-    """The bytes of the chunks of a variable: as they are stored, and of their values."""
+    """The bytes of the chunks of a variable: as stored, and of their values."""
 
     name: str
     stored: int
@@ -265,7 +265,7 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     _show_bytes(ax, max(max(bar.stored, bar.decoded) for bar in bars))
     set_names(ax, rows.tolist(), [cut_name(bar.name) for bar in bars])
-    keys = [make_key(ax, STORED, "stored"), make_key(ax, DECODED, "decoded")]
+    keys = [make_legend_entry(ax, STORED, "stored"), make_legend_entry(ax, DECODED, "decoded")]
     add_legend(ax, keys, loc="lower right")
     total = VariableSize("", sum(s.stored for s in sizes), sum(s.decoded for s in sizes))
     count = format_count(len(sizes), "virtual variable")
@@ -274,7 +274,7 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
 
 
 def _show_bytes(ax: Axes, longest: int) -> None:
-    """Set limits that leave room for numbers behind the bars, and ticks at round numbers."""
+    """Set limits that leave space for numbers after the bars, and ticks at round numbers."""
     from matplotlib.ticker import FixedLocator, MaxNLocator
 
     power = min((len(str(longest)) - 1) // 3, len(UNITS) - 1)
@@ -288,12 +288,12 @@ def _show_bytes(ax: Axes, longest: int) -> None:
 # ---------------------------------------------------------------------- coverage
 
 MAX_NAMES = 24
-"""Rows that each have the name of a file beside them; of more rows, some have."""
+"""Rows that are each labelled with the name of a file; of more rows, some are."""
 SOME_NAMES = 10
 
 FILES, HELD = SERIES[0], SERIES[5]
 MISSING_TIMES, DOUBLED = SERIES[1], SERIES[6]
-"""Shades of bands: times that do not exist, and such as several parts of the axis have."""
+"""Shades of bands: missing times, and times that belong to several parts of the axis."""
 
 
 def draw_coverage(
@@ -322,7 +322,9 @@ def draw_coverage(
     for band in shown:
         ends = [(*span, 0.0, 1.0) for span in band.spans]
         add_rectangles(ax, ends, band.shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
-    add_legend_below(ax, [make_key(ax, band.shade, band.describe(cells)) for band in shown])
+    add_legend_below(
+        ax, [make_legend_entry(ax, band.shade, band.describe(cells)) for band in shown]
+    )
     counts: Counter[str] = Counter()
     for band in shown:
         counts[band.kind] += len(band.spans)
@@ -333,7 +335,7 @@ def draw_coverage(
 
 
 class Band(NamedTuple):
-    """Stretches of one kind, and what the legend calls them."""
+    """Ranges of one kind, and their name in the legend."""
 
     shade: Shade
     kind: str
@@ -341,7 +343,7 @@ class Band(NamedTuple):
     spans: Sequence[Span]
 
     def describe(self, cells: AxisCells) -> str:
-        """Return how many stretches there are; of one, where it lies."""
+        """Return the number of ranges, and the position of a single one."""
         if len(self.spans) > 1:
             return f"{format_count(len(self.spans), self.kind)}{self.words}"
         start, stop = (cells.format_position(end) for end in self.spans[0])
@@ -363,16 +365,16 @@ def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
 # ---------------------------------------------------------------------- chunks
 
 MAX_LINES = 150
-"""Borders of chunks along an axis that can be told apart."""
+"""The most distinguishable borders of chunks along an axis."""
 
 Sides = Sequence[AxisCells]
 """The cells of the horizontal and of the vertical axis."""
 
 
 def choose_axes(array: ManifestArray, given: Sequence[int | None]) -> list[int]:
-    """Return the axes to show: those that are given, else those with the most chunks.
+    """Return the axes to show: those that are given, otherwise those with the most chunks.
 
-    An array of one axis has one, and one value has none.
+    A 1-D array has one, and a scalar has none.
     """
     cuts = [{int(n) for f in array.fragments for n in f.edges(axis)} for axis in range(array.ndim)]
     others = sorted(set(range(array.ndim)) - set(given), key=lambda axis: -len(cuts[axis]))
@@ -388,7 +390,7 @@ def draw_chunks(
     labels: Sequence[str],
     ax: Axes | None,
 ) -> Axes:
-    """Draw the chunks of a plane over hatched ground."""
+    """Draw the chunks of a plane on a hatched background."""
     lengths = ", ".join(list_chunk_lengths(array))
     title = f"{name}: {format_count(array.nchunks, 'chunk')} of ({lengths})"
     added = 2 - len(axes)
@@ -414,7 +416,7 @@ def _draw_boxes(
     ax: Axes, plane: ChunkPlane, cells: Sides, pipelines: Sequence[CodecPipeline]
 ) -> list[Patch]:
     """Draw rectangles of equal encoding; return the entries of the legend."""
-    # rectangles between gaps of both axes, shape (n, 4), and the box that each is of
+    # rectangles between gaps of both axes, shape (n, 4), and the box of each
     across, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
     up, low, high = cells[1].pieces(*plane.boxes[across, 2:].T)
     sides, box = np.stack([left[up], right[up], low, high], axis=1), across[up]
@@ -424,17 +426,17 @@ def _draw_boxes(
         shade = UNKNOWN if kind == SEVERAL else get_shade(kind)
         words = "several encodings" if kind == SEVERAL else names[kind]
         add_rectangles(ax, sides[kinds[box] == kind], shade, gid=words)
-        keys.append(make_key(ax, shade, words))
+        keys.append(make_legend_entry(ax, shade, words))
     if plane.holes.any():
         add_rectangles(ax, sides[plane.holes[box]], GAP, gid="holes")
-        keys.append(make_key(ax, GAP, "some chunks missing"))
+        keys.append(make_legend_entry(ax, GAP, "some chunks missing"))
     if plane.has_gaps:
-        keys.append(make_key(ax, GAP, "no chunk: fill value"))
+        keys.append(make_legend_entry(ax, GAP, "no chunk: fill value"))
     return keys
 
 
 def _number_kinds(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[list[str], Ints]:
-    """Return the names of the encodings that are seen, and the number of that of each box."""
+    """Return the names of the visible encodings, and the number of the encoding of each box."""
     seen = list(dict.fromkeys(pipelines[n] for n in np.unique(codes[codes >= 0]).tolist()))
     names = list_encodings(seen)
     number = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(seen)}
@@ -454,11 +456,11 @@ def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch
         # over the borders of chunks, under the frame of the axes
         add_rectangles(ax, sides, EMPTY, gid="empty", zorder=2.2)
         words = f"{format_count(len(own.missing), 'gap')} in the dates along {labels[side]}"
-        yield make_key(ax, EMPTY, words)
+        yield make_legend_entry(ax, EMPTY, words)
 
 
 def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
-    """Draw where chunks meet along one side, unless the lines would cover everything."""
+    """Draw the borders of chunks along one side, unless the lines would cover everything."""
     from matplotlib.collections import LineCollection
 
     lines: list[tuple[tuple[float, float], ...]] = []
@@ -479,10 +481,10 @@ def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
 class DatasetPlots:
     """Pictures of a virtual dataset: ``ds.virtual.plot``.
 
-    They need matplotlib (``pip install matplotlib``), read no data, and return the `Axes`
-    that they are drawn on: ``ax=``, or those of a new figure. Nothing calls ``plt.show()``.
-    Legends lie below axes: a figure of several has room for them with ``layout="constrained"``. A
-    title that the axes have stays.
+    They need matplotlib (``pip install matplotlib``), read no data, and return the `Axes` on which
+    they are drawn: ``ax=``, or those of a new figure. Nothing calls ``plt.show()``. Legends are
+    below axes: a figure of several has space for them with ``layout="constrained"``. An existing
+    title of the axes is kept.
 
     Examples
     --------
@@ -504,7 +506,7 @@ class DatasetPlots:
     ) -> Axes:
         """Draw which file covers which part of a dimension, with gaps and overlaps.
 
-        Each file has a row, from the first to the last position whose values it holds. Hatched
+        Each file has a row, from the first to the last position whose values it contains. Hatched
         bands show where no file has values, where times are missing in an otherwise regular
         coordinate, and where the coordinate returns to values of other files.
 
@@ -512,7 +514,7 @@ class DatasetPlots:
         ----------
         dim : hashable, default "time"
             The dimension. Its axis has the values of its coordinate if these are loaded and in
-            order within each file, else positions.
+            order within each file, otherwise positions.
         variable : hashable, optional
             The variable whose files to show; those of all virtual variables by default.
         ax : matplotlib.axes.Axes, optional
@@ -553,7 +555,7 @@ class DatasetPlots:
     ) -> Axes:
         """Draw the chunks of a variable, coloured by how they are encoded.
 
-        Hatched ground shows where no chunk is; values there read as fill value. Gaps in the dates
+        A hatched background shows missing chunks, which are read as fill values. Gaps in the dates
         of an otherwise regular coordinate stay empty.
 
         Parameters
@@ -596,7 +598,7 @@ class DatasetPlots:
     def sizes(self, *, ax: Axes | None = None) -> Axes:
         """Draw how many bytes the chunks of each virtual variable take, as stored and as decoded.
 
-        Missing chunks count for nothing. References that lie in a set are read.
+        Missing chunks are not counted. References that are in a set are read.
 
         Parameters
         ----------
@@ -625,7 +627,7 @@ class DatasetPlots:
         return draw_sizes([VariableSize.of(str(n), own) for n, own in found.items()], ax)
 
     def _check_arrays(self) -> Mapping[Hashable, ManifestArray]:
-        """Return the virtual arrays; refuse if there are none."""
+        """Return the virtual arrays; raise an error if there are none."""
         if not self._arrays:
             raise ValueError(
                 "ds.virtual.plot: the dataset has no virtual variable, only values in memory or "
@@ -650,7 +652,7 @@ class DatasetPlots:
     def _check_dimension(
         self, dim: Hashable, names: Iterable[Hashable]
     ) -> list[tuple[ManifestArray, int]]:
-        """Return the arrays with a dimension, and the number of its axis; there has to be one."""
+        """Return the arrays with a dimension, and the number of its axis, or raise an error."""
         dims = {name: self._dataset.variables[name].dims for name in names}
         found = [(self._arrays[n], own.index(dim)) for n, own in dims.items() if dim in own]
         if not found:
@@ -675,7 +677,7 @@ class DatasetPlots:
         return None if dim is None else dims.index(dim)
 
     def _label_axis(self, dim: Hashable, cells: AxisCells) -> str:
-        """Return what an axis shows, with its units."""
+        """Return the label of an axis, with units."""
         if cells.kind == "positions":
             return f"position along {dim}"
         if cells.kind == "hours":

@@ -32,7 +32,7 @@ DatasetOrTree = TypeVar("DatasetOrTree", xr.Dataset, xr.DataTree)
 
 
 class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
-    """Methods and properties for virtual arrays, of all groups that there are."""
+    """Methods and properties for the virtual arrays of all groups."""
 
     _FAMILIAR = OF_DATASETS
     _label: ClassVar[str]
@@ -50,9 +50,11 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     def _repr_html_(self) -> str:
         with importing:
-            from virtualds.accessors.display import show_contents
+            from virtualds.accessors.display import format_contents_html
 
-        return show_contents(self._contents, isinstance(self._opened, xr.DataTree), self.report)
+        return format_contents_html(
+            self._contents, isinstance(self._opened, xr.DataTree), self.report
+        )
 
     @property
     def _contents(self) -> dict[str, Contents]:
@@ -63,13 +65,13 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:
-        """Every group, by what stands before the names of its variables; none for the root."""
+        """Every group, by the prefix of the names of its variables, which is None for the root."""
         raise NotImplementedError
 
     def _change_groups(
         self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]
     ) -> DatasetOrTree:
-        """Return what was opened with the dataset of each group changed."""
+        """Return a copy of what was opened, with the dataset of each group changed."""
         raise NotImplementedError
 
     def _to_group(self) -> ManifestGroup:
@@ -82,7 +84,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the references take.
+        """Bytes of the references in memory.
 
         Examples
         --------
@@ -165,7 +167,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         Raises
         ------
         ReadError
-            Bytes cannot be read, have changed, or do not decode.
+            Bytes cannot be read, have changed, or cannot be decoded.
 
         Examples
         --------
@@ -185,7 +187,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         Parameters
         ----------
         chunks : as in `xarray.open_dataset` and `xarray.open_datatree`, optional
-            ``{}`` makes dask arrays with the chunks of the files. ``"auto"`` joins whole chunks
+            ``{}`` creates dask arrays with the chunks of the files. ``"auto"`` joins whole chunks
             into blocks of about dask's ``array.chunk-size``. Both follow chunks of different
             lengths. Each group of a tree uses the entries of a mapping for its dimensions.
 
@@ -211,7 +213,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         whole: Callable[[], ManifestGroup],
         write: Callable[[Destination], object],
     ) -> dict[str, Any] | None:
-        """Write to the place that the arguments of ``to_manifest`` name; return a dict for none."""
+        """Write to the place given by the arguments of ``to_manifest``, or return a dict."""
         with importing:
             from virtualds.datasets.location import Location
             from virtualds.writing.write import Destination, WriteOptions, make_dict
@@ -254,7 +256,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         checksums: bool = True,
         progress: ProgressOption = None,
     ) -> DatasetOrTree:
-        """Copy the bytes that the references name, unchanged, and open the copy.
+        """Copy the bytes to which the references point, unchanged, and open the copy.
 
         Nothing is decoded or compressed again. Sources are checked as in any read; bytes with a
         checksum in the references are verified.
@@ -264,17 +266,17 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         url : str or path
             The folder of the copy.
         layout : {"content", "chunks"}
-            ``"content"`` makes a reference set that holds its chunks, each stored once under its
-            hash. It can hold any virtual dataset. Chunks that an interrupted copy, or the replaced
-            set, already stored are not written again. ``"chunks"`` makes a new plain Zarr v3 store
-            that every Zarr reader reads; it holds arrays that plain Zarr can describe.
+            ``"content"`` creates a reference set that contains its chunks, each stored once under
+            its hash. It can store any virtual dataset. Chunks that an interrupted copy, or the
+            replaced set, already stored are not written again. ``"chunks"`` creates a new plain
+            Zarr v3 store for any Zarr reader; it can store arrays that plain Zarr can describe.
         mode : {"w-", "w"}
             ``"w-"`` creates the copy; ``"w"`` may also add a new snapshot to an existing set.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         checksums : bool, default True
             Whether the set stores the CRC-32 of every chunk, which readers verify. A plain store
-            has no place for checksums.
+            cannot store checksums.
         progress : bool or callable, optional
             Whether to show a progress bar; by default on a terminal and in notebooks, after one
             second. Or a function of `Progress`.
@@ -282,7 +284,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         Raises
         ------
         UnsupportedError
-            The layout cannot hold the dataset; nothing has been written.
+            The layout cannot store the dataset; nothing has been written.
         FileExistsError
             The target exists and ``mode`` is ``"w-"``, or the target is not a reference set.
         ReadError
@@ -337,7 +339,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
             to 1.0), or None for all. The sample is spread evenly over variables and files.
         against : {"fingerprint", "range", "native"}
             ``"fingerprint"`` checks every source file once: does it exist, with the recorded size,
-            time and etag? ``"range"`` also checks that all references lie within the present files.
+            time and etag? ``"range"`` also checks that all references are within the current files.
             ``"native"`` also decodes a sample of chunks, and compares them bit for bit with what
             the native library of the format reads at the same place, both as stored and as decoded.
         seed : int, default 0
@@ -349,8 +351,9 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         Returns
         -------
         Verification
-            Its ``ok`` is True if everything was checked and nothing is wrong; else it has a row for
-            each problem. No chunk to compare is a problem, too. A bad file raises no error.
+            Its ``ok`` is True if everything was checked and nothing is wrong; otherwise it has a
+            row for each problem. Having no chunk to compare is a problem, too. A bad file raises no
+            error.
 
         Raises
         ------
@@ -436,7 +439,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
 
     def _load_arrays(self) -> xr.Dataset:
         loaded = self._map_arrays(lambda array: array.read())
-        # xarray holds the indexes of dimension coordinates in memory
+        # xarray keeps the indexes of dimension coordinates in memory
         without = loaded.coords.keys() - loaded.xindexes.keys()
         bare = [name for name in loaded.dims if name in without and loaded[name].dims == (name,)]
         return reduce(lambda ds, name: ds.set_xindex([name]), bare, loaded)
@@ -533,7 +536,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
 
         Lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without dask, are
         written as references if their values were only selected, transposed or concatenated. Lazily
-        computed values are refused. Other lazy variables are read and written as values, up to
+        computed values are an error. Other lazy variables are read and written as values, up to
         ``load_limit`` of `virtualds.set_options`.
 
         Parameters
@@ -545,13 +548,13 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
             ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk. None writes nothing, and
             returns kerchunk-json as a dict.
         format : str, optional
-            Name of the format, if the suffix does not give it.
+            Name of the format, if the suffix does not determine it.
         mode : {"w-", "w", "a", "r+", "replace-source"}, optional
             ``"w-"`` creates a set, ``"w"`` creates or replaces one. ``"a"`` appends along
             ``append_dim``, or without it adds variables. ``"r+"`` fills a region, or without it
             replaces variables by others of the same shape, ``"replace-source"`` the data of sources
             that the set already has. The default is ``"a"`` with ``append_dim``, ``"r+"`` with
-            ``region``, else ``"w-"``. Readers see the old set or the new one.
+            ``region``, otherwise ``"w-"``. Readers see the old set or the new one.
         append_dim : str, optional
             Dimension to append along, as in `xarray.Dataset.to_zarr`; the set is created if it does
             not exist. For ``"replace-source"``, the dimension along which the sources are
@@ -571,7 +574,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
             What to do if another writer changes the set at the same time: raise `ConflictError`, or
             repeat the change on the new state of the set.
         allow : str, path, or iterable of them, optional
-            Folders in which all files that a growing set refers to must lie, as in
+            Folders that must contain all files to which a changed set refers, as in
             `open_virtual_dataset`. A remote set may refer to local files only if they are allowed
             here.
         group : str, optional
@@ -589,14 +592,14 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
             Options of the format.
 
             - All formats: ``keep_query=True`` also writes urls with a password, signature or token,
-              which are refused otherwise. ``subchunk={"time": 1}`` cuts uncompressed chunks.
-            - To rewrite chunks, in all formats: ``on_unsupported="rewrite"`` encodes chunks anew
-              that the format cannot hold. ``main_encoding=`` says how: a dict of ``chunks``,
-              ``codecs`` and ``dtype`` by variable. ``rewrite_limit=`` is the most bytes to rewrite.
+              which are otherwise an error. ``subchunk={"time": 1}`` cuts uncompressed chunks.
+            - To rewrite chunks, in all formats: ``on_unsupported="rewrite"`` re-encodes chunks that
+              the format cannot store. ``main_encoding=`` says how: a dict of ``chunks``, ``codecs``
+              and ``dtype`` by variable. ``rewrite_limit=`` is the most bytes to rewrite.
               ``progress=`` is a bool, or a function of `Progress`.
             - All but icechunk: ``inline_threshold=`` is the number of bytes up to which a chunk is
-              read and held in the set. ``relative_paths=True`` writes the paths of sources relative
-              to the set.
+              read and stored in the set. ``relative_paths=True`` writes the paths of sources
+              relative to the set.
             - kerchunk-json: ``templates=True`` writes each source folder once. ``zarr_format=3``
               writes the metadata of Zarr v3.
             - kerchunk-parquet: ``record_size=`` is the number of references per record.
@@ -612,11 +615,11 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         TypeError
             The format has no such option.
         UnsupportedError
-            The format, or the store, cannot hold the dataset; nothing has been written.
+            The format, or the store, cannot store the dataset; nothing has been written.
         CombineError
             The dataset does not fit the set, or the set already has it.
         ConflictError
-            Another writer was faster; the set is unchanged.
+            Another writer came first; the set is unchanged.
         FileExistsError
             Target or group exist and ``mode`` is ``"w-"``, or the target is not a reference set.
         ValueError
@@ -712,18 +715,18 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
             step. The other groups must equal those of the set.
         write_inherited_coords : bool, default False
             Whether to write coordinates that a group inherits into that group, too, as in
-            `xarray.DataTree.to_zarr`. A group that is opened alone has them then.
+            `xarray.DataTree.to_zarr`. Then a group that is opened on its own has them.
 
         Raises
         ------
         TypeError
             The format has no such option.
         UnsupportedError
-            The format, or the store, cannot hold the tree; nothing has been written.
+            The format, or the store, cannot store the tree; nothing has been written.
         CombineError
             A group does not fit that of the set, or the set already has it.
         ConflictError
-            Another writer was faster; the set is unchanged.
+            Another writer came first; the set is unchanged.
         FileExistsError
             The target exists and ``mode`` is ``"w-"``, or the target is not a reference set.
         ValueError

@@ -1,4 +1,4 @@
-"""The report of a reference set or a source file, made without reading references or data."""
+"""The report of a reference set or a source file, without reading references or data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import explain_open_errors
 
 LOOKED_THROUGH = 2**21
-"""Most references that are searched for source files, where a set does not list its files."""
+"""The most references that are searched for source files, if a set does not list its files."""
 
 
 class Sources(NamedTuple):
@@ -56,7 +56,7 @@ class Description(Report):
         The source files that the references point to, without files of the set itself. None if the
         set does not list its files and has too many references to search.
     snapshots : pandas.DataFrame, optional
-        As `virtualds.snapshots` lists them; None if the format keeps no snapshots.
+        As listed by `virtualds.snapshots`, or None if the format has no snapshots.
     """
 
     url: str
@@ -67,7 +67,7 @@ class Description(Report):
     snapshots: pd.DataFrame | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dictionary that JSON can hold."""
+        """Return the report as a dictionary for JSON."""
         groups = {node.path: node.to_dataset(inherit=False) for node in self.tree.subtree}
         return {
             "url": self.url,
@@ -156,7 +156,7 @@ def describe(
 
 
 def load_references(found: Description) -> xr.DataTree:
-    """Return the contents of a set with its references in memory, unless they are very many.
+    """Return the contents of a set with its references in memory, unless there are very many.
 
     Examples
     --------
@@ -166,11 +166,13 @@ def load_references(found: Description) -> xr.DataTree:
     """
     if found.references > LOOKED_THROUGH:
         return found.tree
-    nodes = {n.path: _hold_references(n.to_dataset(inherit=False)) for n in found.tree.subtree}
+    nodes = {
+        n.path: _load_dataset_references(n.to_dataset(inherit=False)) for n in found.tree.subtree
+    }
     return xr.DataTree.from_dict(nodes, name=found.tree.name)
 
 
-def _hold_references(dataset: xr.Dataset) -> xr.Dataset:
+def _load_dataset_references(dataset: xr.Dataset) -> xr.Dataset:
     changed = {}
     for name, variable in dataset.variables.items():
         array = get_virtual_array(variable)

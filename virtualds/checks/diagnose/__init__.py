@@ -115,7 +115,7 @@ def diagnose(
     if combination.dims:
         known = survey.facts.runs
         for dim in set(joined) - {fact.subject for fact in known}:
-            # it may be a misspelt one
+            # the name may be misspelt
             check_name(dim, [fact.subject for fact in known if fact.aspect == SIZE])
     else:
         joined, reason = guess_dimensions(survey)
@@ -175,7 +175,7 @@ def guess_dimensions(survey: FileSurvey) -> tuple[tuple[str, ...], str]:
     reason, chosen = next(((reason, some) for reason, some in found if some), nothing)
     if not chosen:
         return (), reason
-    # along these files follow each other, with few exceptions
+    # along these dimensions files follow each other, with few exceptions
     placed = {dim: survey.spans.get(dim, ()) for dim in chosen}
     apart = [d for d in chosen if 2 * len(list(find_overlapping(placed[d]))) < len(placed[d]) - 1]
     alone = [dim for dim in apart if dim in moving]

@@ -1,6 +1,6 @@
-"""From the facts of each file to the eras and differences of the archive, and their remedies.
+"""Derives the eras and differences of an archive, and their remedies, from the facts of each file.
 
-The line of code of a remedy is for users to copy.
+The code of a remedy is for users to copy.
 """
 
 from __future__ import annotations
@@ -81,21 +81,21 @@ REPEATED = (
     *("combine", "concat_dim", "data_vars", "coords", "compat", "join", "combine_attrs"),
     *("sort", "overlap", "group", "drop_variables", "decode_cf", "on_error"),
 )
-"""Arguments of the diagnosis that the line of code repeats: short ones, and never a secret."""
+"""Arguments of the diagnosis that the line of code repeats: only short ones, never secrets."""
 OF_ONE_FILE = ("group", "decode_cf")
-"""Those of them that opening one file needs, too."""
+"""Those of them that are also needed to open one file."""
 MAX_LOST = 20
-"""Files that cannot be opened which a line of code names at most."""
+"""The most files that cannot be opened and that a line of code names."""
 
 Arguments = Mapping[str, Any]
 
 
-class Usual(NamedTuple):
+class Expected(NamedTuple):
     """What the first file has where another one differs.
 
-    ``size`` is the length of the dimension that the variable is the coordinate of, and ``resized``
-    says whether the other file has another length. ``attribute`` is the name of an attribute that
-    says how its coordinate reference system differs, and ``values`` its values as text.
+    ``size`` is the length of the dimension of the coordinate variable, and ``resized`` whether the
+    other file has another length. ``attribute`` is the name of an attribute in which its coordinate
+    reference system differs, and ``values`` its values as text.
     """
 
     text: str
@@ -116,9 +116,9 @@ class Mend:
     drops : tuple of str
         Variables to leave out.
     steps : tuple of str
-        Expressions that make a dataset of the dataset ``ds`` of a file.
+        Expressions that convert the dataset ``ds`` of a file.
     choice : str
-        A condition on the dataset ``ds`` of a file that is to be combined.
+        A condition on the dataset ``ds`` of files to combine.
     """
 
     arguments: Arguments = field(default_factory=dict)
@@ -131,18 +131,18 @@ NOTHING = Mend()
 
 
 def is_fault(row: Difference) -> bool:
-    """Return whether a difference has to be mended before others can be."""
+    """Return whether a difference must be fixed before others can be."""
     return row.verdict == "blocks" or (row.verdict == "costs" and row.leads)
 
 
-def find_mend(row: Difference, usual: Usual) -> Mend:
-    """Return what does something about a difference."""
+def find_mend(row: Difference, expected: Expected) -> Mend:
+    """Return the fix for a difference."""
     if row.verdict == "combines":
         return NOTHING
     if (options := SIDE_BY_SIDE.get(row.remedy)) is not None:
         return Mend(options)
-    find = _take_first_system if usual.attribute is not None else _MENDS.get(row.aspect)
-    return NOTHING if find is None else find(row, usual)
+    find = _take_first_system if expected.attribute is not None else _MENDS.get(row.aspect)
+    return NOTHING if find is None else find(row, expected)
 
 
 def write_remedy(
@@ -153,18 +153,18 @@ def write_remedy(
     first: str,
     lost: Sequence[str],
 ) -> str:
-    """Return a line of code that does something about a difference, "" if there is none.
+    """Return a line of code that fixes a difference, or "" if there is none.
 
     Parameters
     ----------
     row : Difference
     mend : Mend
-        What does something about it.
+        Its fix.
     needed : sequence of Mend
-        What has to be changed for the line to work, the mend among it.
+        All fixes that the line needs to work, including ``mend``.
     given : mapping
-        The arguments of `open_virtual_mfdataset` with which the files were tried; the function of
-        the user has the name that it has in the code.
+        The arguments of `open_virtual_mfdataset` in the trial; the function of the user has the
+        name from its code.
     first : str
         The first file that can be opened.
     lost : sequence of str
@@ -177,14 +177,14 @@ def write_remedy(
     if mend != NOTHING:
         return _write_call(needed, given, first, lost)
     if row.aspect == TOGETHER and row.remedy == EXPLANATIONS[TOGETHER].remedy:
-        return f"virtualds.open_virtual_dataset({_show(without_secrets(row.first_file))})"
+        return f"virtualds.open_virtual_dataset({_quote(without_secrets(row.first_file))})"
     if row.refused and "zarr-v3" not in row.refused:
         return 'vds.virtual.to_manifest("refs.zarr")'
     return ""
 
 
 def _write_call(mends: Sequence[Mend], given: Arguments, first: str, lost: Sequence[str]) -> str:
-    """Return a call as code, "" if it would be long, or show a secret."""
+    """Return a call as code, or "" if it would be long, or show a secret."""
     arguments = dict(given)
     for mend in mends:
         arguments |= mend.arguments
@@ -199,7 +199,7 @@ def _write_call(mends: Sequence[Mend], given: Arguments, first: str, lost: Seque
     if choices and (hides or len(lost) > MAX_LOST):
         return ""
     named = [
-        f"{name}={_show(value)}"
+        f"{name}={_quote(value)}"
         for name, value in arguments.items()
         if name in REPEATED and value is not None
     ]
@@ -213,7 +213,7 @@ def _write_call(mends: Sequence[Mend], given: Arguments, first: str, lost: Seque
 
 
 def _write_function(steps: Sequence[str], own: str | None) -> str:
-    """Return a function that takes steps one after the other, as code; ``own`` is the user's."""
+    """Return a function that applies steps in order, as code; ``own`` is the user's."""
     if not steps:
         return own or ""
     first, rest = (f"{own}(ds)", steps) if own else (steps[0], steps[1:])
@@ -224,110 +224,114 @@ def _write_function(steps: Sequence[str], own: str | None) -> str:
 def _write_choice(
     choices: Sequence[str], function: str, given: Arguments, first: str, lost: Sequence[str]
 ) -> str:
-    """Return the files that fulfil conditions, as code."""
-    of_file = [f"{n}={_show(given[n])}" for n in OF_ONE_FILE if given.get(n) is not None]
+    """Return the files that satisfy conditions, as code."""
+    of_file = [f"{n}={_quote(given[n])}" for n in OF_ONE_FILE if given.get(n) is not None]
 
     def write_opening(file: str) -> str:
         opened = f"virtualds.open_virtual_dataset({', '.join([file, *of_file])})"
         return f"{function}({opened})" if function else opened
 
-    text = " and ".join(choices).replace("{first}", write_opening(_show(first)))
+    text = " and ".join(choices).replace("{first}", write_opening(_quote(first)))
     opened = write_opening("f")
     is_once = text.count("{ds}") == 1
     text = text.replace("{ds}", opened if is_once else f"(ds := {opened})", 1).replace("{ds}", "ds")
-    conditions = [f"str(f) not in {_show(list(lost))}"] if lost else []
+    conditions = [f"str(f) not in {_quote(list(lost))}"] if lost else []
     return f"[f for f in files if {' and '.join([*conditions, text])}]"
 
 
-def _show(value: Any) -> str:
-    """Return a value as code; JSON and Python quote texts alike, but for single quotes."""
+def _quote(value: Any) -> str:
+    """Return a value as code; JSON and Python quote texts alike, except for single quotes."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, list | tuple):
         return repr(value)
-    return f"[{', '.join(map(_show, value))}]"
+    return f"[{', '.join(map(_quote, value))}]"
 
 
-def _rename(row: Difference, usual: Usual) -> Mend:
+def _rename(row: Difference, expected: Expected) -> Mend:
     pairs = zip(row.after.split(", "), row.before.split(", "), strict=True)
     return Mend(steps=(format_rename(dict(pairs)).removeprefix("lambda ds: "),))
 
 
-def _rename_variable(row: Difference, usual: Usual) -> Mend:
-    before, after = _show(row.before), _show(row.after)
+def _rename_variable(row: Difference, expected: Expected) -> Mend:
+    before, after = _quote(row.before), _quote(row.after)
     return Mend(steps=(f"ds.rename({{{after}: {before}}} if {after} in ds else {{}})",))
 
 
-def _take_first_kind(row: Difference, usual: Usual) -> Mend:
-    return Mend(choice=f"{_show(row.before.split(', ')[0])} in {{ds}}")
+def _take_first_kind(row: Difference, expected: Expected) -> Mend:
+    return Mend(choice=f"{_quote(row.before.split(', ')[0])} in {{ds}}")
 
 
-def _take_first_grid(row: Difference, usual: Usual) -> Mend:
-    """Take the files of the grid of the first file, or without the coordinate.
+def _take_first_grid(row: Difference, expected: Expected) -> Mend:
+    """Select the files on the grid of the first file, or drop the coordinate.
 
-    Where no dimension has the values, the variable is left out.
+    If no dimension has the values, the variable is dropped.
     """
-    if usual.size is None:
+    if expected.size is None:
         return Mend(drops=(row.variable,))
-    if usual.resized:
-        return _take_first_size(row, usual)
-    name = _show(row.variable)
+    if expected.resized:
+        return _take_first_size(row, expected)
+    name = _quote(row.variable)
     return Mend(choice=f"({name} not in {{ds}} or {{ds}}[{name}].equals({{first}}.get({name})))")
 
 
-def _take_first_size(row: Difference, usual: Usual) -> Mend:
-    return Mend(choice=f"{{ds}}.sizes.get({_show(row.variable)}, {usual.size}) == {usual.size}")
+def _take_first_size(row: Difference, expected: Expected) -> Mend:
+    return Mend(
+        choice=f"{{ds}}.sizes.get({_quote(row.variable)}, {expected.size}) == {expected.size}"
+    )
 
 
-def _take_first_system(row: Difference, usual: Usual) -> Mend:
-    """Take the files of the first system, by its name or by a number that differs."""
-    attributes = f'getattr({{ds}}.get({_show(row.variable)}), "attrs", {{}})'
-    if usual.attribute is not None:
-        found = f"{attributes}.get({_show(usual.attribute)})"
-        if any("..." in value for value in usual.values):
-            # a report does not hold long texts
-            known = f"{{first}}[{_show(row.variable)}].attrs.get({_show(usual.attribute)})"
+def _take_first_system(row: Difference, expected: Expected) -> Mend:
+    """Select the files with the first system, by its name or by a number that differs."""
+    attributes = f'getattr({{ds}}.get({_quote(row.variable)}), "attrs", {{}})'
+    if expected.attribute is not None:
+        found = f"{attributes}.get({_quote(expected.attribute)})"
+        if any("..." in value for value in expected.values):
+            # a report does not contain long texts
+            known = f"{{first}}[{_quote(row.variable)}].attrs.get({_quote(expected.attribute)})"
             return Mend(choice=f"{found} in (None, {known})")
-        # of a number, of several, and of text
-        return Mend(choice=f"str(np.array({found}).tolist()) in {_show(['None', *usual.values])}")
-    title = usual.text.partition(" (")[2].removesuffix(")") or usual.text
+        # for a number, several numbers, and text
+        return Mend(
+            choice=f"str(np.array({found}).tolist()) in {_quote(['None', *expected.values])}"
+        )
+    title = expected.text.partition(" (")[2].removesuffix(")") or expected.text
     if row.aspect != SYSTEM or "=" in title or title in row.after:
         return NOTHING
-    return Mend(choice=f"{_show(title)} in str({attributes} or {_show(title)})")
+    return Mend(choice=f"{_quote(title)} in str({attributes} or {_quote(title)})")
 
 
-def _transpose(row: Difference, usual: Usual) -> Mend:
-    dims = usual.text.split(", ")
+def _transpose(row: Difference, expected: Expected) -> Mend:
+    dims = expected.text.split(", ")
     if dims == ["none"] or sorted(dims) != sorted(row.after.split(", ")):
         return NOTHING
-    listed = ", ".join(map(_show, dims))
+    listed = ", ".join(map(_quote, dims))
     fits = f"n in ds and set(ds[n].dims) == {{{listed}}}"
-    found = f"{{n: ds[n].transpose({listed}) for n in [{_show(row.variable)}] if {fits}}}"
+    found = f"{{n: ds[n].transpose({listed}) for n in [{_quote(row.variable)}] if {fits}}}"
     return Mend(steps=(f"ds.assign({found})",))
 
 
-def _change_role(row: Difference, usual: Usual) -> Mend:
-    is_coordinate = usual.text == "coordinate"
+def _change_role(row: Difference, expected: Expected) -> Mend:
+    is_coordinate = expected.text == "coordinate"
     method, members = ("set_coords", "ds") if is_coordinate else ("reset_coords", "ds.coords")
-    return Mend(steps=(f"ds.{method}([n for n in [{_show(row.variable)}] if n in {members}])",))
+    return Mend(steps=(f"ds.{method}([n for n in [{_quote(row.variable)}] if n in {members}])",))
 
 
 NO_LEAP_DAYS = ("noleap", "365_day")
 LEAP_DAYS = ("standard", "gregorian", "proleptic_gregorian")
 
 
-def _convert_calendar(row: Difference, usual: Usual) -> Mend:
-    """Convert to a calendar that has all days of the other one; else days would be left out."""
-    if usual.size is None or usual.text not in LEAP_DAYS or row.after not in NO_LEAP_DAYS:
+def _convert_calendar(row: Difference, expected: Expected) -> Mend:
+    """Convert to a calendar that has all days of the other one; otherwise days would be lost."""
+    if expected.size is None or expected.text not in LEAP_DAYS or row.after not in NO_LEAP_DAYS:
         return NOTHING
-    name = _show(row.variable)
-    call = f"ds.convert_calendar({_show(usual.text)}, dim={name}) if {name} in ds.dims else ds"
+    name = _quote(row.variable)
+    call = f"ds.convert_calendar({_quote(expected.text)}, dim={name}) if {name} in ds.dims else ds"
     return Mend(steps=(call,))
 
 
-_MENDS: dict[str, Callable[[Difference, Usual], Mend]] = {
-    OPENING: lambda row, usual: Mend({"on_error": "collect"}),
-    PRESENCE: lambda row, usual: Mend(drops=(row.variable,)),
+_MENDS: dict[str, Callable[[Difference, Expected], Mend]] = {
+    OPENING: lambda row, expected: Mend({"on_error": "collect"}),
+    PRESENCE: lambda row, expected: Mend(drops=(row.variable,)),
     SIZE: _take_first_size,
     VALUES: _take_first_grid,
     RENAMED: _rename,
@@ -337,9 +341,9 @@ _MENDS: dict[str, Callable[[Difference, Usual], Mend]] = {
     ROLE: _change_role,
     DIMENSIONS: _transpose,
     CALENDAR: _convert_calendar,
-    OVERLAP: lambda row, usual: Mend({"overlap": "last"}),
-    ORDER: lambda row, usual: Mend({"sort": True}),
-    TOGETHER: lambda row, usual: Mend(drops=(row.variable,)) if row.variable else NOTHING,
+    OVERLAP: lambda row, expected: Mend({"overlap": "last"}),
+    ORDER: lambda row, expected: Mend({"sort": True}),
+    TOGETHER: lambda row, expected: Mend(drops=(row.variable,)) if row.variable else NOTHING,
 }
 """What to change in the call of `open_virtual_mfdataset`, by aspect."""
 
@@ -347,13 +351,13 @@ _MENDS: dict[str, Callable[[Difference, Usual], Mend]] = {
 # ---------------------------------------------------------------------- eras
 
 OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
-"""Aspects that often differ in every file; they make no eras then."""
+"""Aspects that often differ in every file; then they do not form eras."""
 
 
 def find_eras(
     survey: FileSurvey, joined: Sequence[str]
 ) -> tuple[tuple[Era, ...], tuple[EraStretch, ...]]:
-    """Return the eras of an archive, unreadable files last, and their places."""
+    """Return the eras of an archive, unreadable files last, and their ranges."""
     facts = survey.facts
     changing = [f for f in facts.changing if not _is_joined(survey, f, joined)]
     numbers = facts.number_eras([fact for fact in changing if _makes_eras(facts, fact)])
@@ -362,7 +366,7 @@ def find_eras(
         _make_era(survey, np.flatnonzero(numbers == n).tolist(), placed)
         for n in range(int(numbers.max(initial=-1)) + 1)
     ]
-    # what cannot be opened lies before the readable file that follows it
+    # an unreadable file is placed before the readable file that follows it
     files = [
         ((n, 1), EraFile(file, era, True, placed.get(n)))
         for n, (file, era) in enumerate(zip(survey.files, numbers.tolist(), strict=True))
@@ -376,7 +380,7 @@ def find_eras(
 
 
 def _makes_eras(facts: FactRuns, fact: Fact) -> bool:
-    """Return whether texts hold for stretches of files instead of changing with every file."""
+    """Return whether texts are constant over ranges of files, or change with every file."""
     if fact.aspect.startswith(CHUNKS):
         return len(set(facts.number_texts(fact).tolist())) <= MAX_VALUES
     counts = facts.count_texts(fact)
@@ -409,7 +413,7 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
     found = [_describe_opening(survey, lost, trial) for lost in survey.group_unreadable()]
     for pair, changes in by_pair.items():
         numbers = survey.files.index(pair[0]), survey.files.index(pair[1])
-        causes = put_causes(changes, survey.facts, numbers)
+        causes = find_causes(changes, survey.facts, numbers)
         found += judge_changes(pair, causes, trial, _list_examples(survey, numbers))
     if not any(row.verdict == "blocks" for row in found):
         files = survey.files
@@ -441,9 +445,9 @@ def _describe_opening(
 def _add_code(
     rows: Sequence[Difference], survey: FileSurvey, trial: TrialCombine
 ) -> Iterator[Difference]:
-    """Yield differences with the line of code that does something about each.
+    """Yield differences with the line of code that fixes each.
 
-    Every line mends the faults of the files, too, without which it would not work on all files.
+    Every line also fixes the faults of the files, since otherwise it would not work on all files.
     """
     given = {**trial.how, **trial.options}
     if trial.preprocess is not None:
@@ -456,32 +460,32 @@ def _add_code(
     mends = []
     for row in rows:
         if row.aspect in (SIZE, VALUES):
-            # the lines rename dimensions before they choose files
+            # the lines rename dimensions before they select files
             row = replace(row, variable=renames.get(row.variable, row.variable))
-        mends.append(find_mend(row, _list_usual(row, survey)))
+        mends.append(find_mend(row, _find_expected(row, survey)))
     faults = [mend for row, mend in zip(rows, mends, strict=True) if is_fault(row)]
     for row, mend in zip(rows, mends, strict=True):
         needed = [*faults, *([mend] if mend not in faults else [])]
         yield replace(row, code=write_remedy(row, mend, needed, given, first, lost))
 
 
-def _list_usual(row: Difference, survey: FileSurvey) -> Usual:
+def _find_expected(row: Difference, survey: FileSurvey) -> Expected:
     """Return what the first file has where another one differs."""
     facts = survey.facts
     size = Fact(row.variable, SIZE)
     runs = facts.runs.get(Fact(row.variable, row.aspect), [])
     text = next((text for _, text in runs if text), row.before)
-    usual, length = facts.find_text(size, 0), None
-    if usual is not None:
+    expected, length = facts.find_text(size, 0), None
+    if expected is not None:
         length = facts.find_text(size, survey.files.index(row.first_file))
-    return Usual(text, usual, length != usual, *_find_system_attribute(row, survey))
+    return Expected(text, expected, length != expected, *_find_system_attribute(row, survey))
 
 
 def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, list[str]]:
     """Return an attribute in which the system of the first file differs, and its texts there.
 
-    A row of an attribute is about that one; that of a system is not about titles, nor about texts
-    that have one, which the line looks for.
+    A row of an attribute is about that attribute; that of a system is not about titles, nor about
+    texts that contain one.
     """
     own, facts = row.aspect.removeprefix(ATTRIBUTE), survey.facts
     if row.aspect != SYSTEM and (own == row.aspect or own not in SYSTEM_ATTRIBUTES):
@@ -507,7 +511,7 @@ def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | N
 
 
 def _restore_code(texts: dict[str, str | None]) -> dict[str, str]:
-    """Return the attributes of a system, with its code in place of texts that are cut."""
+    """Return the attributes of a system, with its code in place of truncated texts."""
     found = {name: text for name, text in texts.items() if text is not None}
     title = found.pop(SYSTEM, "").partition(" ")[0]
     return found | ({TEXTS[0]: title} if find_code({TEXTS[0]: title}) else {})
@@ -523,7 +527,7 @@ def _list_examples(survey: FileSurvey, numbers: tuple[int, int]) -> list[str]:
 def find_formats(
     survey: FileSurvey, differences: Sequence[Difference], trial: TrialCombine
 ) -> tuple[str, ...]:
-    """Return the formats that can hold all trials and the first three files."""
+    """Return the formats that can store all trials and the first three files."""
     refused = {name for row in differences for name in row.refused}
     try:
         refused.update(
@@ -596,7 +600,7 @@ def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[FoundChange]:
 
 
 def _list_alike_texts(facts: FactRuns, fact: Fact) -> list[str]:
-    """Return the chunk lengths that cut longer and shorter files as those of the first are cut."""
+    """Return the chunk lengths that divide longer and shorter files like those of the first."""
     if not fact.aspect.startswith(CHUNKS):
         return []
     runs, numbers = facts.runs[fact], facts.number_texts(fact)
@@ -642,12 +646,12 @@ def _has_common_variable(survey: FileSurvey, *files: int) -> bool:
 # ---------------------------------------------------------------------- causes
 
 LIKENESS = (ROLE, DIMENSIONS, DTYPE, UNITS, f"{ATTRIBUTE}standard_name")
-"""What a variable of another name has in common with that in whose place it came."""
+"""What a renamed variable has in common with the one that it replaces."""
 MAX_NAMES = 5
-"""Variables of a file that a row names."""
+"""The most variables of a file that a row names."""
 
 
-def put_causes(
+def find_causes(
     changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
 ) -> list[FoundChange]:
     """Return the changes between two files, with a cause in place of those that it explains.
@@ -659,9 +663,9 @@ def put_causes(
     facts : FactRuns
         The facts of all files.
     numbers : tuple of int
-        Which of the readable files the two are.
+        The numbers of the two among the readable files.
     """
-    # a reference system that has its own row stands for its attributes
+    # a reference system with its own row represents its attributes
     systems = {change.fact.subject for change in changes if change.fact.aspect == SYSTEM}
     changes = [
         c
@@ -686,7 +690,7 @@ def put_causes(
 def _find_other_kind(
     changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
 ) -> FoundChange | None:
-    """Return that two files have no data variable in common, if so."""
+    """Return the cause that two files have no data variable in common, if so."""
     before, after = (
         [
             fact.subject
@@ -711,9 +715,9 @@ def _find_renamed_variable(
     facts: FactRuns,
     numbers: tuple[int, int],
 ) -> FoundChange | None:
-    """Return that one data variable came in the place of another one like it, if so.
+    """Return the cause that one data variable replaces another one like it, if so.
 
-    ``renames`` are the dimensions of other names in the second file.
+    ``renames`` are the renamed dimensions of the second file.
     """
     found = [c for c in changes if c.fact.aspect == PRESENCE]
     lost = [c for c in found if c.after == ABSENT]
@@ -735,7 +739,7 @@ def _find_renamed_variable(
 def _find_renamed_dims(
     changes: Iterable[FoundChange], facts: FactRuns, number: int
 ) -> FoundChange | None:
-    """Return that dimensions have other names in the second file, if that explains a change."""
+    """Return the cause that dimensions are renamed in the second file, if it explains a change."""
     known = [fact for fact in facts.runs if fact.aspect == PRESENCE]
     taken = [fact.subject for fact in known if facts.find_text(fact, number)]
     renamed: dict[str, str] = {}
@@ -754,17 +758,20 @@ def _find_renamed_dims(
 def _find_renamed_grids(
     cause: FoundChange, renames: Mapping[str, str], facts: FactRuns, numbers: tuple[int, int]
 ) -> Iterator[FoundChange]:
-    """Yield the dimensions of other names that have another coordinate, or length, too."""
+    """Yield the renamed dimensions that also have another coordinate or length."""
     for new, old in renames.items():
         for aspect in (VALUES, SIZE):
-            usual, known = Fact(old, aspect), Fact(new, aspect)
-            before, after = facts.find_text(usual, numbers[0]), facts.find_text(known, numbers[1])
+            expected, known = Fact(old, aspect), Fact(new, aspect)
+            before, after = (
+                facts.find_text(expected, numbers[0]),
+                facts.find_text(known, numbers[1]),
+            )
             if before is None or after is None:
                 continue
-            # what is known by the usual name has a row already
-            if after not in {text for _, text in facts.runs[usual]}:
+            # what has the same name already has a row
+            if after not in {text for _, text in facts.runs[expected]}:
                 count = min(facts.count_texts(known)[after], cause.files)
-                found = FoundChange(usual, before, after, cause.pair, count)
+                found = FoundChange(expected, before, after, cause.pair, count)
                 yield found._replace(is_dimension=True, renames=renames)
             break
 
@@ -774,7 +781,7 @@ def _rename_dims(text: str, renames: Mapping[str, str]) -> str:
 
 
 def _is_explained(change: FoundChange, renames: Mapping[str, str]) -> bool:
-    """Return whether other names of dimensions explain a change."""
+    """Return whether renamed dimensions explain a change."""
     if change.fact.aspect == PRESENCE:
         return change.fact.subject in (*renames, *renames.values())
     is_of_dims = change.fact.aspect == DIMENSIONS

@@ -1,7 +1,7 @@
 """The facts of the files of an archive, as columns, and where each fact changes.
 
-Files of one archive are alike: what the files of a batch have in common is found once, and what
-differs comes as columns. A fact that never changes takes one entry, whatever the number of files.
+Files of one archive are similar: what the files of a batch have in common is found once, and what
+differs is in columns. A fact that never changes takes one entry, whatever the number of files.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from virtualds.progress import ProgressOption, report_progress
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Column = str | Sequence[str | None]
-"""The text of a fact in all files, or that in each of them; None where it is absent."""
+"""The text of a fact in all files, or that in each of them; None if it is absent."""
 DECIDING_ENCODING = frozenset(
     {"dtype", "units", "calendar", "grid_mapping", "unlimited_dims", *SCALING, *FILLS}
 )
@@ -89,7 +89,7 @@ class FileFacts(NamedTuple):
 
     @classmethod
     def of(cls, dataset: xr.Dataset, unlimited: Any = None) -> FileFacts:
-        """Return the facts of one file; ``unlimited`` are the dimensions that were it before."""
+        """Return the facts of one file; ``unlimited`` are its previously unlimited dimensions."""
         dims = dataset.encoding.get("unlimited_dims", ()) if unlimited is None else unlimited
         spans = {name: (span,) for name, span in find_spans(dataset).items()}
         return cls(list_facts(dataset), spans, frozenset(map(str, dims)) & set(dataset.dims))
@@ -100,14 +100,14 @@ Examined = tuple[Sequence[int], FileFacts]
 
 
 def list_batch_facts(batch: FileBatch) -> FileFacts:
-    """Return the facts of files of one structure.
+    """Return the facts of files of the same structure.
 
-    The dataset of the first file says what all have in common.
+    The dataset of the first file contains what all have in common.
 
     Raises
     ------
     MisfitError, VirtualdsError, ValueError, TypeError
-        Values of a file do not decode, or have no order; or each has to be looked at by itself.
+        Values of a file cannot be decoded or ordered, or each file must be examined separately.
     """
     if len(batch) > 1 and not _is_uniform(batch):
         raise MisfitError
@@ -130,7 +130,7 @@ def list_batch_facts(batch: FileBatch) -> FileFacts:
 
 
 def _is_uniform(batch: FileBatch) -> bool:
-    """Return whether files differ in columns only; not in what decides how others decode."""
+    """Return whether files differ only in columns, not in what affects decoding."""
     arrays = [*(v.data for v in batch.group.variables.values()), *batch.stacked.values()]
     virtual = [array for array in arrays if isinstance(array, ManifestArray)]
     return (
@@ -146,7 +146,7 @@ def _is_uniform(batch: FileBatch) -> bool:
 
 
 def _is_date(batch: FileBatch, owner: str, key: str) -> bool:
-    """Return whether an attribute says since when the dates of a variable count."""
+    """Return whether an attribute is the reference date of a variable."""
     return key == UNITS and batch.plan.parts[owner].dated == owner
 
 
@@ -166,7 +166,7 @@ def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
         if name not in batch.stacked:
             return None
         stacked = np.asarray(batch.stacked[name])
-        # as if the files lay along a dimension
+        # as if the files were along a dimension
         (dims, dtype), (shown, decoded) = part.stored, part.decoded
         whole = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
         if not part.is_index and whole.is_elementwise(stacked):
@@ -181,7 +181,7 @@ def _list_chunks(batch: FileBatch, name: str) -> dict[Fact, Column]:
     Raises
     ------
     MisfitError
-        They have to be looked for file by file.
+        They must be determined file by file.
     """
     part, lengths = batch.plan.parts[name], batch.lengths
     dims: tuple[Any, ...] = part.decoded[0]
@@ -189,7 +189,7 @@ def _list_chunks(batch: FileBatch, name: str) -> dict[Fact, Column]:
     if batch.dim not in dims:
         if name not in batch.stacked:
             return {}
-        # files lie along the first axis
+        # files are along the first axis
         data, dims, lengths = batch.stacked[name], (None, *dims), (1,) * len(batch)
     axis = dims.index(batch.dim if batch.dim in dims else None)
     fragments = data.fragments
@@ -247,13 +247,13 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
 MAX_VALUES = 32
 """A fact with at most this many texts gets a row, and an era, for each of them."""
 TIMES = ("datetime64", "timedelta64")
-"""How numpy's names of time types begin; other time types have a calendar."""
+"""Prefixes of numpy's time types; other time types have a calendar."""
 FactRun = tuple[int, str | None]
-"""The first file of a run, and the text of the fact from there on; None if it is absent."""
+"""The first file of a run, and the text of the fact from there on, or None if it is absent."""
 
 
 _NONE = -1
-"""In place of the number of a text, where a file has none."""
+"""The number of the text for files without one."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class FactRuns:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[Sequence[int], Mapping[Fact, Column]]]) -> FactRuns:
-        """Return the runs of the facts of some files, with the places of these in the order."""
+        """Return the runs of the facts of some files, with the positions of these in the order."""
         numbers: dict[str | None, int] = {None: _NONE}
         found: dict[Fact, list[tuple[Ints, Any]]] = {}
         first: dict[Fact, tuple[int, int]] = {}
@@ -293,7 +293,7 @@ class FactRuns:
         shown = [text for text in numbers if text is not None]
         lacking: dict[str, Any] = {}
         runs = {}
-        # which files have a variable has to be known before what it is like
+        # whether a file has a variable must be known before the facts about it
         for fact in sorted(found, key=lambda fact: fact.aspect != PRESENCE):
             column = np.full(count, _NONE)
             for places, known in found.pop(fact):
@@ -302,7 +302,7 @@ class FactRuns:
             if fact.aspect == PRESENCE:
                 lacking |= {} if there.all() else {fact.subject: ~there}
             else:
-                # nothing says what an absent variable, or a dimension, is like
+                # there are no facts about an absent variable or dimension
                 lacked = fact.aspect == SIZE or lacking.get(fact.subject, False)
                 stated = there | ~np.full(count, lacked)
                 last = np.maximum.accumulate(np.where(stated, np.arange(count), -1))
@@ -321,7 +321,7 @@ class FactRuns:
     def count_texts(self, fact: Fact) -> Counter[str | None]:
         """Return how many files have each text of a fact, in the order of their first files."""
         none = np.zeros(self.count, bool)
-        # what a variable is like goes on through files that lack it
+        # the facts about a variable continue through files that lack it
         lacked = none if fact.aspect in (PRESENCE, SIZE) else self.lacking.get(fact.subject, none)
         found: Counter[str | None] = Counter()
         for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
@@ -344,8 +344,8 @@ class FactRuns:
     def number_texts(self, fact: Fact) -> Ints:
         """Return, for each file, the number of the text that a fact has there.
 
-        Chunks that cut dimensions of any size into equally many pieces have one number: a month
-        stored as one chunk, or as two halves, is cut alike whatever its length.
+        Chunks that divide dimensions of any size into equally many pieces have the same number: a
+        month stored as one chunk, or as two halves, is divided equally whatever its length.
         """
         texts, column = self._number_texts(fact)
         if not fact.aspect.startswith(CHUNKS):
@@ -376,7 +376,7 @@ class FactRuns:
 
 
 def _count_pieces(chunk: str | None, size: str | None) -> int:
-    """Return how many even pieces chunks cut a dimension into, 0 if the pieces are uneven.
+    """Return into how many equal pieces chunks divide a dimension, or 0 if they are not equal.
 
     >>> [_count_pieces(*ends) for ends in (("31", "31"), ("14", "28"), ("5", "31"), ("31", "28"))]
     [1, 2, 7, 0]
@@ -413,7 +413,7 @@ class UnreadableFile(NamedTuple):
 
 @dataclass(frozen=True)
 class FileSurvey:
-    """The facts of all files, reduced to what tells the files apart.
+    """The facts of all files, reduced to their differences.
 
     Parameters
     ----------
@@ -447,7 +447,7 @@ class FileSurvey:
 
 @dataclass(frozen=True)
 class Examination:
-    """The last step after opening a file: prepare it as for combining, then collect its facts.
+    """The last step after opening a file: prepare it for combining, then collect its facts.
 
     Parameters
     ----------
@@ -490,7 +490,7 @@ def survey_files(
                     else:
                         examined.append((outcome.numbers, facts))
                 if len(alone) >= MAX_FILES_TOGETHER:
-                    # apart, they would take more memory
+                    # separately, they would take more memory
                     examined.append(_join_facts(alone))
                     alone.clear()
         examined += [_join_facts(alone)] if alone else []
@@ -539,7 +539,7 @@ def _join_facts(parts: Sequence[Examined]) -> Examined:
 
 
 def _examine(outcome: Outcome[Any], files: Sequence[Any]) -> Iterator[Outcome[Any]]:
-    """Yield the outcome of files with their facts; each by itself, if one of them has none."""
+    """Yield the outcome of files with their facts, or each on its own if one of them has none."""
     found: Any = outcome.found
     if outcome.error is not None or isinstance(found, FileFacts):
         yield outcome

@@ -1,4 +1,4 @@
-"""What a diagnosis finds: eras, where they lie, and differences; and the report of them.
+"""The results of a diagnosis: eras, their positions, and differences; and the report of them.
 
 The report draws the eras on a line, and has a card for each entry of differences that matters.
 """
@@ -65,7 +65,7 @@ class Era:
     start, stop : str or None
         The lowest and the highest value of the joined coordinate, if there is one.
     reason : str or None
-        Why the files cannot be opened; None if they can.
+        Why the files cannot be opened, or None if they can.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class Era:
 
 @dataclass(frozen=True)
 class EraStretch:
-    """Files of one era that follow each other.
+    """Consecutive files of one era.
 
     Parameters
     ----------
@@ -103,12 +103,13 @@ class EraStretch:
     start, stop : str
         The lowest and the highest value of the joined coordinate, or the first and the last file.
     low, high : float
-        Where the stretch lies on a line of length 1: the joined coordinate, or the files in order.
+        The position of the stretch on a line of length 1: the joined coordinate, or the files in
+        order.
 
     Raises
     ------
     ValueError
-        The stretch lies outside the line.
+        The stretch is outside the line.
 
     Examples
     --------
@@ -152,14 +153,14 @@ class Difference:
     remedy : str
         What to do about it; empty if nothing has to be done.
     refused : tuple of str
-        Names of the reference formats that cannot hold the result.
+        Names of the reference formats that cannot store the result.
     code : str
         A line of code that does it; empty if there is none. ``files`` is the list of files, and
         ``vds`` is the combined dataset.
     against : str
         The file before it, which has ``before``.
     leads : bool
-        Whether it is a mistake of the files, to be mended before all others.
+        Whether it is a fault of the files, to be fixed before all others.
 
     Raises
     ------
@@ -197,13 +198,13 @@ TITLES: dict[Verdict, str] = {
     "combines": "they combine",
 }
 MAX_ROWS = 20
-"""Rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
+"""The most rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
 MAX_LETTERS = 60
-"""Letters of a value that a report shows."""
+"""The most characters of a value in a report."""
 
 
 def cut_text(text: str, letters: int = MAX_LETTERS) -> str:
-    """Return a text in one line, cut if it is too long.
+    """Return a text in one line, truncated if it is too long.
 
     >>> cut_text("a long text", 8)
     'a lon...'
@@ -220,11 +221,11 @@ def describe_error(error: BaseException) -> str:
 # ---------------------------------------------------------------------- entries
 
 MAX_NAMES = 5
-"""Variables that a line names; of more it gives the number."""
+"""The most variables that a line names; it gives the number of others."""
 
 
 class EntryLine(NamedTuple):
-    """Differences, at least one, in which only the variable differs."""
+    """Differences, at least one, that only differ in the variable."""
 
     rows: tuple[Difference, ...]
 
@@ -240,7 +241,7 @@ class EntryLine(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Lines, at least one, with one verdict, remedy and line of code."""
+    """Lines, at least one, with the same verdict, remedy and line of code."""
 
     lines: tuple[EntryLine, ...]
 
@@ -251,7 +252,7 @@ class Entry(NamedTuple):
 
 
 def fold_differences(rows: Iterable[Difference]) -> list[Entry]:
-    """Return differences as entries, in the order of the first of each.
+    """Return differences as entries, in the order of the first difference of each.
 
     Examples
     --------
@@ -264,7 +265,7 @@ def fold_differences(rows: Iterable[Difference]) -> list[Entry]:
         alike.setdefault(replace(row, variable=""), []).append(row)
     entries: dict[tuple[object, ...], list[EntryLine]] = {}
     for shared, found in alike.items():
-        # what a difference shares with those that the same thing mends
+        # what a difference has in common with others that have the same fix
         is_alone = shared.leads or not shared.remedy
         mending = (shared,) if is_alone else (shared.verdict, shared.remedy, shared.code)
         entries.setdefault(mending, []).append(EntryLine(tuple(found)))
@@ -275,13 +276,13 @@ def fold_differences(rows: Iterable[Difference]) -> list[Entry]:
 
 Floats = npt.NDArray[np.float64]
 TOUCHING = 1e-9
-"""Parts of the line that are no gap, but rounding."""
+"""Parts of the line up to which a gap counts as rounding."""
 
 
 class CoordinateSpan(NamedTuple):
     """The lowest and the highest value of a coordinate in one file.
 
-    For times, ``steps`` holds the shortest and the longest step within the file, in seconds.
+    For times, ``steps`` are the shortest and the longest step within the file, in seconds.
     """
 
     start: Any
@@ -308,7 +309,7 @@ def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
 
 
 def find_span(values: Any) -> CoordinateSpan | None:
-    """Return the span of a coordinate, or None if it has no element."""
+    """Return the span of a coordinate, or None if it is empty."""
     if not values.size:
         return None
     first, last = values[0], values[-1]
@@ -339,7 +340,7 @@ def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
 
 
 def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of files where the second begins before the first has ended."""
+    """Yield pairs of files where the second begins before the first ends."""
     try:
         ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
         furthest = ordered[:1]
@@ -353,7 +354,7 @@ def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
 
 
 def find_disordered(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of files where the second lies before the first, in either direction."""
+    """Yield pairs of files where the second comes before the first, in either direction."""
     starts = [span.start for _, span in placed]
     try:
         rising = [bool(a <= b) for a, b in pairwise(starts)]
@@ -378,8 +379,8 @@ class EraFile(NamedTuple):
     span: CoordinateSpan | None = None
 
 
-class _Place(NamedTuple):
-    """Where a file begins and ends on the line, and the words for both ends."""
+class _FileSpan(NamedTuple):
+    """The beginning and end of a file on the line, and the labels of both."""
 
     era: int
     low: float
@@ -389,14 +390,14 @@ class _Place(NamedTuple):
 
 
 def place_eras(files: Sequence[EraFile], is_time: bool) -> tuple[EraStretch, ...]:
-    """Return the stretches of a line on which files of one era follow each other.
+    """Return the ranges of a line in which files of one era follow each other.
 
-    The line is the joined coordinate if all files that can be opened have a span along it, else the
-    given order of the files. Its length is 1.
+    The line is the joined coordinate if all files that can be opened have a span along it,
+    otherwise the given order of the files. Its length is 1.
     """
     places = _place_along(files, is_time)
     if places is None:
-        places = [_Place(f.era, n, n + 1, f.name, f.name) for n, f in enumerate(files)]
+        places = [_FileSpan(f.era, n, n + 1, f.name, f.name) for n, f in enumerate(files)]
     origin = min((place.low for place in places), default=0.0)
     length = max((place.high for place in places), default=1.0) - origin or 1.0
     scaled = (p._replace(low=(p.low - origin) / length, high=(p.high - origin) / length)
@@ -404,10 +405,10 @@ def place_eras(files: Sequence[EraFile], is_time: bool) -> tuple[EraStretch, ...
     return tuple(_join_places(scaled))
 
 
-def _join_places(places: Iterable[_Place]) -> Iterator[EraStretch]:
-    """Yield the stretches of each era, the files of which touch or overlap."""
+def _join_places(places: Iterable[_FileSpan]) -> Iterator[EraStretch]:
+    """Yield the ranges of each era, whose files touch or overlap."""
     for era, members in groupby(sorted(places), key=lambda place: place.era):
-        runs: list[list[_Place]] = []
+        runs: list[list[_FileSpan]] = []
         end = -1.0
         for place in members:
             if place.low > end + TOUCHING:
@@ -420,10 +421,10 @@ def _join_places(places: Iterable[_Place]) -> Iterator[EraStretch]:
             yield EraStretch(era, len(run), run[0].start, last.stop, run[0].low, high)
 
 
-def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_Place] | None:
-    """Return the places of files along the joined coordinate, or None if they have none.
+def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_FileSpan] | None:
+    """Return the positions of files along the joined coordinate, or None if they have none.
 
-    A file that cannot be opened lies between the files beside it in the given order.
+    A file that cannot be opened is placed between its neighbours in the given order.
     """
     spans = [file.span for file in files if file.is_readable]
     known = [span for span in spans if span is not None]
@@ -439,11 +440,11 @@ def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_Place] | None
     for name, era, is_readable, _ in files:
         if is_readable:
             words = text_of(known[number].start), text_of(known[number].stop)
-            places.append(_Place(era, float(low[number]), float(high[number]), *words))
+            places.append(_FileSpan(era, float(low[number]), float(high[number]), *words))
             number += 1
         else:
             start = before[number]
-            places.append(_Place(era, start, max(start, after[number]), name, name))
+            places.append(_FileSpan(era, start, max(start, after[number]), name, name))
     return places
 
 
@@ -463,7 +464,7 @@ def _find_ends(
 # ---------------------------------------------------------------------- report
 
 Shorten = Callable[[str], str]
-"""A function that leaves the common folder out of the name of a file."""
+"""A function that removes the common folder from the name of a file."""
 
 VERDICT_SHADES: dict[Verdict, tuple[str, Shade]] = {
     "blocks": ("✗", MISSING),
@@ -491,14 +492,14 @@ class Diagnosis(Report):
     reason : str
         How the dimensions were found.
     formats : tuple of str
-        Names of the reference formats that can hold all trials.
+        Names of the reference formats that can store all trials.
     eras : tuple of Era
         Files with the same structure, in the order of their first files; files that cannot be
         opened come last.
     differences : tuple of Difference
         The worst first.
     stretches : tuple of EraStretch
-        Where the eras lie, era by era; an era that comes back has several.
+        The positions of the eras, era by era; an era that recurs has several.
 
     Raises
     ------
@@ -537,16 +538,16 @@ class Diagnosis(Report):
         return any(d.verdict == "blocks" for d in self.differences)
 
     def of(self, verdict: Verdict) -> tuple[Difference, ...]:
-        """Return the differences of one verdict."""
+        """Return the differences with one verdict."""
         return tuple(d for d in self.differences if d.verdict == verdict)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return the differences as a table, one row each."""
+        """Return the differences as a table, one row per difference."""
         columns = list(Difference.__dataclass_fields__)
         return pd.DataFrame([asdict(d) for d in self.differences], columns=columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dictionary that JSON can hold."""
+        """Return the report as a dictionary for JSON."""
         return super().to_dict() | {"blocks": self.blocks}
 
     def _list_blocks(self) -> Iterator[Block]:
@@ -576,7 +577,7 @@ class Diagnosis(Report):
 
     @property
     def folder(self) -> str:
-        """The folder that holds all files; empty if there is no such folder."""
+        """The folder that contains all files, or "" if there is no such folder."""
         names = [name for era in self.eras for name in (era.first_file, era.last_file)]
         folders = {without_secrets(name).rpartition("/")[0] for name in names}
         return folders.pop() if len(folders) == 1 else ""
@@ -615,7 +616,7 @@ class Diagnosis(Report):
 
 
 def _make_card(entry: Entry, shorten: Shorten) -> Card:
-    """Return a card; what its title does not say stands before each of several differences."""
+    """Return a card; what its title does not say precedes each of several differences."""
     row, lines = entry.first, entry.lines
     sign, shade = VERDICT_SHADES[row.verdict]
     title: Words = _name_subject(lines[0])
@@ -651,15 +652,15 @@ ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
 """The shades of eras; further eras share one, and files that cannot be opened have another."""
 
 MAX_LANES = 6
-"""Lines one below the other, for eras that lie side by side."""
+"""Lines below each other, for eras that overlap."""
 FINEST = 600
-"""Parts of a line that a reader can tell apart."""
+"""The most distinguishable parts of a line."""
 APART = 0.25
-"""Least distance of two labels, as a part of the line."""
+"""The least distance of two labels, as a part of the line."""
 
 
 def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
-    """Return the eras as a line with labels and a legend; eras that lie side by side have several."""
+    """Return the eras as a line with labels and a legend, or as several lines if eras overlap."""
     if not stretches:
         return Markup("")
     gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
@@ -670,7 +671,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
     rows = [
         (_shade_era(n, eras), _describe_era(n, eras, shorten))
         for n, era in enumerate(eras)
-        # the first era without a shade of its own stands for all others
+        # the first era without a shade of its own represents all others
         if n <= len(ERA_SHADES) or era.reason is not None
     ]
     if gaps:
@@ -698,7 +699,7 @@ def _describe_era(number: int, eras: Sequence[Era], shorten: Shorten) -> str:
 
 
 def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]:
-    """Yield the parts of the line where no stretch lies."""
+    """Yield the parts of the line without a stretch."""
     end = 0.0
     for stretch in sorted(stretches, key=lambda s: s.low):
         if stretch.low > end + 1e-9:
@@ -707,7 +708,7 @@ def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]
 
 
 def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
-    """Put each stretch into the first lane where it has room."""
+    """Put each stretch into the first lane with enough space."""
     lanes: list[list[EraStretch]] = []
     for stretch in sorted(stretches, key=lambda s: (s.low, s.era)):
         free = (lane for lane in lanes if lane[-1].high <= stretch.low + 1e-9)
@@ -722,9 +723,9 @@ def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
 def _list_spans(
     stretches: Sequence[EraStretch], eras: Sequence[Era], shorten: Shorten
 ) -> Iterator[Span]:
-    """Yield what to draw of stretches, leaving out what would be drawn on the same place again."""
+    """Yield what to draw of stretches, without what would be drawn at the same position again."""
     drawn = set()
-    # what cannot be opened lies on top, however narrow it is
+    # files that cannot be opened are drawn on top, however narrow they are
     for stretch in sorted(stretches, key=lambda s: eras[s.era].reason is not None):
         shade = _shade_era(stretch.era, eras)
         place = (shade.name, int(stretch.low * FINEST), int(stretch.high * FINEST))

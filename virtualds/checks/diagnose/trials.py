@@ -1,7 +1,7 @@
-"""What a difference means for combining: a trial with two files decides, not a guess.
+"""What a difference means for combining: decided by a trial with two files instead of a guess.
 
-`EXPLANATIONS` says in words what a difference does. `open_virtual_mfdataset` shows whether that is
-true: it combines the two files that differ, and its result shows the costs.
+`EXPLANATIONS` describes the effect of a difference in words. `open_virtual_mfdataset` shows whether
+that is true: it combines the two files that differ, and its result shows the costs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from virtualds.formats.zarr.write_plan import Hierarchy, plan_writing
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 GAP = "gap"
 RENAMED, NAME, KIND = "name of the dimension", "name of the variable", "data variables"
-"""Causes of other differences, which a report names in their place."""
+"""Causes of other differences, which a report names instead of them."""
 TIME_UNITS, GRID = "units of time", "values of a grid"
 Pair = tuple[str, str]
 
@@ -56,10 +56,10 @@ Pair = tuple[str, str]
 class FoundChange(NamedTuple):
     """A difference without a verdict.
 
-    ``pair`` holds the two files to try, ``is_time`` says whether the variable counts time,
-    ``virtual`` whether its values stay in the files, and ``is_dimension`` whether it is the
-    coordinate of a dimension. ``among`` lists all files with the difference, where two files do not
-    show it. ``renames`` are names of dimensions, and what they are called in the first file.
+    ``pair`` are the two files to try, ``is_time`` is whether the variable counts time, ``virtual``
+    whether its values stay in the files, and ``is_dimension`` whether it is the coordinate of a
+    dimension. ``among`` lists all files with the difference, if two files do not show it.
+    ``renames`` are names of dimensions, and their names in the first file.
     """
 
     fact: Fact
@@ -82,11 +82,11 @@ class FoundChange(NamedTuple):
 
 
 class ChangeMeaning(NamedTuple):
-    """What a difference does when files are combined, in words.
+    """The effect of a difference when files are combined, in words.
 
     ``price`` is what it always costs; ``remedy`` helps if it costs or blocks. A ``harmless``
-    difference never keeps files from combining, so it is not tried. A ``leading`` one is a mistake
-    of the files rather than a matter of formats: it is named first, with its own remedy alone.
+    difference never prevents files from combining, so it is not tried. A ``leading`` one is a fault
+    of the files rather than a matter of formats: it is listed first, with only its own remedy.
     """
 
     how: str
@@ -102,7 +102,7 @@ SIDE_BY_SIDE: dict[str, Mapping[str, str]] = {
     f"{format_options(options)} keeps the values of every file; or {LEAVE_OUT}": options
     for options in OF_BUILDS
 }
-"""What to do about values that differ, and the options that do it, the simplest first."""
+"""The remedy for values that differ, and its options, the simplest first."""
 WRITE_ZARR = "write zarr-v3, which holds it"
 EXPLANATIONS: dict[str, ChangeMeaning] = {
     PRESENCE: ChangeMeaning(
@@ -185,18 +185,18 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     ),
     TOGETHER: ChangeMeaning("", "open the files one by one to find the cause"),
 }
-"""What a difference does when files are combined, by aspect."""
+"""The effect of a difference when files are combined, by aspect."""
 
 
 def explain_change(change: FoundChange) -> ChangeMeaning:
-    """Return what a change does when files are combined, in words."""
+    """Describe the effect of a change when files are combined."""
     aspect = change.fact.aspect
     if aspect == UNITS and change.is_time:
         return EXPLANATIONS[TIME_UNITS]
     if aspect == VALUES and change.is_dimension:
         return EXPLANATIONS[GRID]
     if aspect.startswith(ATTRIBUTE) and aspect.removeprefix(ATTRIBUTE) in SYSTEM_ATTRIBUTES:
-        # a trial finds out whether the attributes are another system, or the same in other words
+        # a trial shows whether the attributes are another system, or the same in other words
         return EXPLANATIONS[ATTRIBUTE]._replace(harmless=False, remedy=EXPLANATIONS[SYSTEM].remedy)
     for several in (CHUNKS, ATTRIBUTE):
         if aspect.startswith(several):
@@ -230,14 +230,14 @@ class TrialCombine:
     _alone: dict[str, xr.Dataset] = field(default_factory=dict, compare=False, repr=False)
 
     def open_alone(self, file: str) -> xr.Dataset:
-        """Return one file alone; the last one is cached."""
+        """Return one file on its own; the last one is cached."""
         if file not in self._alone:
             self._alone.clear()
             self._alone[file] = self.combine([file])
         return self._alone[file]
 
     def rename(self, names: Mapping[str, str]) -> TrialCombine:
-        """Return a trial of files whose dimensions get other names first."""
+        """Return a trial of files whose dimensions are renamed first."""
 
         def renamed(dataset: xr.Dataset) -> xr.Dataset:
             dataset = self.preprocess(dataset) if self.preprocess else dataset
@@ -271,7 +271,7 @@ def judge_changes(
     """Yield the verdicts of all changes between the first and the last of some files.
 
     Without changes, yield an error of files that do not combine although nothing differs.
-    ``examples`` are files that a remedy is tried on: the two, and those that lack a variable.
+    ``examples`` are files on which a remedy is tried: the two, and those that lack a variable.
     """
     whole: xr.Dataset | None = None
     failure: Exception | None = None
@@ -298,7 +298,7 @@ def judge_changes(
 def _describe_failure(
     error: Exception, pair: Pair, examples: Sequence[str], trial: TrialCombine
 ) -> Difference:
-    """Describe an error that no structural difference explains."""
+    """Describe an error that is not explained by a structural difference."""
     name, remedy = "", "" if isinstance(error, UnsupportedError) else EXPLANATIONS[TOGETHER].remedy
     # variables without the joined dimension are compared only when files are combined
     if isinstance(error, xr.MergeError):
@@ -309,7 +309,7 @@ def _describe_failure(
 
 
 def _find_failing(files: Sequence[str], trial: TrialCombine) -> str:
-    """Return the variable without which files combine, "" if there is none."""
+    """Return the variable without which files combine, or "" if there is none."""
     variables = [item for file in files for item in trial.open_alone(file).variables.items()]
     for name in dict.fromkeys(str(n) for n, v in variables if set(v.dims).isdisjoint(trial.dims)):
         with suppress(*OPEN_ERRORS):
@@ -323,7 +323,7 @@ def _find_keeping(
     trial: TrialCombine,
     alone: Callable[[xr.Dataset], xr.Dataset] | None = None,
 ) -> str:
-    """Return what to do about values that differ, without losing any."""
+    """Return the remedy for values that differ, without losing any."""
     for remedy, options in SIDE_BY_SIDE.items():
         try:
             replace(trial, options={**trial.options, **options}).combine(files, alone)
@@ -390,7 +390,7 @@ def _make_difference(
 
 
 def _reduce_others(dataset: xr.Dataset, *, change: FoundChange, trial: TrialCombine) -> xr.Dataset:
-    """Return the variables of a difference; all others are cut alike or left out."""
+    """Return the variables of a difference; all others are divided equally or dropped."""
     subject, aspect = change.fact
     if aspect == KIND:
         return dataset
@@ -402,7 +402,7 @@ def _reduce_others(dataset: xr.Dataset, *, change: FoundChange, trial: TrialComb
         about = [n for n in about if n == subject]
     along = [n for n, v in dataset.variables.items() if joined & set(v.dims)]
     along.sort(key=lambda n: n in joined)
-    # one more variable gives the length of the dataset, where the first is absent or does not
+    # one more variable gives the length of the dataset, if the first is absent or does not
     tells = aspect not in (PRESENCE, NAME) and set(about) & set(along)
     kept = {*about, *(() if tells else along[:1])}
     if len(joined) > 1 or trial.how["combine"] == "by_coords":
@@ -422,13 +422,13 @@ FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], object]] = {
     "icechunk": lambda group: plan_writing(group, "memory://diagnosis", grids=("regular",)),
     "zarr-v3": lambda group: plan_writing(group, "memory://diagnosis", grids=()),
 }
-"""Functions that refuse a group that a format cannot hold."""
+"""Functions that raise an error for a group that a format cannot store."""
 CUTTING_ASPECTS = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
-"""Aspects in which a difference may leave several fragments."""
+"""Aspects in which a difference may cause several fragments."""
 
 
 def list_refusing_formats(dataset: xr.Dataset) -> list[str]:
-    """Return the names of the formats that cannot hold a dataset."""
+    """Return the names of the formats that cannot store a dataset."""
     refused = list[str]()
     try:
         group = group_from_dataset(dataset)
@@ -443,14 +443,14 @@ def list_refusing_formats(dataset: xr.Dataset) -> list[str]:
 
 
 def _list_variables(change: FoundChange, dataset: xr.Dataset) -> list[Hashable]:
-    """Return the variables that a difference is about."""
+    """Return the variables of a difference."""
     named = change.names if change.fact.aspect not in (OVERLAP, ORDER) else set()
     along = named if change.fact.aspect in (SIZE, VALUES, RENAMED) else set()
     return [n for n, v in dataset.variables.items() if n in named or along & set(v.dims)]
 
 
 def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> Iterator[str]:
-    """Yield what the combined dataset costs and a single file does not."""
+    """Yield what the combined dataset costs compared with a single file."""
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
         yield "elements that a file lacks are filled (join='exact' refuses that)"
@@ -471,7 +471,7 @@ def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) 
 
 
 def _list_refused(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> list[str]:
-    """Return the formats that can hold each file, but not the result."""
+    """Return the formats that can store each file, but not the result."""
     names = _list_variables(change, combined)
 
     def list_refusing(dataset: xr.Dataset) -> list[str]:

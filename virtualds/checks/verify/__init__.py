@@ -19,7 +19,7 @@ from virtualds.checks.verify.sources import (
     FileStates,
     ReferenceSurvey,
     fetch_states,
-    find_beyond,
+    find_chunks_past_end,
     find_damaged_members,
     survey_references,
 )
@@ -120,10 +120,10 @@ def _no_comparison_problem(found: Verification) -> Problem:
 
 
 def _find_out_of_range(arrays: Arrays, known: ReferenceSurvey, states: FileStates) -> list[Problem]:
-    """Return the references that reach past the present end of their files."""
+    """Return the references that reach past the current end of their files."""
     sizes: dict[SourceFile, int] = {
         file: size
         for file, end in known.ends.items()
         if (size := states.sizes.get(file)) is not None and end > size
     }
-    return list(find_beyond(arrays, sizes)) if sizes else []
+    return list(find_chunks_past_end(arrays, sizes)) if sizes else []

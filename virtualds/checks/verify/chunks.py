@@ -1,13 +1,13 @@
-"""Drawing chunks of a set, and comparing them with what native readers give for the same place.
+"""Samples chunks of a set, and compares them with what native readers return.
 
 The sample is spread over all variables, and is the same for the same seed. The chunk cache is not
 used: every sampled chunk is read again. A native reader is the library that the parser of a format
-names: it gives a region of a variable as stored and as decoded. HDF5 and netCDF allow one thread at
-a time, so native readers run in the calling thread, while other threads fetch and decode the next
-chunks.
+names: it returns a region of a variable as stored and as decoded. HDF5 and netCDF allow one thread
+at a time, so native readers run in the calling thread, while other threads fetch and decode the
+next chunks.
 
-Rewritten chunks are compared with the chunks that they were made of: beside the set lie files of
-rewritten chunks, and the references of the variable as it was (`virtualds.writing.rewrite`).
+Rewritten chunks are compared with the chunks that they were made from: beside the set are files of
+rewritten chunks, and the original references of the variable (`virtualds.writing.rewrite`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def open_native(
         native.check(target())
     if native.open is not None:
         return native.open(target, closing)
-    return _ThroughXarray(str(native.engine), target, closing, options).read
+    return _XarrayReader(str(native.engine), target, closing, options).read
 
 
 def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
@@ -108,16 +108,16 @@ def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
 
 
 SMALL = 2**18
-"""Bytes of a variable that is read whole where several of its chunks are wanted."""
+"""Bytes up to which a variable is read whole if several of its chunks are needed."""
 
 
 @dataclass
-class _ThroughXarray:
-    """A file that an engine of xarray opens, group by group.
+class _XarrayReader:
+    """A file opened by an xarray engine, group by group.
 
     ``target`` makes the argument of the engine; one dataset reads one file object. Libraries take
-    milliseconds for each read, so ``whole`` has the small variables of which a second region was
-    wanted: their values, or None where only regions can be read, as beside a damaged chunk.
+    milliseconds for each read, so ``whole`` caches the small variables of which a second region was
+    needed: their values, or None if only regions can be read, as beside a damaged chunk.
     """
 
     engine: str
@@ -162,7 +162,7 @@ def _read_whole(variable: xr.Variable) -> Array | None:
 # ---------------------------------------------------------------------- chunks
 
 OF_REPOSITORY = "it is a chunk of an Icechunk repository, and no other file holds it"
-"""Why a chunk that the repository holds itself is not compared."""
+"""Why a chunk stored in the repository itself is not compared."""
 
 
 def is_of_repository(file: SourceFile) -> bool:
@@ -177,7 +177,7 @@ class RewrittenFile:
     Parameters
     ----------
     original : Original
-        The variable that they were made of.
+        The variable from which they were made.
     cells : dict of int to int
         The number of the cell of each chunk, by its offset; -1 is a chunk of one value.
     """
@@ -187,7 +187,7 @@ class RewrittenFile:
 
     @classmethod
     def of(cls, file: SourceFile) -> RewrittenFile | None:
-        """Return the chunks of a file, or None if it is no such file."""
+        """Return the chunks of a file, or None if it is not such a file."""
         if file.size is None or (original := find_original(file)) is None:
             return None
         if (rows := read_rows(file)) is None:
@@ -233,7 +233,7 @@ Sample = int | float | None
 
 
 ATTEMPTS = 8
-"""Attempts to find a chunk that lies in a file, where many are missing."""
+"""Attempts to find a chunk that is in a file, if many are missing."""
 
 
 CHUNKS_AT_ONCE = 2**16
@@ -241,7 +241,7 @@ CHUNKS_AT_ONCE = 2**16
 
 
 class SampledChunk(NamedTuple):
-    """One chunk that lies in a file, and how it is decoded."""
+    """One chunk in a file, and how it is decoded."""
 
     variable: str
     number: ChunkId
@@ -281,11 +281,11 @@ def check_sample(sample: Any) -> Sample:
 
 
 def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[SampledChunk]:
-    """Yield chunks that lie in files, spread evenly over all of them.
+    """Yield chunks that are in files, spread evenly over all of them.
 
     Each variable has its share, at least one chunk if the sample is large enough. A variable is
-    divided into as many stretches of equal length, and one chunk is drawn from each. References
-    that cannot be read yield nothing.
+    divided into as many ranges of equal length, and one chunk is drawn from each. References that
+    cannot be read yield nothing.
     """
     parts = [
         SampledFragment(name, array, fragment)
@@ -303,7 +303,7 @@ def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[Sampled
 
 
 def count_sampled(arrays: Arrays, sample: Sample) -> int:
-    """Return the most chunks that a sample has; missing chunks are not drawn."""
+    """Return the most chunks of a sample; missing chunks are not drawn."""
     return _size_sample(sum(array.nchunks for array in arrays.values()), sample)
 
 
@@ -334,7 +334,7 @@ def _list_all(part: SampledFragment) -> Iterator[SampledChunk]:
 def _draw_some(
     part: SampledFragment, quota: int, rng: np.random.Generator
 ) -> Iterator[SampledChunk]:
-    """Draw one chunk from each stretch; draw again where a stretch gave none."""
+    """Draw one chunk from each range; draw again if a range yields none."""
     size = part.fragment.manifest.size
     bounds = np.arange(quota + 1) * size // quota
     wanted = np.arange(quota)
@@ -348,7 +348,7 @@ def _draw_some(
 
 
 def _make_chunks(part: SampledFragment, ids: Ints) -> Sequence[SampledChunk | None]:
-    """Return chunks by their flat numbers, or None for chunks that lie in no file."""
+    """Return chunks by their flat numbers, or None for chunks that are in no file."""
     axes = part.fragment.axes
     try:
         rows = part.fragment.manifest.at(ids)
@@ -382,7 +382,7 @@ PIECE = 2**24
 
 
 def cut_chunk(chunk: SampledChunk) -> SampledChunk:
-    """Return the compared part of a chunk: all, or middle rows of a large plain one."""
+    """Return the part of a chunk to compare: all, or middle rows of a large uncompressed one."""
     shape = chunk.pipeline.stored_shape(chunk.encoded)
     size = chunk.pipeline.dtype.itemsize
     if chunk.pipeline.codecs or chunk.checksum or chunk.length <= PIECE:
@@ -391,7 +391,7 @@ def cut_chunk(chunk: SampledChunk) -> SampledChunk:
         return chunk
     rows = [prod(shape[axis:]) * size for axis in range(len(shape) + 1)]
     inner = next(axis for axis, row in enumerate(rows) if row <= PIECE)
-    # the rows must lie within one row of the next outer axis to form a box
+    # the rows must be within one row of the next outer axis to form a box
     row, outer = rows[inner], rows[inner - 1]
     taken = min(PIECE // row * row, outer)
     begin = chunk.length // outer // 2 * outer + (outer - taken) // 2 // row * row
@@ -399,14 +399,14 @@ def cut_chunk(chunk: SampledChunk) -> SampledChunk:
 
 
 def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
-    """Return the numbers of (a part of) a chunk: one row if it is uncompressed, else its shape.
+    """Return the numbers of (a part of) a chunk: a row if it is uncompressed, else in its shape.
 
     Raises
     ------
     ReadError
-        Bytes cannot be read, have changed, or do not decode.
+        Bytes cannot be read, have changed, or cannot be decoded.
     FormatError
-        Bytes lie outside of the file.
+        Bytes are outside the file.
     """
     pipeline = chunk.pipeline
     shape = pipeline.stored_shape(chunk.encoded)
@@ -428,7 +428,7 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
 
 
 def is_undecodable(error: BaseException) -> bool:
-    """Return whether the bytes were read but are wrong."""
+    """Return whether the bytes were read but are invalid."""
     return isinstance(error.__cause__, CodecError) or error.__context__ is None
 
 
@@ -455,7 +455,7 @@ COMPARE_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, struct.error),
     *(EOFError, ElementTree.ParseError),
 )
-"""Errors that a native reader may raise, or a file that has changed meanwhile."""
+"""Errors that a native reader may raise, also if a file has changed meanwhile."""
 
 
 @dataclass
@@ -470,11 +470,11 @@ class Comparison:
 def compare_chunks(
     chunks: Iterable[SampledChunk], sound: set[SourceFile], advance: Advance
 ) -> Comparison:
-    """Compare chunks of sound files; chunks of other files are skipped."""
+    """Compare chunks of valid files; chunks of other files are skipped."""
     found = Comparison()
     waiting = (chunk for chunk in chunks if chunk.file in sound)
     with ExitStack() as closing:
-        sources = closing.enter_context(_Sources())
+        sources = closing.enter_context(_OpenSources())
         while some := list(islice(waiting, SORTED_CHUNKS)):
             # options cannot be ordered
             some.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
@@ -483,7 +483,7 @@ def compare_chunks(
 
 
 def _compare_some(
-    chunks: Sequence[SampledChunk], sources: _Sources, found: Comparison, advance: Advance
+    chunks: Sequence[SampledChunk], sources: _OpenSources, found: Comparison, advance: Advance
 ) -> None:
     for file, members in groupby(_read_pairs(chunks), key=lambda item: item[0].file):
         for some in _batch_reads(members):
@@ -525,7 +525,7 @@ def _is_refused(chunk: SampledChunk, numbers: Array | VirtualdsError, found: Com
         return False
     kind = "undecodable" if is_undecodable(numbers) else "unreachable"
     if isinstance(numbers, FormatError):
-        # the reference is refused before any read
+        # the reference is rejected before any read
         kind = "range"
     found.problems.append(_make_problem(chunk, kind, str(numbers)))
     return True
@@ -538,10 +538,10 @@ def _make_problem(chunk: SampledChunk, kind: str, text: str) -> Problem:
 def _compare_file(
     file: SourceFile,
     chunks: Sequence[tuple[SampledChunk, SampledChunk, Any]],
-    sources: _Sources,
+    sources: _OpenSources,
     found: Comparison,
 ) -> None:
-    """Compare chunks of one file with what its native readers give, or with their originals."""
+    """Compare chunks of one file with its native readers, or with their originals."""
     try:
         pairs = pair_rewritten(file, [chunk for chunk, _, _ in chunks])
     except COMPARE_ERRORS as error:
@@ -571,7 +571,7 @@ def _compare_file(
 
 
 def _compare_pairs(pairs: Sequence[tuple[SampledChunk, Array, Array]], found: Comparison) -> None:
-    """Compare rewritten chunks with the values that they were made of."""
+    """Compare rewritten chunks with the values from which they were made."""
     for chunk, ours, theirs in pairs:
         if text := find_difference(ours, theirs):
             found.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
@@ -582,20 +582,20 @@ def _compare_pairs(pairs: Sequence[tuple[SampledChunk, Array, Array]], found: Co
 # ---------------------------------------------------------------------- one file
 
 
-class _Sources:
+class _OpenSources:
     """The open files; the least recently used are closed first."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[str, _Source | str] = OrderedDict()
+        self._open: OrderedDict[str, _OpenSource | str] = OrderedDict()
 
-    def __enter__(self) -> _Sources:
+    def __enter__(self) -> _OpenSources:
         return self
 
     def __exit__(self, *_: object) -> None:
         while self._open:
             self._drop()
 
-    def of(self, file: SourceFile) -> _Source | str:
+    def of(self, file: SourceFile) -> _OpenSource | str:
         """Return the opened file, or its Zarr store; or why it cannot be compared."""
         url = next((url for url in self._open if f"{file.url}/".startswith(f"{url}/")), None)
         if url is not None:
@@ -603,7 +603,7 @@ class _Sources:
             return self._open[url]
         try:
             scanned = scan_source(file)
-            found: _Source | str = _Source(scanned)
+            found: _OpenSource | str = _OpenSource(scanned)
             url = scanned.source.url if scanned.parser.markers else file.url
         except COMPARE_ERRORS as error:
             found, url = f"its structure cannot be read anew ({_describe_error(error)})", file.url
@@ -618,7 +618,7 @@ class _Sources:
             source.closing.close()
 
 
-class _Source:
+class _OpenSource:
     """A file that was scanned again, with its native readers."""
 
     def __init__(self, scanned: ScannedSource) -> None:
@@ -627,12 +627,12 @@ class _Source:
         self._opened: dict[str, ReadNative | str] = {}
 
     def judge_absence(self, part: SampledChunk) -> tuple[str, str]:
-        """Return the kind and text of the problem that no chunk of the file lies at a place."""
+        """Return the kind and text of the problem that no chunk of the file is at a position."""
         end = part.offset + part.length
         text = f"bytes {part.offset} to {end} are neither a chunk of the file nor rows of one"
         problems = self.scanned.group.all_problems()
         if problems and self.scanned.parser.options:
-            # a set does not note them, and they may have chosen this chunk
+            # a set does not record them, and they may have chosen this chunk
             why = next(iter(problems.values()))
             return NOT_COMPARED, f"decoded, but not compared: {text}, without parser_options: {why}"
         return "differs", f"{text}; scan it again"
@@ -667,7 +667,7 @@ class _Source:
         region: Region,
         numbers: Array,
     ) -> str:
-        """Return how numbers and values differ from those of a reader, "" if they are equal."""
+        """Return how numbers and values differ from those of a reader, or "" if they are equal."""
         read = self._read_of(native)
         packing = chunk.pipeline.packing
         asked = [(False, numbers)]
@@ -728,7 +728,7 @@ def _format_region(region: Region) -> str:
 
 
 def find_difference(ours: Array, theirs: Array) -> str:
-    """Return how two arrays differ in shape, dtype or any bit, "" if they are equal.
+    """Return how two arrays differ in shape, dtype or any bit, or "" if they are equal.
 
     Examples
     --------

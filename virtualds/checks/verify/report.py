@@ -1,6 +1,6 @@
 """The report of a verification: counts, the files as a strip, and a card for each kind of problem.
 
-One table says what each kind of problem means, and what to do about it.
+One table has the meaning and the remedy of each kind of problem.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UNSEEN = State("?", NOT_COMPARED, UNKNOWN)
 
 
 class Kind(NamedTuple):
-    """A kind of problem: how it is counted, what it means, what to do, and code that does it.
+    """A kind of problem: how it is counted, its meaning, its remedy, and code for it.
 
     In the code ``{urls}`` are the files, ``set_url`` is the set, and ``found`` is the report.
     """
@@ -139,22 +139,22 @@ KINDS: dict[str, Kind] = {
         "the reason says what is needed",
     ),
 }
-"""The kinds of problems, the gravest first."""
+"""The kinds of problems, the worst first."""
 
 SHOWN_PROBLEMS = 10
-"""Problems of one kind that a reader is shown; `Verification.to_dataframe` has them all."""
+"""The most problems of one kind that are shown; `Verification.to_dataframe` has them all."""
 WHERE_ALL = "see to_dataframe()"
 NARROWEST = 0.006
-"""Least part of the strip that a run of bad files takes, so that one of a million is seen."""
+"""The least part of the strip for a run of bad files, so that one of a million is visible."""
 MAX_URLS = 5
-"""Most files that the code names; it selects more of them from ``found``, the report."""
+"""The most files that the code names; otherwise it selects them from ``found``, the report."""
 
 
 class Problem(NamedTuple):
-    """Something that is wrong, or that was not checked.
+    """A problem, or a check that could not be made.
 
-    ``chunk`` is the chunk id in the grid of its fragment; None if the problem concerns a whole file
-    or variable. ``variable`` is empty if it concerns a whole file.
+    ``chunk`` is the chunk id in the grid of its fragment, or None if the problem concerns a whole
+    file or variable. ``variable`` is empty if it concerns a whole file.
     """
 
     url: str
@@ -171,14 +171,14 @@ class Problem(NamedTuple):
 
 
 class FileRun(NamedTuple):
-    """Files after one another with the same gravest kind of problem; "" is none."""
+    """Consecutive files with the same worst kind of problem, or "" for none."""
 
     kind: str
     files: int
 
 
 def list_runs(urls: Iterable[str], problems: Sequence[Problem]) -> tuple[FileRun, ...]:
-    """Return how many files after one another have the same gravest kind of problem.
+    """Return how many consecutive files have the same worst kind of problem.
 
     Examples
     --------
@@ -186,12 +186,12 @@ def list_runs(urls: Iterable[str], problems: Sequence[Problem]) -> tuple[FileRun
     >>> [run.files for run in list_runs(["a.nc", "b.nc", "c.nc", "d.nc"], [gone])]
     [1, 1, 2]
     """
-    kinds = _find_gravest(problems)
+    kinds = _find_worst(problems)
     runs = groupby(urls, key=lambda url: kinds.get(url, ""))
     return tuple(FileRun(kind, sum(1 for _ in members)) for kind, members in runs)
 
 
-def _find_gravest(problems: Sequence[Problem]) -> Mapping[str, str]:
+def _find_worst(problems: Sequence[Problem]) -> Mapping[str, str]:
     order = list(KINDS)
     found: dict[str, str] = {}
     for problem in sorted(problems, key=lambda p: order.index(p.kind)):
@@ -225,7 +225,7 @@ def draw_files(runs: Sequence[FileRun]) -> Markup | str:
 
 
 def list_cards(problems: Sequence[Problem]) -> Iterator[Card]:
-    """Yield a card for each kind of problem, with the first of them and the remedy."""
+    """Yield a card for each kind of problem, with the first problems and the remedy."""
     for name, kind in KINDS.items():
         if found := [problem for problem in problems if problem.kind == name]:
             rows = [
@@ -246,7 +246,7 @@ def list_cards(problems: Sequence[Problem]) -> Iterator[Card]:
 
 
 def _write_code(kind: Kind, problems: Sequence[Problem]) -> str:
-    """Return the code of a remedy, "" if there is none or no file is at fault."""
+    """Return the code of a remedy, or "" if there is none or no file is at fault."""
     urls = list(dict.fromkeys(without_secrets(p.url) for p in problems if p.url))
     if not urls:
         return ""
@@ -275,7 +275,7 @@ class Verification(Report):
         Files whose modification time or etag was recorded and compared. The other files exist, and
         have their recorded size, if there is one.
     references : int
-        Chunks that lie in files.
+        Chunks in files.
     missing, inline : int
         Chunks that do not exist, and chunks that are stored among the references.
     loaded : int
@@ -283,11 +283,11 @@ class Verification(Report):
     sampled : int
         Chunks that were drawn, from files that have not changed since the scan.
     compared : dict of str to int
-        Number of drawn chunks that equal, bit for bit, what a native reader gives, by reader.
+        Number of drawn chunks that equal, bit for bit, what a native reader returns, by reader.
     problems : tuple of Problem
         All problems, and everything that was not checked.
     gaps : tuple of str
-        Where times are missing in an otherwise regular coordinate. That is no problem of
+        Where times are missing in an otherwise regular coordinate. That is not a problem of
         references: the archive may have no files there.
     runs : tuple of FileRun
         The state of all files, in order.
@@ -344,16 +344,16 @@ class Verification(Report):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of problems of each kind, the gravest first."""
+        """Number of problems of each kind, the worst first."""
         found = Counter(problem.kind for problem in self.problems)
         return {kind: found[kind] for kind in KINDS if kind in found}
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return the problems, one row each: url, variable, chunk, kind and message."""
+        """Return the problems, one row per problem: url, variable, chunk, kind and message."""
         return pd.DataFrame(list(self.problems), columns=list(Problem._fields))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dictionary that JSON can hold."""
+        """Return the report as a dictionary for JSON."""
         return {
             "ok": self.ok,
             **super().to_dict(),

@@ -1,9 +1,9 @@
-"""Checking source files: which ones references point to, what has changed, and what bytes hold.
+"""Checks source files: which ones have references, what has changed, and what their bytes contain.
 
-One walk goes through all references block by block, so that memory does not grow with their number.
-Only the files are remembered, each once. A reference says where bytes lie, not what they are: to
-compare values, the file is scanned again, and the chunk at that offset is looked up. The checksum
-of a zip archive covers a whole member, so members are read from end to end.
+All references are read once, block by block, so that memory does not grow with their number. Only
+the files are kept, each once. A reference is the location of bytes, not their meaning: to compare
+values, the file is scanned again, and the chunk at that offset is looked up. The checksum of a zip
+archive covers a whole member, so members are read from end to end.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _find_damaged_in(store: Store, file: SourceFile) -> Iterator[Problem]:
 
 
 def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> int:
-    """Return the checksum of the bytes that a member has now."""
+    """Return the checksum of the current bytes of a member."""
     place = member.offset
     if place is None:
         header = _fetch_range(store, file, member.header, LOCAL_HEADER)
@@ -95,7 +95,7 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
         for start in range(place, place + stored, PIECE)
     )
     found = 0
-    # what was inflated before the damage has another checksum
+    # what was decompressed before the damage has another checksum
     with suppress(zlib.error):
         for part in parts if member.packed is None else _inflate(parts):
             found = zlib.crc32(part, found)
@@ -127,8 +127,8 @@ Box = tuple[tuple[int, int], ...]
 class ByteLocation(NamedTuple):
     """Bytes of a source file, as a box within one chunk of a variable.
 
-    ``box`` counts the elements of the stored chunk along its stored axes. ``offset`` is where the
-    chunk begins in the file.
+    ``box`` is in elements of the stored chunk along its stored axes. ``offset`` is where the chunk
+    begins in the file.
     """
 
     group: str
@@ -145,7 +145,7 @@ class ByteLocation(NamedTuple):
         return self.array.pipelines[self.fragment.manifest.lookup(self.chunk).pipeline]
 
     def to_native_region(self, region: Region, *, decoded: bool) -> NativeRegion:
-        """Return the region of the variable that a native reader is asked for."""
+        """Return the region of the variable to request from a native reader."""
         has_codecs = bool(self.pipeline.codecs)
         shape = self.array.shape
         return NativeRegion(
@@ -153,7 +153,7 @@ class ByteLocation(NamedTuple):
         )
 
     def locate_values(self, stored: Array) -> tuple[Region, Array] | None:
-        """Return where stored numbers stand in the variable, and the visible numbers in its axes.
+        """Return where stored numbers are in the variable, and the visible numbers in its axes.
 
         None if none of them is visible.
 
@@ -203,7 +203,7 @@ class ScannedSource:
     group: ManifestGroup
 
     def locate_ranges(self, url: str, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
-        """Return what byte ranges hold; ranges that are neither chunks nor rows are left out."""
+        """Return the location of byte ranges, without those that are neither chunks nor rows."""
         rest = set(wanted)
         found: dict[Range, ByteLocation] = {}
         for exact in (True, False):
@@ -298,12 +298,12 @@ def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
 
 
 def scan_source(file: SourceFile) -> ScannedSource:
-    """Scan a source file, or the Zarr store that the file is a chunk of.
+    """Scan a source file, or the Zarr store to which the file belongs as a chunk.
 
     Raises
     ------
     VirtualdsError, OSError
-        The file cannot be read, or has no known format.
+        The file cannot be read, or its format is unknown.
     """
     try:
         return _scan_file(file)
@@ -317,7 +317,7 @@ def scan_source(file: SourceFile) -> ScannedSource:
 def _scan_file(file: SourceFile) -> ScannedSource:
     location = Location(file.url, file.options)
     with location.cache_scan(), warnings.catch_warnings():
-        # variables that cannot be read are not the ones to find
+        # variables that cannot be read are not needed here
         warnings.simplefilter("ignore")
         found = reader, source = reader_of(location)
         if not isinstance(reader, Parser):
@@ -327,7 +327,7 @@ def _scan_file(file: SourceFile) -> ScannedSource:
 
 
 def _find_store_around(file: SourceFile) -> str | None:
-    """Return the folder of the group that holds the array of a chunk, or None if there is none.
+    """Return the folder of the group with the array of a chunk, or None if there is none.
 
     Without a group it is the folder of the array itself.
     """
@@ -367,10 +367,10 @@ def split_blocks(
     axes: Sequence[int] | None = None,
     most: int = BLOCK_CHUNKS,
 ) -> Iterator[tuple[ChunkId, ChunkManifest]]:
-    """Yield a manifest in pieces of at most ``most`` chunks, each with the id of its first chunk.
+    """Yield pieces of a manifest of at most ``most`` chunks, each with the id of its first chunk.
 
-    A lazy manifest is cut along its slowest axis, so that every record is read once. Pieces are not
-    loaded. A piece of which nothing exists may have any number of chunks.
+    A lazy manifest is divided along its slowest axis, so that every record is read once. Pieces are
+    not loaded. A piece without existing chunks may have any number of chunks.
     """
     if first is None or axes is None:
         first, axes = (0,) * len(manifest.shape), _order_axes(manifest)
@@ -413,9 +413,9 @@ class ReferenceSurvey:
 
 
 def survey_references(arrays: Arrays) -> ReferenceSurvey:
-    """Go through all references.
+    """Check all references.
 
-    References that cannot be read, or that no file can satisfy, are problems.
+    References that cannot be read, or that exceed their file, are reported as problems.
     """
     found, table = ReferenceSurvey(), _TableEnds()
     for name, array in arrays.items():
@@ -431,11 +431,11 @@ def survey_references(arrays: Arrays) -> ReferenceSurvey:
                     continue
                 _count_part(found, table, loaded)
                 found.problems += _find_impossible(name, first, loaded)
-    table.empty_into(found.ends)
+    table.copy_into(found.ends)
     return found
 
 
-def find_beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Problem]:
+def find_chunks_past_end(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Problem]:
     """Yield a problem for every variable and file whose chunks reach past the end of the file.
 
     Parameters
@@ -450,12 +450,12 @@ def find_beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Pro
                 try:
                     if _is_empty(part):
                         continue
-                    yield from _find_beyond_in(name, first, part.loaded(), sizes)
+                    yield from _find_chunks_past_end(name, first, part.loaded(), sizes)
                 except (VirtualdsError, OSError):
                     continue  # the survey has reported it
 
 
-def _find_beyond_in(
+def _find_chunks_past_end(
     name: str, first: ChunkId, part: ChunkManifest, sizes: Mapping[SourceFile, int]
 ) -> Iterator[Problem]:
     unbounded = np.iinfo(np.int64).max
@@ -486,7 +486,7 @@ def _unread_problem(name: str, first: ChunkId, part: ChunkManifest, error: Excep
 
 
 def _find_impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]:
-    """Return problems for empty or negative references: one row for each file."""
+    """Return problems for empty or negative references: one row per file."""
     columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
     file, offset, length = np.broadcast_arrays(*columns)
     bad = (file >= 0) & ((length <= 0) | (offset < 0))
@@ -513,18 +513,18 @@ def _count_part(found: ReferenceSurvey, table: _TableEnds, part: ChunkManifest) 
     found.inline += int(counts[0]) * shown
     found.missing += int(counts[MISSING - INLINE]) * shown
     found.references += int(counts[-INLINE:].sum()) * shown
-    table.include(part)
+    table.add(part)
 
 
 class _TableEnds:
-    """Ends by file; the variables of one archive mostly share one table of files."""
+    """Ends by file; the variables of one archive usually share one table of files."""
 
     def __init__(self) -> None:
         self._files: tuple[SourceFile, ...] = ()
         self._ends: Ints = np.empty(0, np.int64)
         self._all: dict[SourceFile, int] = {}
 
-    def include(self, part: ChunkManifest) -> None:
+    def add(self, part: ChunkManifest) -> None:
         """Add the ends of the chunks of a part."""
         if part.files is not self._files and part.files != self._files:
             self._flush()
@@ -540,8 +540,8 @@ class _TableEnds:
             file, end = self._files[number], int(self._ends[number])
             self._all[file] = max(self._all.get(file, -1), end)
 
-    def empty_into(self, ends: dict[SourceFile, int]) -> None:
-        """Copy the found ends into ``ends``."""
+    def copy_into(self, ends: dict[SourceFile, int]) -> None:
+        """Copy the ends into ``ends``."""
         self._flush()
         ends.update(self._all)
 
@@ -551,10 +551,10 @@ FileLocation = tuple[str, StorageOptions | None]
 
 
 HEAD_KINDS = {"file", "http", "https", *KINDS}
-"""Kinds of stores that give the first bytes of a file together with its size and etag.
+"""Kinds of stores that return the first bytes of a file together with its size and etag.
 
-fsspec would send two requests to HTTP servers for a missing file, or where they refuse HEAD; and a
-local file shows its size even to users who may not read it.
+fsspec would send two requests to HTTP servers for a missing file, or if they reject HEAD; and the
+size of a local file is visible even to users who may not read it.
 """
 
 
@@ -563,16 +563,16 @@ HEAD_BYTES = 4
 
 
 FileState = tuple[SourceFile, bytes | None] | Exception
-"""A file with its present size and version, and its first bytes if known; or the error."""
+"""A file with its current size and version, and its first bytes if known; or the error."""
 
 
 @dataclass
 class FileStates:
-    """The present state of the files.
+    """The current state of the files.
 
-    ``sizes`` holds the known sizes of existing files; ``sound`` holds files without a problem;
-    ``archives`` holds the sound files that may be zip archives; ``fingerprinted`` counts the files
-    whose time or etag was compared.
+    ``sizes`` are the known sizes of existing files; ``sound`` are the files without a problem;
+    ``archives`` are those of them that may be zip archives; ``fingerprinted`` is the number of
+    files whose time or etag was compared.
     """
 
     sizes: dict[SourceFile, int] = field(default_factory=dict)
@@ -590,15 +590,15 @@ def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -
         noted.setdefault((file.url, file.options), []).append(file)
     found = FileStates(places=len(noted))
     with count_progress(progress, "checking", len(noted)) as advance:
-        for place, now in _ask_files(noted):
-            compared = [_note_state(found, file, now) for file in noted[place]]
+        for place, now in _fetch_files(noted):
+            compared = [_record_state(found, file, now) for file in noted[place]]
             found.fingerprinted += all(compared)
             advance(1)
     found.problems.sort()
     return found
 
 
-def _ask_files(places: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, FileState]]:
+def _fetch_files(places: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, FileState]]:
     ahead = Prefetcher(places, lambda place: HostSlot.to(place[0], 0), _fetch_state)
     try:
         for place, state in ahead:
@@ -608,7 +608,7 @@ def _ask_files(places: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, F
 
 
 def _fetch_state(place: FileLocation) -> FileState:
-    """Return the present state of a file."""
+    """Return the current state of a file."""
     url, options = place
     store = find_store(url)
     try:
@@ -619,7 +619,7 @@ def _fetch_state(place: FileLocation) -> FileState:
         return error
 
 
-def _note_state(found: FileStates, file: SourceFile, state: FileState) -> bool:
+def _record_state(found: FileStates, file: SourceFile, state: FileState) -> bool:
     """Record the state of a file; return whether its version could be compared."""
     if isinstance(state, Exception):
         kind = "missing" if isinstance(state, FileNotFoundError) else "unreachable"
@@ -641,7 +641,7 @@ def _note_state(found: FileStates, file: SourceFile, state: FileState) -> bool:
 
 
 def _find_change(noted: SourceFile, now: SourceFile) -> tuple[str, str] | None:
-    """Return the gravest difference between the file at the scan and the file now."""
+    """Return the worst difference between the file at the scan and the file now."""
     if None not in (noted.size, now.size) and noted.size != now.size:
         return "size", f"the file has {now.size} bytes, it had {noted.size} when scanned"
     was, etag = normalise_etag(noted.etag), normalise_etag(now.etag)
