@@ -17,7 +17,7 @@ from transforms import assert_identical
 import virtualds
 from virtualds.parsers.grib import messages as grib_messages
 from virtualds.parsers.grib.messages import LONGEST_HEADER as LONGEST
-from virtualds.parsers.grib.messages import AlikeHeader, find_alike
+from virtualds.parsers.grib.messages import SharedHeader, find_shared_header
 
 Keys = Mapping[str, Any]
 EPS = {"perturbationNumber": [0, 7], "numberOfForecastsInEnsemble": [51]}
@@ -140,8 +140,8 @@ def variants(first: Keys, tables: list[Keys]) -> Iterator[bytes]:
             yield from (header(**{**first, name: value}) for value in values)
 
 
-def alike_of(data: bytes) -> AlikeHeader:
-    found = find_alike(data)
+def alike_of(data: bytes) -> SharedHeader:
+    found = find_shared_header(data)
     assert found is not None
     return found
 
@@ -214,7 +214,7 @@ def test_no_key_but_the_date_depends_on_bytes_that_are_left_out(template: int) -
     checked = set()
     for place, value in product(range(len(data)), (1, 7, 255)):
         changed = data[:place] + bytes([value]) + data[place + 1 :]
-        other = find_alike(changed) if changed != data else None
+        other = find_shared_header(changed) if changed != data else None
         if other is not None and other.message == first.message:
             keys = grib_messages._parse_keys(changed, eccodes)
             assert keys == {**own, "dataDate": other.day}
@@ -238,18 +238,18 @@ NOT_ALIKE = {
 @pytest.mark.parametrize("name", NOT_ALIKE)
 def test_other_messages_are_parsed_each(name: str) -> None:
     data = header(**NOT_ALIKE[name])
-    assert find_alike(data) is None
+    assert find_shared_header(data) is None
     assert_shared_keys_are_its_own(data)
 
 
 def test_damaged_and_long_headers_are_not_alike() -> None:
     data = header()
-    assert find_alike(data) is not None
+    assert find_shared_header(data) is not None
     for place, value in {28: 0xFF, 30: 13, 31: 32, 19: 22, 20: 2, 16: 1, 37 + 4: 9}.items():
-        assert find_alike(data[:place] + bytes([value]) + data[place + 1 :]) is None
+        assert find_shared_header(data[:place] + bytes([value]) + data[place + 1 :]) is None
     for length in range(len(data) - 15):
-        assert find_alike(data[:length]) is None
-    assert find_alike(data + bytes(LONGEST)) is None
+        assert find_shared_header(data[:length]) is None
+    assert find_shared_header(data + bytes(LONGEST)) is None
 
 
 def test_a_section_that_says_more_than_it_has_room_for_shares_nothing() -> None:
@@ -260,7 +260,7 @@ def test_a_section_that_says_more_than_it_has_room_for_shares_nothing() -> None:
     for packing in (0, 1, 2):
         damaged = bytearray(data)
         damaged[number], damaged[-15 - 21 + 11] = 3, packing
-        assert find_alike(bytes(damaged)) is not None
+        assert find_shared_header(bytes(damaged)) is not None
         assert_shared_keys_are_its_own(bytes(damaged))
 
 
@@ -268,11 +268,11 @@ def test_other_packings_and_dates_of_edition_1_are_not_alike() -> None:
     data = header(sample="regular_ll_pl_grib1")
     values = 8 + 52 + 32
     assert data[values : values + 3] == (12).to_bytes(3, "big")
-    assert find_alike(data) is not None
+    assert find_shared_header(data) is not None
     # the date, no grid, a local part and a grid that are not known; spherical harmonics
     impossible = {20: 101, 21: 13, 22: 32, 32: 0, 15: 0, 48: 9, 8 + 52 + 5: 50}
     for place, value in {values + 3: 0x88, **impossible}.items():
-        assert find_alike(data[:place] + bytes([value]) + data[place + 1 :]) is None
+        assert find_shared_header(data[:place] + bytes([value]) + data[place + 1 :]) is None
 
 
 def write_days(folder: Path, sample: str, template: int) -> list[Path]:
@@ -298,7 +298,7 @@ def test_a_series_is_the_same_with_and_without_what_is_kept(
 ) -> None:
     paths = write_days(tmp_path, sample, template)
     found = virtualds.open_virtual_mfdataset(paths, concat_dim="time", combine="nested")
-    monkeypatch.setattr(grib_messages, "find_alike", lambda data: None)
+    monkeypatch.setattr(grib_messages, "find_shared_header", lambda data: None)
     expected = virtualds.open_virtual_mfdataset(paths, concat_dim="time", combine="nested")
     assert_identical(found, expected)
     assert found.sizes["time"] == len(paths)

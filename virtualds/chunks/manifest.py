@@ -55,6 +55,7 @@ from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- names of other libraries
 # Names from other libraries, with errors that say what to call here.
+#
 # They are not attributes, so ``hasattr`` is false: xarray treats an array with ``chunks`` as one of
 # dask.
 

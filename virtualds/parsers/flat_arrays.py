@@ -66,7 +66,7 @@ def detect(head: bytes) -> bool:
 
 
 def detect_archive(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is a zip archive of an array first."""
+    """Return whether a file that begins with ``head`` is a zip archive with an array first."""
     length = int.from_bytes(head[26:28], "little")
     name = head[LOCAL_HEADER : LOCAL_HEADER + length]
     return head.startswith(LOCAL_MAGIC) and name.endswith(SUFFIX.encode()) and b"/" not in name
@@ -98,7 +98,7 @@ def read_archive(
     Raises
     ------
     FormatError
-        The archive is damaged, or holds something else.
+        The archive is damaged, or contains something else.
     UnsupportedError
         Its members are encrypted, or not compressed by deflate.
     """
@@ -155,7 +155,7 @@ def _build_array(file: SourceFile, head: bytes) -> ManifestArray:
 
 
 def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
-    """Return the checksum of the values of an array in an archive, 0 if there is none.
+    """Return the checksum of the values of an array in an archive, or 0 if there is none.
 
     The archive has one checksum for header and values together. An array that ends before its
     member does is checked now, since its header may be damaged.
@@ -186,7 +186,7 @@ def parse_header_size(head: bytes, where: str) -> int:
     Raises
     ------
     FormatError
-        The file is no ``.npy`` file of a known version, or its header is too long.
+        The file is not an ``.npy`` file of a known version, or its header is too long.
     """
     if not head.startswith(MAGIC) or len(head) < 12 or head[6] not in WIDTHS:
         raise FormatError(
@@ -284,7 +284,7 @@ TYPES = {
     "F64": "<f8",
     "C64": "<c8",
 }
-"""Types that numpy has."""
+"""Types that numpy supports."""
 
 
 def detect_tensors(head: bytes) -> bool:
@@ -304,7 +304,7 @@ def read_tensors(
     FormatError
         The header is damaged or truncated.
     UnsupportedError
-        The server sends no parts of the file.
+        The server does not support ranges.
     """
     header, begin = _read_header(source)
     attributes = header.pop(METADATA, {})
@@ -334,7 +334,7 @@ def read_tensors(
 
 
 def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
-    """Return the header of a file, and where its tensors begin."""
+    """Return the header of a file, and the position where its tensors begin."""
     url, size = source.url, source.size
     if size is None:
         raise UnsupportedError(f"{url}: the server sends no parts of it; copy it to local disk")

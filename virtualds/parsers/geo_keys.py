@@ -1,8 +1,8 @@
 """GeoKeys of TIFF: the reference system of an image as CF attributes and well-known text.
 
-pyproj knows the systems that have a code, and writes text and attributes as rioxarray has them.
-Systems without a code are made of their parameters here: GeoTIFF 1.1, annex B and C; the names of
-projections and parameters in text are those of OGC 01-009 as GDAL uses them.
+pyproj has the systems with a code, and writes text and attributes as in rioxarray. Systems without
+a code are built from their parameters here: GeoTIFF 1.1, annex B and C; the names of projections
+and parameters in text are those of OGC 01-009 as GDAL uses them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from virtualds.importing import import_pyproj
 
 REFERENCE_SYSTEM = "spatial_ref"
-"""Name of the variable that has the attributes of a system, as in rioxarray."""
+"""Name of the variable with the attributes of a system, as in rioxarray."""
 PROJECTED, GEOGRAPHIC = 1, 2
 """Values of GTModelTypeGeoKey (GeoTIFF 1.1, 7.4)."""
 USER_DEFINED = 32767
@@ -25,15 +25,15 @@ METRE, DEGREE = 9001, 9122
 SPHEROID = re.compile(r'(SPHEROID\["[^"]*"),[^,\]]*,[^,\]]*')
 """The ellipsoid in well-known text: its name, axis and inverse flattening."""
 SAME_UNITS = {9102: DEGREE}
-"""Codes that GeoTIFF has, and those that EPSG has for the same unit."""
+"""Codes of GeoTIFF, and the codes of EPSG for the same unit."""
 UNITS: dict[Any, str] = {PROJECTED: "ProjLinearUnitsGeoKey", GEOGRAPHIC: "GeogAngularUnitsGeoKey"}
 PE_STRING = "ESRI PE String = "
-"""Begins citations that hold the well-known text of a whole system."""
+"""Prefixes of citations that contain the well-known text of a whole system."""
 CODES: dict[Any, tuple[str, ...]] = {
     PROJECTED: ("ProjectedCSTypeGeoKey", "ProjectedCRSGeoKey"),
     GEOGRAPHIC: ("GeographicTypeGeoKey", "GeodeticCRSGeoKey"),
 }
-"""Keys for the code of a system; GeoTIFF 1.1 gave them other names."""
+"""Keys for the code of a system; GeoTIFF 1.1 renamed them."""
 
 Names = dict[str, tuple[str, ...]]
 """The keys of parameters; writers use the first of them, or one of the others."""
@@ -98,13 +98,13 @@ UTM = {
 }
 """Parameters of UTM, by the hundreds of ProjectionGeoKey; the rest of it is the zone."""
 OWN_AXES = ("Polar_Stereographic", "Transverse_Mercator_South_Orientated")
-"""Projections whose axes do not point to the east and to the north."""
+"""Projections whose axes do not point east and north."""
 MERCATOR = 7
 MERCATOR_OF_PARALLEL = ("Mercator_2SP", ORIGIN | {"standard_parallel_1": PARALLEL_1})
 
 
 class _UnknownError(Exception):
-    """A system that is not translated."""
+    """A system that cannot be translated."""
 
 
 def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
     -------
     dict
         As in rioxarray: ``crs_wkt``, the attributes of the CF conventions (appendix F), and
-        ``spatial_ref``. Without pyproj, or where pyproj does not know the code, only
-        ``spatial_ref="EPSG:..."``. Nothing for systems that are not translated.
+        ``spatial_ref``. Without pyproj, or if pyproj lacks the code, only
+        ``spatial_ref="EPSG:..."``. Empty for systems that cannot be translated.
     """
     if "GTModelTypeGeoKey" not in keys:
         return {}
@@ -190,7 +190,7 @@ def _find_coded(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
     known = found.ellipsoid.semi_major_metre, found.ellipsoid.inverse_flattening
     if all(math.isclose(*pair, rel_tol=1e-10) for pair in zip(own, known, strict=True)):
         return found
-    # the numbers of the file are those that its writer computed with
+    # the numbers in the file are those that its writer used
     numbers = ",".join(map(repr, own))
     text = found.to_wkt("WKT1_GDAL", output_axis_rule=True)
     return pyproj.CRS.from_wkt(SPHEROID.sub(rf"\1,{numbers}", text))
@@ -210,7 +210,7 @@ def _add_height(system: Any, keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _write_text(system: Any, pyproj: Any) -> str:
-    """Return well-known text as GDAL writes it: the first version, or the second if need be."""
+    """Return well-known text like GDAL: the first version, or the second if necessary."""
     # the first version has no third axis
     if len(system.axis_info) > 2 and not system.is_compound:
         return str(system.to_wkt("WKT2_2019"))
@@ -224,7 +224,7 @@ def _write_text(system: Any, pyproj: Any) -> str:
 
 
 def _build_projected(keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return a projected system that is made of its parameters."""
+    """Return a projected system built from its parameters."""
     name, parameters = _find_projection(keys)
     citation = _find_citation(keys, ("PCSCitationGeoKey", "GTCitationGeoKey"))
     parts = [
@@ -285,7 +285,7 @@ def _find_base(keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return a geographic system that is made of its datum, or of its ellipsoid."""
+    """Return a geographic system built from its datum, or from its ellipsoid."""
     crs, datums = pyproj.crs, pyproj.crs.datum
     if SAME_UNITS.get(unit := keys.get(UNITS[GEOGRAPHIC], DEGREE), unit) != DEGREE:
         raise _UnknownError
@@ -303,7 +303,7 @@ def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _name_axes(name: str, datum: Any, pyproj: Any) -> Any:
-    """Return a geographic system of latitude and longitude, in this order as GDAL has them."""
+    """Return a geographic system of latitude and longitude, in this order as in GDAL."""
     axes = pyproj.crs.coordinate_system.Ellipsoidal2DCS(
         pyproj.crs.enums.Ellipsoidal2DCSAxis.LATITUDE_LONGITUDE
     )

@@ -1,14 +1,12 @@
 """netCDF files of the classic formats: CDF-1, CDF-2 (64-bit offset) and CDF-5 (64-bit data).
 
-`virtualds.parsers.netcdf3` parses the header, which mostly takes one request. A variable
-without records is one chunk, which readers cut as they need. Each record of a variable is a chunk,
-since the records of all variables lie interleaved
-(docs/explanation/decisions/0018-a-record-is-a-chunk.md).
+Parsing the header usually takes one request. A variable without records is one chunk, which readers
+divide as needed. Each record of a variable is a chunk, since the records of all variables are
+interleaved (docs/explanation/decisions/0018-a-record-is-a-chunk.md).
 
-The header of a netCDF file of the classic formats: bytes in, dimensions and variables out.
-
-Written after the "NetCDF Classic Format Specification" (Unidata, in the NetCDF User's Guide), and
-for CDF-5 after the "CDF-5 file format specification" (PnetCDF). Every number is big-endian.
+The parser of the header follows the "NetCDF Classic Format Specification" (Unidata, in the NetCDF
+User's Guide), and for CDF-5 after the "CDF-5 file format specification" (PnetCDF). Every number is
+big-endian.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ Item = TypeVar("Item")
 
 
 class MoreNeeded(Exception):
-    """The header is longer than the bytes given, and reaches at least to ``stop``."""
+    """The header is longer than the given bytes, and reaches at least to ``stop``."""
 
     def __init__(self, stop: int) -> None:
         super().__init__(stop)
@@ -83,7 +81,7 @@ class NetCDF3Dimension(NamedTuple):
 class NetCDF3Variable:
     """A variable of the header.
 
-    ``shape`` is that of one record where ``has_records``; ``begin`` is where its bytes begin.
+    ``shape`` is that of one record if ``has_records``; ``begin`` is where its bytes begin.
     """
 
     name: str
@@ -98,14 +96,14 @@ class NetCDF3Variable:
     def nbytes(self) -> int:
         """Bytes of its values, or of its part of one record.
 
-        The field ``vsize`` of the header says the same, padded, and overflows for large variables.
+        The field ``vsize`` of the header is the same, padded, and overflows for large variables.
         """
         return int(self.dtype.itemsize * prod(self.shape))
 
 
 @dataclass(frozen=True)
 class NetCDF3Header:
-    """The header of a file; ``numrecs`` is None where the size of the file gives it."""
+    """The header of a file; ``numrecs`` is None if it follows from the size of the file."""
 
     dimensions: tuple[NetCDF3Dimension, ...]
     attributes: dict[str, Any]
@@ -114,12 +112,12 @@ class NetCDF3Header:
 
     @property
     def record_dimension(self) -> str | None:
-        """The name of the record dimension, None if there is none."""
+        """The name of the record dimension, or None if there is none."""
         return next((d.name for d in self.dimensions if not d.length), None)
 
     @property
     def of_records(self) -> tuple[NetCDF3Variable, ...]:
-        """The variables that have records."""
+        """The variables with records."""
         return tuple(v for v in self.variables if v.has_records)
 
     @property
@@ -135,7 +133,7 @@ class NetCDF3Header:
         return sum(_pad_length(v.nbytes) for v in variables)
 
     def count_records(self, size: int) -> int:
-        """Return how many records a file of this size holds as a whole."""
+        """Return the number of complete records in a file of this size."""
         step, variables = self.record_size, [v for v in self.of_records if v.nbytes]
         if not step or not variables:
             return 0
@@ -143,7 +141,7 @@ class NetCDF3Header:
 
 
 def parse_header(data: bytes, where: str) -> NetCDF3Header:
-    """Return the header that a file begins with.
+    """Return the header at the beginning of a file.
 
     Raises
     ------
@@ -156,7 +154,7 @@ def parse_header(data: bytes, where: str) -> NetCDF3Header:
     numrecs = parser.parse_numrecs()
     begin = parser.at
     for version, raw, known in [*_KNOWN]:
-        # in files of one structure all but the number of records is often the same
+        # in files of the same structure, often only the number of records differs
         if version == parser.version and data.startswith(raw, begin):
             return replace(known, numrecs=numrecs)
     header = parser.parse_header(numrecs)
@@ -165,8 +163,8 @@ def parse_header(data: bytes, where: str) -> NetCDF3Header:
 
 
 _KNOWN: deque[tuple[int, bytes, NetCDF3Header]] = deque(maxlen=4)
-"""Headers that were parsed last: the version, the bytes after the number of records, and what they
-say. Groups share their attributes, which datasets copy."""
+"""Most recently parsed headers: version, bytes after the number of records, and their content.
+Groups share their attributes, which datasets copy."""
 
 
 def _pad_length(nbytes: int) -> int:
@@ -174,7 +172,7 @@ def _pad_length(nbytes: int) -> int:
 
 
 class _Parser:
-    """A walk over the bytes of a header."""
+    """A parser of the bytes of a header."""
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.where = data, where
@@ -235,7 +233,7 @@ class _Parser:
         count = self.parse_number(self.wide)
         raw = self.take_padded(count * kind.itemsize)
         if kind == TYPES[CHAR]:
-            # as netCDF4-python: a fill value stays bytes, text is UTF-8 without its zeros
+            # as in netCDF4-python: a fill value stays bytes, text is UTF-8 without its zeros
             text = raw.decode("utf-8", "replace").replace("\0", "")
             return name, np.bytes_(raw) if name == "_FillValue" else text
         values = np.frombuffer(raw, kind).astype(kind.newbyteorder("="))
@@ -285,7 +283,7 @@ class _Parser:
         return text
 
     def parse_count(self) -> int:
-        """Take a length (NON_NEG), which is never negative, and not longer than an axis can be."""
+        """Read a length (NON_NEG), which is never negative, and not longer than an axis can be."""
         found = self.parse_number(self.wide)
         # CDF-1 limits counts to 2**31, but longer files exist
         if found >= LONGEST_AXIS:
@@ -302,7 +300,7 @@ class _Parser:
         return int.from_bytes(raw, "big")
 
     def take_padded(self, count: int) -> bytes:
-        """Take bytes and their padding, and return the bytes."""
+        """Read bytes and their padding, and return the bytes."""
         return self.take(count + -count % 4)[:count]
 
     def take(self, count: int) -> bytes:
@@ -325,11 +323,11 @@ def _check_unique(parser: _Parser, what: str, names: list[str]) -> None:
 LONGEST = 2**28
 """Bytes of the longest header that the parser reads."""
 DASK_BLOCK = 2**24
-"""Bytes of records that dask is advised to take at a time."""
+"""Bytes of records that dask should read at a time."""
 FEW_RECORDS = 2**10
-"""Offsets of up to so many records are held in memory: 8 KiB, and cheap to concatenate."""
+"""The most records whose offsets are stored in memory: 8 KiB, and cheap to concatenate."""
 GROWTH = 8
-"""Each further request for a long header reaches so many times as far."""
+"""Factor by which each further request for a long header reaches further."""
 
 
 def detect(head: bytes) -> bool:
@@ -356,7 +354,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     UnsupportedError
-        The server sends no parts of the file.
+        The server does not support ranges.
     """
     skipped = frozenset(skip)
     header, size = _read_header(source)
@@ -443,11 +441,11 @@ def _check_whole(
 def _build_array(
     variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
 ) -> ManifestArray:
-    """Return the values as references: one for each record, or one for all values."""
+    """Return the values as references: one per record, or one for all values."""
     shape = _shape_of(variable, records)
     axes = _make_axes(shape)
     nbytes = variable.nbytes * (records if variable.has_records else 1)
-    # the records of the only variable that has any follow each other
+    # the records of the only variable with records are consecutive
     if variable.has_records and nbytes and header.record_size != variable.nbytes:
         axes = (ChunkAxis.regular(records, 1), *axes[1:])
         manifest = _build_manifest(variable, header.record_size, records, source)
@@ -463,7 +461,7 @@ def _build_array(
 def _build_manifest(
     variable: NetCDF3Variable, step: int, count: int, source: SourceFile
 ) -> ChunkManifest:
-    """Return the references of every record, which lie ``step`` bytes apart."""
+    """Return the references of every record, which are ``step`` bytes apart."""
     grid = (count,) + (1,) * len(variable.shape)
     if count <= FEW_RECORDS:
         offsets = range(variable.begin, variable.begin + step * count, step)
@@ -484,7 +482,7 @@ def _make_pipeline(dtype: np.dtype[Any], ndim: int) -> CodecPipeline:
 
 
 def _build_variable(variable: NetCDF3Variable, data: ManifestArray, name: str) -> ManifestVariable:
-    """Return a variable; ``name`` is that of the file."""
+    """Return a variable; ``name`` is its name in the file."""
     encoding: dict[str, Any] = {
         "dtype": variable.dtype.newbyteorder("="),
         "source": name,

@@ -142,10 +142,12 @@ def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None
 
 # ---------------------------------------------------------------------- cache of decoded chunks
 # The next selection often needs the rest of a chunk, or all of it again.
+#
 # A loop along an axis uses every chunk as often as it has steps: chunks that were used in part are
 # cached if all of their selection fit. A repeated job uses every chunk whole: these are cached if
 # their whole array fits, since a pass over a larger one would evict everything else, and each of
 # its own chunks before it is needed again.
+#
 # A file without a known time or etag may be replaced, unnoticed, by one of the same size. A user
 # who opens a file again expects the current one, so chunks of such files are dropped at the next
 # opening.

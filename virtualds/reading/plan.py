@@ -40,6 +40,7 @@ from virtualds.reading.tasks import (
 
 # ---------------------------------------------------------------------- pieces of chunks
 # Divides chunks without codecs into pieces, so that only the selected bytes are read.
+#
 # An uncompressed chunk is an array in a file: any range of its leading index is itself a chunk, at
 # a computed offset. A contiguous variable of many GB is one such chunk. Dividing it before planning
 # keeps the bytes read and the memory small, and lets several threads share it.

@@ -386,6 +386,7 @@ def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
 
 # ---------------------------------------------------------------------- tiles
 # Tiles: boxes of tiny chunks that are written as a whole.
+#
 # Tiles save Python's work per chunk. The chunks of a tile are in one file, have the same pipeline
 # and size, and are needed whole; they are decoded next to each other, and moved into the result by
 # one transposed copy.

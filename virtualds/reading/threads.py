@@ -132,6 +132,7 @@ def iterate_results(
 
 # ---------------------------------------------------------------------- reading ahead
 # Prefetching: many requests for remote bytes at a time.
+#
 # Each host has its own threads, as many as the requests it may get at a time. Results are yielded
 # as they arrive; their number and bytes are limited.
 

@@ -196,6 +196,7 @@ def _get_lock() -> threading.Lock:
 
 # ---------------------------------------------------------------------- sessions of HTTP
 # The HTTP session of fsspec, without a limit of connections, and without leaking secrets.
+#
 # Headers, cookies and credentials for one host are not sent to another one after a redirect. A user
 # names the hosts that get the headers too: ``storage_options={"trusted_hosts": [...]}``.
 
@@ -418,6 +419,7 @@ _INSTALLS = {
 
 # ---------------------------------------------------------------------- ranges
 # Ranges of bytes through fsspec, with the etag and size of the file if the response has them.
+#
 # fsspec's own method only returns bytes. So for HTTP and object stores, the requests are sent here,
 # with the session of their filesystem; for other filesystems, that method is used.
 

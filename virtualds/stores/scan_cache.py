@@ -24,6 +24,7 @@ from virtualds.urls import local_path, scheme_of
 
 # ---------------------------------------------------------------------- files that were fetched
 # Files, and ranges of files, that were fetched while a file or set is opened: cached within limits.
+#
 # Opening reads a coordinate more than once: its first and last value determine how it is decoded,
 # all of them form the index. Nothing of it is fetched twice.
 

@@ -1,7 +1,7 @@
-"""DMR++ sidecars: XML that says where a server finds the chunks of an HDF5, netCDF4 or HDF4 file.
+"""DMR++ sidecars: XML with the positions of the chunks of an HDF5, netCDF4 or HDF4 file.
 
 OPeNDAP, "DAP4 Specification, Volume 1", section 4 (Dataset Metadata Response), and "DMR++"
-(docs.opendap.org/index.php/DMR++). The sidecar alone is read, not the file that it describes.
+(docs.opendap.org/index.php/DMR++). Only the sidecar is read, not the file that it describes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from virtualds.parsers.dmrpp.document import (
     SUFFIX,
     DescribedFiles,
     Storage,
+    is_byte_order_unknown,
+    is_dap,
     is_described,
-    lacks_byte_order,
     name_of_element,
-    names_dap,
     parse_number,
     parse_sidecar,
     read_values,
@@ -53,17 +53,17 @@ TYPES: dict[str, np.dtype[Any]] = {
 STRUCTURED = {*TYPES, "Enum", "Opaque", "Structure", "Sequence"}
 """Elements of a structure that are members of it."""
 NO_VARIABLES = {f"{DAP}{n}" for n in ("Dimension", "Group", "Attribute", "Enumeration", "EnumDef")}
-"""Elements of a group that are no variables."""
+"""Elements of a group other than variables."""
 OWN_CONTAINER = "build_dmrpp_metadata"
-"""What the maker of a sidecar says of itself, which is not of the file."""
+"""What the program that wrote a sidecar says about itself, not about the file."""
 GLOBAL_CONTAINERS = ("HDF5_GLOBAL", "NC_GLOBAL")
 """Containers in which older servers put the attributes of the file."""
 
 
 def detect(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is a sidecar, or lacks but the addresses."""
+    """Return whether a file that begins with ``head`` is a sidecar, or only lacks the addresses."""
     is_xml = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<"
-    return is_xml and (is_described(head) or names_dap(head))
+    return is_xml and (is_described(head) or is_dap(head))
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
@@ -81,7 +81,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     Raises
     ------
     FormatError
-        It is no sound XML, or not what DAP4 says.
+        It is not valid XML, or does not conform to DAP4.
     FileNotFoundError
         There is no such group.
     UnsupportedError
@@ -117,7 +117,7 @@ class _SidecarReader:
         self._shown = path_or_url(source.url)
 
     def read_group(self, element: Element, path: str) -> ManifestGroup:
-        """Read a group with all below it; ``path`` is empty or ends in no slash."""
+        """Read a group with all below it; ``path`` is empty or ends without a slash."""
         here = self._read_sizes(element, path)
         for child in element.iterfind(f"{DAP}Enumeration"):
             self._enumerations[f"{path}/{name_of_element(child)}"] = child
@@ -167,7 +167,7 @@ class _SidecarReader:
         problems[name] = error
 
     def _read_sizes(self, element: Element, path: str) -> dict[str, int]:
-        """Note the dimensions of a group, and return them."""
+        """Record the dimensions of a group, and return them."""
         here = {}
         for child in element.iterfind(f"{DAP}Dimension"):
             try:
@@ -212,7 +212,7 @@ class _SidecarReader:
         return _find_declared(self._sizes, name, path, "dimension") if name else None
 
     def _name_axis(self, size: int, here: dict[str, int], taken: list[str]) -> str:
-        """Return the name that netCDF gives an axis without one (``nc4_rec_match_dimscales``)."""
+        """Return netCDF's name for an axis without one (``nc4_rec_match_dimscales``)."""
         for name, length in here.items():
             # to the netCDF library, length 0 means unlimited
             if length == size > 0 and name not in taken:
@@ -267,7 +267,7 @@ class _SidecarReader:
         if encoding.get("chunksizes"):
             cut = dict(zip(dims, encoding["chunksizes"], strict=True))
             encoding["preferred_chunks"] = cut
-        if lacks_byte_order(element, dtype):
+        if is_byte_order_unknown(element, dtype):
             self.without_order.append(f"{path}/{name}".lstrip("/"))
         encoding |= {"dtype": shown, "source": self._shown, "original_shape": shape}
         return ManifestVariable(dims, data, attributes, encoding)
@@ -346,7 +346,7 @@ class _SidecarReader:
 
 
 def _find_declared(declared: Collection[str], name: str, path: str, what: str) -> str:
-    """Return the path of what a group or one above it declares (DAP4, section 3.3)."""
+    """Return the path of a declaration in a group or one above it (DAP4, section 3.3)."""
     above = path
     while not name.startswith("/") and f"{above}/{name}" not in declared and above:
         above = above.rpartition("/")[0]
@@ -408,5 +408,5 @@ def _read_attribute(element: Element) -> Any:
     return values[0] if values.size == 1 else values
 
 
-# verification reads the files that hold the values
+# verification reads the files that contain the values
 PARSER = Parser("dmrpp", (SUFFIX,), detect, read, natives=HDF5.natives)

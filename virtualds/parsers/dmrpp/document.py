@@ -1,7 +1,7 @@
 """The XML of a DMR++ sidecar: its files, and the values and chunks of its variables.
 
-Whoever puts a sidecar on a server chooses what it names: the rules of reference sets hold for it
-(`virtualds.stores.access_rules`).
+The author of a sidecar chooses the files to which it refers: the rules for reference sets apply to
+it (`virtualds.stores.access_rules`).
 
 OPeNDAP, "DMR++" (docs.opendap.org/index.php/DMR++): elements ``chunks``, ``compact`` and
 ``missingdata``; what the server Hyrax makes of ``chunks``: BES, ``dmrpp_module/DMZ.cc``; ``vlsa``:
@@ -47,7 +47,7 @@ NAMESPACE = "http://xml.opendap.org/dap/dmrpp/1.0.0#"
 DMRPP = f"{{{NAMESPACE}}}"
 """Prefix of the elements of DMR++."""
 KINDS = ("chunk", "block")
-"""Elements that say where bytes lie."""
+"""Elements with the position of bytes."""
 
 FILTERS: dict[str, tuple[int, Callable[[int, int], tuple[int, ...]]]] = {
     "shuffle": (2, lambda itemsize, level: (itemsize,)),
@@ -56,21 +56,21 @@ FILTERS: dict[str, tuple[int, Callable[[int, int], tuple[int, ...]]]] = {
 }
 """Filters by the names of DMR++: the number in HDF5, and the client data there."""
 LEVEL = 6
-"""zlib's own level of compression, where a sidecar says none; decoding does not need it."""
+"""zlib's default compression level, if a sidecar has none; decoding does not need it."""
 ORDERS: dict[str | None, Literal["<", ">"]] = {"LE": "<", "BE": ">", None: "<"}
-"""Byte orders. A sidecar of before 2021 says none, and the server reads it as little-endian."""
+"""Byte orders. A sidecar of before 2021 has none, and the server reads it as little-endian."""
 DIGITS = 6
 """Digits to which a sidecar rounds the fill value of floating-point numbers (``std::ostream``)."""
 
 REMEDY = "open the file itself, or leave the variable out with drop_variables"
 
 FindFile = Callable[[str | None], SourceFile]
-"""Returns the file that an ``href`` names; the file that the sidecar describes for None."""
+"""Returns the file to which an ``href`` refers, or the described file for None."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """What a variable of a sidecar is: its element, type, shape, and the attribute ``_FillValue``.
+    """A variable of a sidecar: its element, type, shape, and the attribute ``_FillValue``.
 
     ``dtype`` has the byte order of the machine: `chunks` says that of the file.
     """
@@ -88,17 +88,17 @@ class Storage:
 
 
 def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
-    """Return a variable whose chunks lie in files, and its encoding.
+    """Return a variable whose chunks are in files, and its encoding.
 
     Raises
     ------
     FormatError
-        What the sidecar says of the chunks makes no sense.
+        The description of the chunks is invalid.
     UnsupportedError
-        It does not say all that is needed, or says what references cannot express.
+        The description is incomplete, or cannot be expressed by references.
     """
     found = stored.element.find(f"{DMRPP}chunks")
-    # a variable may hold its only chunk itself
+    # a variable may itself contain its only chunk
     chunks = stored.element if found is None else found
     if chunks.find(f"{DMRPP}block") is not None or "LBChunk" in chunks.attrib:
         raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
@@ -123,23 +123,23 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     return replace(array, pipelines=pipelines), encoding
 
 
-def lists_chunks(place: Element) -> bool:
-    """Return whether an element is a chunk or a block, or has one in it."""
+def contains_chunks(place: Element) -> bool:
+    """Return whether an element is a chunk or a block, or contains one."""
     return any(place.find(f".//{DMRPP}{kind}") is not None for kind in KINDS) or (
         place.tag.removeprefix(DMRPP) in KINDS
     )
 
 
-def lacks_byte_order(variable: Element, dtype: np.dtype[Any]) -> bool:
-    """Return whether a sidecar leaves open which byte of the stored numbers comes first."""
+def is_byte_order_unknown(variable: Element, dtype: np.dtype[Any]) -> bool:
+    """Return whether a sidecar does not state the byte order of the stored numbers."""
     chunks = variable.find(f"{DMRPP}chunks")
     place = variable if chunks is None else chunks
     is_open = dtype.newbyteorder("<") != dtype.newbyteorder(">") and "byteOrder" not in place.attrib
-    return is_open and lists_chunks(place)
+    return is_open and contains_chunks(place)
 
 
 def _read_sizes(chunks: Element, shape: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-    """Return the elements of a chunk along each axis, and whether the sidecar says them."""
+    """Return the elements of a chunk along each axis, and whether the sidecar states them."""
     text = chunks.findtext(f"{DMRPP}chunkDimensionSizes")
     if text is None:
         return tuple(max(n, 1) for n in shape), False
@@ -170,7 +170,7 @@ def _read_codecs(chunks: Element, itemsize: int) -> tuple[Codec, ...]:
 
 @dataclass(frozen=True)
 class _Table:
-    """The chunks that a sidecar lists, one entry of every column for each; ``grid`` counts all."""
+    """The chunks listed in a sidecar, one entry per chunk in every column; ``grid`` counts all."""
 
     grid: tuple[int, ...]
     place: npt.NDArray[np.int64]
@@ -181,12 +181,12 @@ class _Table:
 
     @classmethod
     def of(cls, rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]) -> _Table:
-        """Read the elements of chunks, checking their places.
+        """Read the elements of chunks, and check their positions.
 
         Raises
         ------
         FormatError
-            A place is outside of the grid, or that of two chunks.
+            A position is outside the grid, or that of two chunks.
         """
         if any("LinkedBlockIndex" in row.attrib for row in rows):
             raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
@@ -232,7 +232,7 @@ class _Table:
         return manifest, pipelines
 
     def _spread(self, values: npt.NDArray[Any], rest: int) -> npt.NDArray[Any]:
-        """Return a column over the grid with ``rest`` where no chunk is."""
+        """Return a column over the grid with ``rest`` for missing chunks."""
         column = np.full(prod(self.grid), rest, values.dtype)
         column[self.place] = values
         return column.reshape(self.grid)
@@ -275,7 +275,7 @@ def parse_number(text: str, what: str) -> int:
     Raises
     ------
     FormatError
-        It is no number from 0 to 2**63 - 1.
+        It is not a number from 0 to 2**63 - 1.
     """
     if not text.strip().isdecimal() or len(text) > 30 or not int(text) < 2**63:
         raise FormatError(
@@ -290,12 +290,12 @@ def parse_number(text: str, what: str) -> int:
 def _read_fill(
     text: str | None, dtype: np.dtype[Any], attribute: Any, is_whole: bool
 ) -> bytes | None:
-    """Return the storage fill value, or None for zero or where no chunk needs it.
+    """Return the storage fill value, or None for zero or if no chunk needs it.
 
     Raises
     ------
     UnsupportedError
-        Chunks are missing, and the sidecar does not say exactly what is in their place.
+        Chunks are missing, and the sidecar does not state their exact fill value.
     """
     if is_whole:
         return None
@@ -309,7 +309,7 @@ def _read_fill(
 
 
 def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[Any] | None:
-    """Return a fill value, or None where the text may be another one, or one of no number."""
+    """Return a fill value, or None if the text is ambiguous, or not a number."""
     if dtype.names:
         return None
     if dtype.kind == "S":
@@ -320,7 +320,7 @@ def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[
         number = float(text)
         if not isfinite(number) or _count_digits(text) < DIGITS:
             return np.array(number, dtype)
-        # rounded as it is, the text may stand for many numbers
+        # since it is rounded, the text may mean many numbers
         known = (attribute, NETCDF_FILLS[dtype.str[1:]])
         floats = [np.array(n, dtype) for n in known if isinstance(n, float | np.floating)]
         exact = [n for n in floats if f"{float(n):.{DIGITS}g}" == f"{number:.{DIGITS}g}"]
@@ -338,20 +338,20 @@ def _count_digits(text: str) -> int:
 DAP = "{http://xml.opendap.org/ns/DAP/4.0#}"
 """Prefix of the elements of DAP4."""
 SECURE, PLAIN = "https://xml.opendap.org/", "http://xml.opendap.org/"
-"""How namespaces begin in some sidecars, and in all others."""
+"""Prefixes of namespaces in some sidecars, and in all others."""
 SUFFIX = ".dmrpp"
 LONGEST = 2**28
 """Bytes of the longest sidecar."""
 MAX_NODES = 2**22
 """Elements and attributes of the largest sidecar, which take about 500 MB: a million chunks."""
 DEEPEST = 64
-"""Groups within each other, and containers of attributes within each other."""
+"""Nesting of groups, and of containers of attributes."""
 PLACEHOLDER = "OPeNDAP_DMRpp_DATA_ACCESS_URL"
-"""What stands for the url of the file until a server knows it."""
+"""Placeholder for the url of the file until a server knows it."""
 
 
 class _Builder(ET.TreeBuilder):
-    """Builds a tree of bounded size, and refuses documents that could define entities.
+    """Builds a tree of limited size; documents that could define entities are an error.
 
     Namespaces with ``https`` become those with ``http``: they are names, not addresses.
     """
@@ -385,8 +385,8 @@ def parse_sidecar(source: SourceFile) -> Element:
     Raises
     ------
     FormatError
-        It is no sound XML, or none of DAP4, or without addresses, or declares a type of documents,
-        which may define entities.
+        It is not valid XML, not DAP4, without addresses, or has a document type declaration, which
+        may define entities.
     UnsupportedError
         It is too long.
     """
@@ -414,7 +414,7 @@ def is_described(data: bytes) -> bool:
     return _has_namespace(data, NAMESPACE)
 
 
-def names_dap(data: bytes) -> bool:
+def is_dap(data: bytes) -> bool:
     """Return whether bytes of a document have the namespace of DAP4."""
     return _has_namespace(data, DAP[1:-1])
 
@@ -450,7 +450,7 @@ def _parse_xml(data: bytes, url: str) -> Element:
 
 
 def _measure_depths(root: Element) -> Iterator[int]:
-    """Yield the depth of every element that has others in it."""
+    """Yield the depth of every element that contains others."""
     level, depth = [root], 0
     while level:
         yield depth
@@ -459,27 +459,27 @@ def _measure_depths(root: Element) -> Iterator[int]:
 
 
 def name_of_element(element: Element) -> str:
-    """Return the attribute ``name``, empty without one."""
+    """Return the attribute ``name``, or "" without one."""
     return element.get("name", "")
 
 
 @dataclass
 class DescribedFiles:
-    """The files that a sidecar names, each found once."""
+    """The files to which a sidecar refers, each resolved once."""
 
     source: SourceFile
     root: Element
     _found: dict[str | None, SourceFile] = field(default_factory=dict)
 
     def find(self, href: str | None) -> SourceFile:
-        """Return the file that an ``href`` names; that of the sidecar for None.
+        """Return the file to which an ``href`` refers, or that of the sidecar for None.
 
         Raises
         ------
         AccessError
-            The sidecar may not name it.
+            The sidecar may not refer to it.
         FormatError
-            It names none.
+            It refers to no file.
         """
         if href not in self._found:
             self._found[href] = self._make(href)
@@ -487,7 +487,7 @@ class DescribedFiles:
 
     def _make(self, href: str | None) -> SourceFile:
         base, named = self.source.url, href or self.root.get(f"{DMRPP}href") or PLACEHOLDER
-        # a path of the machine that made a sidecar is none of the machine that serves it
+        # a path on the machine that made a sidecar does not exist on the one that serves it
         is_foreign = scheme_of(base) != "file" and named.startswith("file:")
         if named == PLACEHOLDER or is_foreign:
             url = join_url(base, self._find_neighbour())
@@ -499,9 +499,9 @@ class DescribedFiles:
         is_near = scheme_of(base) == "file" or is_same_host(url, base)
         options = self.source.options if is_near else None
         beside = self._find_beside(named)
-        if beside is not None and not _is_there(url, options):
+        if beside is not None and not _exists(url, options):
             # the folders are those of the machine that made the sidecar
-            url = beside if _is_there(beside, options) else url
+            url = beside if _exists(beside, options) else url
         if url == base:
             raise FormatError(
                 f"the sidecar does not say which file it describes; give it the name of the file "
@@ -510,7 +510,7 @@ class DescribedFiles:
         return SourceFile(url, options=options)
 
     def _find_beside(self, named: str) -> str | None:
-        """Return where a file lies that a path with folders names as the sidecar itself is named.
+        """Return the position of a file whose path has the same relation to the sidecar's path.
 
         None for another file.
         """
@@ -527,7 +527,7 @@ class DescribedFiles:
         return name_of_element(self.root).rpartition("/")[2]
 
     def _find_neighbour(self) -> str:
-        """Return the name of the file beside the sidecar that it describes."""
+        """Return the name of the described file beside the sidecar."""
         name = name_of(self.source.url)
         if scheme_of(self.source.url) in ("http", "https"):
             name = name.partition("?")[0]
@@ -536,11 +536,11 @@ class DescribedFiles:
         return self._name_in_root or name
 
 
-def _is_there(url: str, options: StorageOptions | None) -> bool:
+def _exists(url: str, options: StorageOptions | None) -> bool:
     try:
         find_store(url).describe(url, options)
     except (FileNotFoundError, PermissionError):
-        # to those who may not list a bucket, S3 refuses a file that is not there
+        # S3 denies access to a missing file for users who may not list the bucket
         return False
     except OSError:
         # reading it raises a better error
@@ -552,19 +552,19 @@ def _is_there(url: str, options: StorageOptions | None) -> bool:
 
 
 def read_values(stored: Storage) -> tuple[Data, dict[str, Any]]:
-    """Return the values of a variable, and the encoding that `xarray` knows them by.
+    """Return the values of a variable, and their encoding for `xarray`.
 
     Raises
     ------
     FormatError
-        What the sidecar says makes no sense.
+        The description is invalid.
     UnsupportedError
-        The sidecar does not say all that is needed, or says what references cannot express.
+        The description is incomplete, or cannot be expressed by references.
     """
     places = [child for child in stored.element if child.tag.startswith(DMRPP)]
     kinds = {child.tag.removeprefix(DMRPP) for child in places}
     reader = next((read for kind, read in READERS.items() if kind in kinds), None)
-    if reader not in (read_chunks, None) and any(map(lists_chunks, places)):
+    if reader not in (read_chunks, None) and any(map(contains_chunks, places)):
         raise FormatError(
             f"the sidecar holds its values, and says that they lie in chunks; {REMEDY}"
         )
@@ -581,12 +581,12 @@ def read_values(stored: Storage) -> tuple[Data, dict[str, Any]]:
             f"sidecar again with a newer build_dmrpp"
         )
     data, encoding = reader(stored)
-    return (_cut_texts(stored, data) if stored.dtype.kind == "S" else data), encoding
+    return (_truncate_texts(stored, data) if stored.dtype.kind == "S" else data), encoding
 
 
 @dataclass(frozen=True)
-class CutTexts:
-    """Strings of fixed length, cut as HDF5 cuts them while it reads.
+class TruncatedTexts:
+    """Strings of fixed length, truncated as HDF5 does when it reads them.
 
     Parameters
     ----------
@@ -611,13 +611,13 @@ class CutTexts:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the strings, which have the stored length at most."""
+        """The dtype of the strings, which have at most the stored length."""
         return self.array.dtype
 
     def read(self, key: Sequence[Any]) -> npt.NDArray[Any]:
         """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
         stored = np.asarray(self.array.read(tuple(key)))
-        # numpy leaves out zeros at the end, behind which HDF5 removes no spaces
+        # numpy omits zeros at the end, after which HDF5 removes no spaces
         whole = (text.ljust(self.dtype.itemsize, b"\0") for text in stored.ravel().tolist())
         return np.array([*map(CUTS[self.pad], whole)], self.dtype).reshape(stored.shape)
 
@@ -627,20 +627,20 @@ CUTS: Mapping[str, Callable[[bytes], bytes]] = {
     "space_pad": lambda text: text.rstrip(b" "),
     "space": lambda text: text.rstrip(b" "),
 }
-"""What HDF5 leaves of a string of fixed length, by the padding (HDF5, ``H5T__conv_s_s``)."""
+"""How HDF5 truncates a string of fixed length, by its padding (HDF5, ``H5T__conv_s_s``)."""
 PADDED = ("null_pad", "null", "zero")
-"""Paddings of strings that numpy removes as HDF5 does."""
+"""Paddings of strings that numpy removes like HDF5."""
 UNKNOWN = ("not_set", None)
 
 
-def _cut_texts(stored: Storage, data: ManifestArray) -> ManifestArray | CutTexts:
+def _truncate_texts(stored: Storage, data: ManifestArray) -> ManifestArray | TruncatedTexts:
     fixed = stored.element.find(f"{DMRPP}FixedLengthStringArray")
     pad = None if fixed is None else fixed.get("pad")
     if pad in PADDED or (stored.dtype.itemsize == 1 and pad in ("null_term", *UNKNOWN)):
         return data
     if pad is None or pad not in CUTS:
         raise UnsupportedError(f"the sidecar does not say how its strings end ({pad!r}); {REMEDY}")
-    return CutTexts(data, pad)
+    return TruncatedTexts(data, pad)
 
 
 def _read_compact(stored: Storage) -> tuple[ManifestArray | npt.NDArray[Any], dict[str, Any]]:
@@ -653,7 +653,7 @@ def _read_compact(stored: Storage) -> tuple[ManifestArray | npt.NDArray[Any], di
 
 
 def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
-    """Return values that the file does not hold, and that Hyrax computed: deflated in base 64."""
+    """Return values that are not in the file, and that Hyrax computed: deflated, in base 64."""
     data = _decode_text(stored, "missingdata")
     if prod(stored.shape) > 1:
         check_values(stored.nbytes, "its values")
@@ -662,7 +662,7 @@ def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
 
 
 def _hold(stored: Storage, data: bytes) -> tuple[ManifestArray, dict[str, Any]]:
-    """Return values in little-endian bytes as an array of one chunk, which it holds."""
+    """Return values in little-endian bytes as an array with one inline chunk."""
     nbytes = stored.nbytes
     if len(data) != nbytes:
         raise FormatError(
@@ -731,7 +731,7 @@ READERS: Mapping[str, Callable[[Storage], tuple[Any, dict[str, Any]]]] = {
     "chunks": read_chunks,
     "chunk": read_chunks,
 }
-"""What reads the values of a variable, by the element that says where they are.
+"""Readers of the values of a variable, by the element with their position.
 
-Beside values that a sidecar holds, ``chunks`` may say a fill value, and lists no chunk.
+Beside values in the sidecar, ``chunks`` may state a fill value, and lists no chunk.
 """

@@ -1,11 +1,11 @@
 """FITS files: the primary image, image extensions, tables, and images compressed in tables.
 
 FITS Standard 4.0. Scaling becomes CF packing, so that the values are those of astropy. What cannot
-be referenced is refused by name.
+be referenced is an error that names it.
 
 An image that is compressed tile by tile (section 10.1) has a chunk in the heap of a table for each
-tile. Integers, and floats that lost nothing, are referenced tile by tile. Where a tile needs what
-its row says, the whole table is one chunk, which astropy decodes.
+tile. Integers, and losslessly compressed floats, are referenced tile by tile. If a tile needs
+values of its row, the whole table is one chunk, which astropy decodes.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ OF_TABLE = re.compile(
     r"|TILE\d+|NAME\d+|VAL\d+|SIMPLE|TENSION|EXTEND|PCOUNT|GCOUNT|HECKSUM|DATASUM|QUANTIZ|DITHER0"
     r"|MASKCMP|BLANK|BLOCKED)|CHECKSUM|DATASUM)"
 )
-"""Keywords that say how the table holds the image."""
+"""Keywords that define how the table contains the image."""
 WIDE = 4
-"""Bytes in which old writers give all integers to gzip."""
+"""Bytes to which old writers widen all integers for gzip."""
 SUMS = {"ZHECKSUM": "CHECKSUM"}
-"""Keywords of the uncompressed image that are not spelled with a Z before them."""
+"""Keywords of the uncompressed image that do not begin with a Z."""
 
 Make = Callable[[np.dtype[Any], Mapping[str, Any]], tuple[Codec, ...]]
 """Makes codecs from the type of the pixels and the parameters of the compression."""
@@ -93,25 +93,25 @@ LOSSLESS: dict[str, Make] = {
 COMPRESSIONS = INTEGERS | LOSSLESS
 """Compressions of single tiles by ZCMPTYPE (table 36)."""
 OF_WHOLE_IMAGES = ("RICE_1", "RICE_ONE", "GZIP_1", "GZIP_2", "HCOMPRESS_1", "NOCOMPRESS")
-"""Compressions that astropy decodes, and survives where bytes are damaged."""
+"""Compressions that astropy decodes, without crashing for damaged bytes."""
 
 
 SCALES = ("ZSCALE", "ZZERO")
-"""Columns, or keywords, with which integers become floats."""
+"""Columns, or keywords, that convert integers to floats."""
 ITEMS = {"B": 1, "I": 2, "J": 4}
 """Bytes of the elements in which tiles are counted."""
 
 
 class Tiles(NamedTuple):
-    """How the chunks of an image lie on it and in the file, and what decodes them."""
+    """The position of an image's chunks in the image and in the file, and their codecs."""
 
     axes: tuple[ChunkAxis, ...]
     manifest: ChunkManifest
     codecs: tuple[Codec, ...]
 
 
-def show_image(part: HeaderDataUnit) -> HeaderDataUnit:
-    """Return the image that a table holds, with the cards of an image."""
+def to_image(part: HeaderDataUnit) -> HeaderDataUnit:
+    """Return the image in a table, with the cards of an image."""
     kept = {name: value for name, value in part.cards.items() if not OF_TABLE.fullmatch(name)}
     kept = {name: value for name, value in kept.items() if not re.fullmatch(r"NAXIS\d*", name)}
     shown = {
@@ -322,7 +322,7 @@ class _Reader:
 
     def _read_image(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
         self._check_whole(name, part)
-        image = show_image(part) if part.is_compressed else part
+        image = to_image(part) if part.is_compressed else part
         check_axes(len(image.shape), "it")
         meant = _find_unsigned_dtype(image.cards)
         stored = np.dtype(DTYPES[image.bitpix])

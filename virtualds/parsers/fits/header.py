@@ -1,4 +1,4 @@
-"""Headers of FITS files: cards as attributes, where the data of each part lie, and names of axes.
+"""Headers of FITS files: cards as attributes, positions of the data of each part, names of axes.
 
 FITS Standard 4.0: section 3 (parts of a file), 4 (cards), 4.2.1.2 (CONTINUE).
 """
@@ -15,7 +15,7 @@ from virtualds.errors import FormatError
 from virtualds.source_file import SourceFile
 
 BLOCK = 2880
-"""Headers and data are padded to a multiple of so many bytes."""
+"""Headers and data are padded to a multiple of this many bytes."""
 CARD = 80
 MAX_BLOCKS = 10_000
 """A header of more blocks is damaged."""
@@ -25,7 +25,7 @@ STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
 """A string; a single quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
 UNIQUE_KEYWORDS = re.compile(r"BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK")
-"""Keywords that say how data are read; the standard does not say what a repeated one means."""
+"""Keywords that define how data are read; the standard does not define repeated ones."""
 NAMES = ("EXTNAME", "EXTVER")
 TELLING_KEYWORDS = re.compile("|".join((UNIQUE_KEYWORDS.pattern, "GROUPS", *NAMES)))
 """Keywords without whose values data are read in another way, or have another name."""
@@ -33,9 +33,9 @@ UNIQUE_IN_TABLES = re.compile(
     r"T(FIELDS|HEAP|(FORM|BCOL|DIM|SCAL|ZERO|NULL)\d+)"
     r"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK|SCALE|ZERO)"
 )
-"""The same of tables."""
+"""The same for tables."""
 FIRST_KEYWORDS = ("SIMPLE", "XTENSION")
-"""Keywords that headers begin with."""
+"""Keywords with which headers begin."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
 NO_NAME = "COMPRESSED_IMAGE"
 """The EXTNAME that fpack gives a table before the cards of its image, which may have a name."""
@@ -70,12 +70,12 @@ class HeaderDataUnit:
 
     @property
     def kind(self) -> str:
-        """``IMAGE`` for images, the primary one too; else what XTENSION says."""
+        """``IMAGE`` for images, including the primary one; otherwise the value of XTENSION."""
         return str(self.cards.get("XTENSION", "IMAGE")).strip()
 
     @property
     def is_compressed(self) -> bool:
-        """Whether it is a table that holds an image, compressed tile by tile (section 10.1)."""
+        """Whether it is a table with an image, compressed tile by tile (section 10.1)."""
         return self.kind == "BINTABLE" and self.cards.get("ZIMAGE") is True
 
     @property
@@ -114,7 +114,7 @@ class HeaderDataUnit:
 
 
 def make_damage(part: HeaderDataUnit, what: str) -> FormatError:
-    """Return the error of a part whose cards or data make no sense."""
+    """Return the error for a part whose cards or data are invalid."""
     return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
 
 
@@ -146,7 +146,7 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         if source.size is not None and place >= source.size:
-            # nothing follows, and a file cannot be asked for any place
+            # nothing follows, and a file cannot be read at arbitrary positions
             return
         number += 1
     _check_last(file, place, source)
@@ -178,7 +178,7 @@ class _Header(NamedTuple):
 
 
 def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> _Header | None:
-    """Return the header at ``place``, or None where no header begins."""
+    """Return the header at ``place``, or None if no header begins there."""
     found = ""
     for _ in range(MAX_BLOCKS):
         file.seek(place + len(found))
@@ -209,8 +209,8 @@ def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) ->
 def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return values by keyword, and why keywords have no certain value.
 
-    Comments are joined as lines. Of others the first one counts, as in astropy; an EXTNAME that
-    fpack made up does not.
+    Comments are joined as lines. Of other repeated keywords the first one counts, as in astropy,
+    but not an EXTNAME invented by fpack.
     """
     found: dict[str, Any] = {}
     doubts = dict[str, str]()
@@ -219,7 +219,7 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
         card = header[start : start + CARD].ljust(CARD)
         name, value = card[:8].strip().upper(), card[10:]
         if start and name in FIRST_KEYWORDS:
-            # sections 4.4.1.1 and 4.4.1.2: they begin a header and stand nowhere else
+            # sections 4.4.1.1 and 4.4.1.2: they only occur at the beginning of a header
             raise FormatError(
                 f"FITS header: {name} stands in card {start // CARD + 1}, so END is missing "
                 f"before it; the file is damaged, fetch it again"
@@ -249,14 +249,14 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _is_free(name: str, found: Mapping[str, Any]) -> bool:
-    """Return whether no card before has given the keyword its value."""
+    """Return whether no previous card has set the value of a keyword."""
     return name not in found or (name == "EXTNAME" and found[name] == NO_NAME)
 
 
 def _split_card(card: str) -> tuple[str, str] | None:
     """Return the keyword and the text of the value of a card, or None if it has no value.
 
-    As in astropy, keywords may be of small letters, and a short one may end before column 8.
+    As in astropy, keywords may be in lower case, and a short one may end before column 8.
     """
     place = card.find("= ")
     if 0 < place <= 8:
@@ -268,9 +268,9 @@ def _split_card(card: str) -> tuple[str, str] | None:
 
 
 def _parse_string(text: str) -> str | None:
-    """Return the text between the quotes of a card, or None if its value is no string."""
+    """Return the text between the quotes of a card, or None if its value is not a string."""
     match = STRING.match(text.strip())
-    # trailing blanks do not count, unless the string is all blanks
+    # trailing blanks do not count, unless the string consists of blanks
     return None if match is None else match[1].rstrip() or match[1][:1]
 
 
@@ -300,7 +300,7 @@ class AxisNames:
     Parameters
     ----------
     prefix : str
-        What names begin with; the number of the axis follows, 1 for the last one.
+        The beginning of the names; the number of the axis follows, 1 for the last one.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""Tables of FITS files: a group for each, a variable for each column.
+"""Tables of FITS files: a group for each table, a variable for each column.
 
-FITS Standard 4.0, section 7. The rows of all columns lie interleaved. A wide column, or one of a
+FITS Standard 4.0, section 7. The columns are interleaved row by row. A wide column, or one of a
 single row, has a chunk for each row. A narrow column has chunks of many rows, from which a codec
-takes its bytes. Arrays of varying length (section 7.3.5), whose rows say where they lie in the
-heap, are one ragged array, with a variable that counts the elements of each row.
+extracts its bytes. Arrays of varying length (section 7.3.5), whose rows contain their positions in
+the heap, are one ragged array, with a variable that counts the elements of each row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from virtualds.source_file import SourceFile
 DESCRIPTOR = re.compile(r"[01]?([PQ])([LXBIJKAEDCM])")
 """TFORM of such a column, in capitals: words of its descriptors, elements of its arrays."""
 WORDS: dict[str, np.dtype[Any]] = {"P": np.dtype(">i4"), "Q": np.dtype(">i8")}
-"""A descriptor is two of them: elements, and bytes from the begin of the heap."""
+"""A descriptor has two of them: elements, and bytes from the beginning of the heap."""
 MAX_ROWS = 2**28
 """Bytes of rows that are read for their descriptors."""
 
@@ -56,9 +56,9 @@ def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
     Raises
     ------
     FormatError
-        There are fewer.
+        The file has fewer rows.
     UnsupportedError
-        They are too many to be read while a file is scanned.
+        There are too many to be read while a file is scanned.
     """
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
     if rows * row > MAX_ROWS:
@@ -77,19 +77,19 @@ def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
 def find_places(
     part: HeaderDataUnit, cells: Any, start: int, words: np.dtype[Any], itemsize: int
 ) -> Places:
-    """Return the places of arrays whose descriptors begin at byte ``start`` of each row.
+    """Return the positions of arrays whose descriptors begin at byte ``start`` of each row.
 
     Raises
     ------
     FormatError
-        An array lies outside the heap.
+        An array is outside the heap.
     """
     pairs = np.ascontiguousarray(cells[:, start : start + 2 * words.itemsize]).view(words)
     counts, offsets = pairs.astype(np.int64).T
     heap = part.cards.get("THEAP", cells.size)
     if type(heap) is not int or heap < 0:
         raise make_damage(part, f"THEAP is {heap!r}")
-    # what is far too large would overflow when it is multiplied
+    # far too large numbers would overflow in the multiplication
     room = part.nbytes - heap
     is_there = (counts >= 0) & (counts <= room) & (offsets >= 0) & (offsets <= room)
     if not (is_there & (offsets + counts * itemsize * is_there <= room) | (counts == 0)).all():
@@ -100,22 +100,22 @@ def find_places(
 # ---------------------------------------------------------------------- columns
 
 BINARY_FORM = re.compile(r"(\d*)([LXBIJKAEDCMPQ])(\d*)", re.IGNORECASE)
-"""TFORM of a binary table (section 7.3.1): how often, what, and something else."""
+"""TFORM of a binary table (section 7.3.1): repeat count, type, and additional text."""
 TEXT_FORM = re.compile(r"([AIJFED])(\d+)(\.\d+)?", re.IGNORECASE)
-"""TFORM of a table in text (section 7.2.1): what, and how many characters."""
+"""TFORM of an ASCII table (section 7.2.1): type, and number of characters."""
 LENGTHS = re.compile(r"\(\s*(\d+\s*(?:,\s*\d+\s*)*)\)")
-"""TDIM: the lengths of axes, the fastest one first, and, as in astropy, any text behind them."""
+"""TDIM: the lengths of axes, the fastest one first, and, as in astropy, any text after them."""
 DTYPES = {
     **{"L": "?", "X": "?", "B": ">u1", "I": ">i2", "J": ">i4", "K": ">i8"},
     **{"A": "S1", "E": ">f4", "D": ">f8", "C": ">c8", "M": ">c16", "P": ">i8", "Q": ">c16"},
 }
-"""Stored types by letter (table 18); descriptors of arrays in the heap have their size only."""
+"""Stored types by letter (table 18); only the sizes of descriptors of arrays in the heap."""
 UNSIGNED = {("I", 2**15): ">u2", ("J", 2**31): ">u4", ("K", 2**63): ">u8"}
 """Types of integers that TZERO shifts, by letter and TZERO (table 19)."""
 PER_COLUMN = re.compile(r"(T[A-Z]+?)(\d+)")
 """Keywords about one column: a name and the number of the column."""
 OF_STORAGE = {"TFORM", "TTYPE", "TBCOL", "TDIM", "TSCAL", "TZERO", "TNULL", "TUNIT"}
-"""Keywords about columns that are no attributes, or attributes of another name."""
+"""Keywords about columns that are not attributes, or attributes with another name."""
 MAX_COLUMNS = 999
 """The largest value of TFIELDS."""
 
@@ -132,7 +132,7 @@ class Column:
         Shape of its values in one row.
     dtype : numpy dtype
     codecs : tuple of Codec
-        What makes values of its bytes.
+        They decode its bytes.
     attributes : dict
     """
 
@@ -146,7 +146,7 @@ class Column:
 
 @dataclass(frozen=True)
 class VaryingColumn:
-    """A column of arrays of varying length, whose values lie in the heap.
+    """A column of arrays of varying length, whose values are in the heap.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class VaryingColumn:
     words : numpy dtype
         Of the two numbers of a descriptor.
     values : Column
-        What one element is.
+        One element.
     """
 
     start: int
@@ -164,7 +164,7 @@ class VaryingColumn:
 
 
 LETTERS = {"id": "astype", "encode_dtype": "|u1", "decode_dtype": "<u4"}
-"""ASCII as numpy's text has it, blanks included."""
+"""ASCII as numpy's text, including blanks."""
 OF_ONE_BYTE = {
     "L": Column(0, 1, (), np.dtype("?"), (Logicals(has_ones=True),)),
     "A": Column(0, 1, (), np.dtype("<U1"), (codec_from_zarr_v2(LETTERS),)),
@@ -173,14 +173,14 @@ OF_ONE_BYTE = {
 
 
 class Place(NamedTuple):
-    """Where a column of a binary table begins in a row, and its TFORM."""
+    """The start of a column of a binary table in a row, and its TFORM."""
 
     start: int
     form: str
 
 
 def find_place(part: HeaderDataUnit, wanted: str) -> Place | None:
-    """Return where a column lies, or None if a binary table has no such column."""
+    """Return the position of a column, or None if a binary table has no such column."""
     place, count = 0, part.cards.get("TFIELDS")
     for number in range(1, (count if type(count) is int else 0) + 1):
         form = str(part.cards.get(f"TFORM{number}", "")).strip()
@@ -200,7 +200,7 @@ def find_columns(
     Raises
     ------
     FormatError
-        The header does not say where columns lie, or the file is truncated.
+        The header lacks the positions of columns, or the file is truncated.
     """
     check_certain_cards(part)
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
@@ -218,7 +218,7 @@ def find_columns(
         place, found = _find_column(part, number, place, row)
         yield name, found
     if count and part.kind != "TABLE" and place != row:
-        # CFITSIO refuses it, and astropy takes the columns for the whole row
+        # an error in CFITSIO, while astropy treats the columns as the whole row
         raise make_damage(part, f"its columns have {place} bytes of a row, and NAXIS1 is {row}")
 
 
@@ -268,7 +268,7 @@ def _find_varying(part: HeaderDataUnit, number: int, start: int, form: str) -> V
 
 
 def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
-    """Return a column of a table in text, in the dtype that astropy gives it."""
+    """Return a column of an ASCII table, in the dtype that astropy returns."""
     letter, width = match[1].upper(), int(match[2])
     if letter == "A":
         return Column(start, width, (), np.dtype(f"<U{max(width, 1)}"), (PaddedText(width),))
@@ -287,7 +287,7 @@ def _count_bytes(match: re.Match[str]) -> int:
 
 
 def _count_repeats(match: re.Match[str]) -> int:
-    # many write the length of a text behind the letter, as in tables in text
+    # many write the length of a text after the letter, as in ASCII tables
     is_swapped = match[2].upper() == "A" and not match[1] and match[3]
     return int(match[3]) if is_swapped else int(match[1] or 1)
 
@@ -298,7 +298,7 @@ def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
     dtype = np.dtype(DTYPES[letter])
     shape: tuple[int, ...] = () if repeat == 1 and letter != "X" else (repeat,)
     axes = _parse_lengths(lengths) if letter != "X" else ()
-    # astropy, too, ignores lengths that ask for more than there is
+    # like astropy, ignore lengths that exceed the existing elements
     if axes and prod(axes) <= repeat:
         shape, width = axes, prod(axes) * dtype.itemsize
     if letter == "A":
@@ -312,13 +312,13 @@ def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
 
 
 def _parse_lengths(text: Any) -> tuple[int, ...]:
-    """Return the lengths of TDIM, the fastest axis last; none if it is not sound."""
+    """Return the lengths of TDIM, the fastest axis last, or none if it is invalid."""
     found = LENGTHS.match(text) if isinstance(text, str) else None
     return () if found is None else tuple(map(int, found[1].split(",")))[::-1]
 
 
 def _scale(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -> Column:
-    """Return the column with what the cards say of its values, in the precision of astropy."""
+    """Return the column scaled according to the cards, in the precision of astropy."""
     attributes = dict(column.attributes or {})
     scale, zero, null = (cards.get(f"{name}{number}") for name in ("TSCAL", "TZERO", "TNULL"))
     scale, zero = 1 if scale is None else scale, 0 if zero is None else zero
@@ -342,7 +342,7 @@ def _scale(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -
         attributes |= {"add_offset": np.float64(zero)} if zero != 0 else {}
     if type(null) is int and not codecs:
         native = dtype.newbyteorder("=")
-        # floats do not hold all integers of 64 bits
+        # floats cannot represent all 64-bit integers
         fits = dtype.kind in "iu" and np.iinfo(dtype).min <= null <= np.iinfo(dtype).max
         is_fill = fits and (dtype.itemsize < 8 or bool(attributes))
         attributes |= {"_FillValue": native.type(null)} if is_fill else {"TNULL": null}
@@ -370,7 +370,7 @@ def _select_more(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
 PIECE = 2**20
 """Bytes of the rows of a chunk."""
 WIDE = 2**12
-"""Bytes of a column, in one row, that are worth a chunk of their own."""
+"""Bytes of a column, in one row, from which on it gets its own chunk per row."""
 
 
 def read_table(
@@ -386,7 +386,7 @@ def read_table(
     try:
         columns = dict(find_columns(part, source))
     except VirtualdsError as error:
-        # nobody can tell where any of its columns lies
+        # the positions of the columns are unknown
         columns = {"rows": error}
     for name, column in columns.items():
         if name in skipped:
@@ -492,7 +492,7 @@ def _build_array(part: HeaderDataUnit, column: Column, source: SourceFile) -> Ma
 def _build_samples(places: Places, column: Column, source: SourceFile) -> ManifestArray:
     """Return all elements of arrays in the heap, in the order of rows.
 
-    Arrays that lie one behind the other are one chunk.
+    Consecutive arrays are one chunk.
     """
     is_there = places.counts > 0
     offsets, counts = places.offsets[is_there], places.counts[is_there]
@@ -518,7 +518,7 @@ def _make_array(
     offsets: Any,
     lengths: Any,
 ) -> ManifestArray:
-    """Return an array with chunks of ``step`` rows, at one or many places."""
+    """Return an array with chunks of ``step`` rows, at one or many positions."""
     shape = (part.shape[0], *column.shape)
     in_rows = (slice(None), *(None for _ in column.shape))
     return ManifestArray.from_arrays(

@@ -1,12 +1,12 @@
 """GRIB files: messages as chunks, decoded by ecCodes.
 
-Messages of one parameter that differ in nothing that an attribute says make one variable, with the
-coordinates that cfgrib gives it: number, time, step and level, where there are several. Variables
-of one type of level make a dataset if they have the same grid, times, steps, levels and members,
-as those that cfgrib's ``open_datasets`` joins. Messages that differ in type of level, grid or kind
-of interval are in different groups; ``filter_by_keys`` is that of cfgrib.
+Messages of one parameter with the same attributes form one variable, with the coordinates of
+cfgrib: number, time, step and level, if there are several. Variables of one type of level form a
+dataset if they have the same grid, times, steps, levels and members, like those joined by cfgrib's
+``open_datasets``. Messages that differ in type of level, grid or kind of interval are in different
+groups; ``filter_by_keys`` is that of cfgrib.
 
-Fields come from the messages of a file, or from the index of a file.
+Fields are read from the messages of a file, or from the index of a file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ AXES: dict[str, Callable[[GribField], Any]] = {
     "directionNumber": lambda m: m.keys.get("directionNumber"),
     "frequencyNumber": lambda m: m.keys.get("frequencyNumber"),
 }
-"""Axes before those of the grid: how to find a field's place on each, None if it has none."""
+"""Axes before those of the grid, with functions for the position of a field on each, or None."""
 FROM_GROUND_UP = ("isobaricInhPa", "isobaricInPa")
 """Types of level whose values decrease along their axis."""
 
@@ -81,7 +81,7 @@ class Parameter:
     axes : dict
         The values on each axis that the fields have.
     lacking : list of str
-        Those of the axes on which some of the fields have no place.
+        Those of the axes on which some of the fields have no position.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Parameter:
 
 
 Kind = list[Parameter]
-"""Parameters that make one dataset."""
+"""Parameters that form one dataset."""
 
 
 def group_kinds(found: Sequence[GribField]) -> dict[str, Kind]:
@@ -116,7 +116,7 @@ def group_kinds(found: Sequence[GribField]) -> dict[str, Kind]:
 
 
 def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
-    """Yield parameters by the numbers of what they measure."""
+    """Yield parameters by the numbers of the measured quantity."""
     names = (*OF_PARAMETERS, *OF_DATASETS, "md5GridSection")
     fields: dict[tuple[Any, ...], list[GribField]] = {}
     for field in found:
@@ -134,14 +134,14 @@ def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
 
 
 def _number_unknown(field: GribField) -> str:
-    """Return the numbers of a parameter that ecCodes has no name for; empty for others."""
+    """Return the numbers of a parameter without a name in ecCodes, or empty for others."""
     if field.keys.get("paramId", 0):
         return ""
     return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
 
 
 def _list_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Return the values of fields on the axes that they have, and which axes some of them lack."""
+    """Return the values of fields on their axes, and which axes some of them lack."""
     found = {name: {describe(m) for m in fields} for name, describe in AXES.items()}
     axes = {name: sorted(values - {None}) for name, values in found.items() if values != {None}}
     if name_level(fields[0].keys) in FROM_GROUND_UP and "level" in axes:
@@ -165,7 +165,7 @@ def _describe_levels(kind: Kind) -> str:
 
 
 def _describe_key(name: str) -> Callable[[Kind], str]:
-    """Return a function that tells a key of a kind, if all its fields have the same."""
+    """Return a function that describes a key of a kind, if all its fields have the same."""
 
     def describe(kind: Kind) -> str:
         values = {str(parameter.fields[0].keys.get(name, "")) for parameter in kind}
@@ -187,11 +187,11 @@ DISTINCTIONS: tuple[Callable[[Kind], str], ...] = (
     *(_describe_levels, _describe_key("stepType"), _describe_key("dataType"), _describe_steps),
     _describe_parameters,
 )
-"""What tells kinds of one type of level apart, in the order in which names of groups use it."""
+"""Differences between kinds of one type of level, in the order of their use in names of groups."""
 
 
 def _name_kinds(kinds: Sequence[Kind]) -> list[str]:
-    """Name kinds by type of level, and by as much else as tells them apart."""
+    """Name kinds by type of level, and by further differences if necessary."""
     named = [str(kind[0].fields[0].keys.get("typeOfLevel", "unknown")) for kind in kinds]
     for describe in DISTINCTIONS:
         counts = Counter(named)
@@ -217,11 +217,11 @@ DISTINGUISHING_KEYS = (
     *("constituentType", "aerosolType", "scaledValueOfFirstWavelength", "statisticalProcess"),
     "scaledValueOfSecondFixedSurface",
 )
-"""Keys that may tell apart messages with the same coordinates."""
+"""Keys that may distinguish messages with the same coordinates."""
 
 
 class MessageGroup:
-    """Parameters that make one dataset: of one type of level, one grid, the same axes."""
+    """Parameters that form one dataset: of one type of level, one grid, the same axes."""
 
     def __init__(self, source: SourceFile, kind: Kind, eccodes: Any) -> None:
         self.source, self.kind, self.first = source, kind, kind[0].fields[0]
@@ -246,7 +246,7 @@ class MessageGroup:
         return ManifestGroup(variables, attributes, {}, encoding, self.problems)
 
     def _read_parameter(self, parameter: Parameter) -> ManifestVariable:
-        """Return a variable, unreadable if its fields do not make an array."""
+        """Return a variable, which is unreadable if its fields do not form an array."""
         axes = [axis for axis in parameter.axes if len(parameter.axes[axis]) > 1]
         lengths = tuple(len(parameter.axes[axis]) for axis in axes)
         try:
@@ -268,7 +268,7 @@ class MessageGroup:
     def _build_array(
         self, parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
     ) -> ManifestArray:
-        """Return the fields of one parameter as an array, one chunk each."""
+        """Return the fields of one parameter as an array, with one chunk per field."""
         found = parameter.fields
         check_table(lengths, len(found), f"parameter {parameter.name!r}")
         rows = _place_fields(parameter, axes, lengths)
@@ -327,7 +327,7 @@ def _decode_with(codec: GribMessage, ndim: int) -> CodecPipeline:
 def _place_fields(
     parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
-    """Return the row of the field at each place of the axes, -1 where there is none."""
+    """Return the row of the field at each position of the axes, or -1 if there is none."""
     for axis in parameter.lacking:
         field = next(field for field in parameter.fields if AXES[axis](field) is None)
         raise UnsupportedError(
@@ -347,7 +347,7 @@ def _place_fields(
 
 
 def _ambiguous_error(name: str, first: GribField, second: GribField) -> UnsupportedError:
-    """Return the error of two messages at one place of an array."""
+    """Return the error for two messages at one position of an array."""
     values_by_key = {n: (first.keys.get(n), second.keys.get(n)) for n in DISTINGUISHING_KEYS}
     differing = {n: values for n, values in values_by_key.items() if values[0] != values[1]}
     key = next(iter(differing), "offset")
@@ -380,7 +380,7 @@ def _build_grid(
     full = {n: values.reshape(shape) for n, values in where.items()}
     if grid in REGULAR and full:
         dims = ("longitude", "latitude") if by_columns else ("latitude", "longitude")
-        # copies, which do not hold all points in memory
+        # copies, which do not keep all points in memory
         lines = {dims[0]: full[dims[0]][:, 0].copy(), dims[1]: full[dims[1]][0].copy()}
         return dims, shape, {n: _build_place((n,), n, v) for n, v in lines.items()}
     dims = ("x", "y") if by_columns else ("y", "x")
@@ -400,24 +400,24 @@ def _build_place(
 # ---------------------------------------------------------------------- groups
 
 SHOWN = 12
-"""Fields that an error shows."""
+"""The most fields that an error lists."""
 OWN_KEYS: dict[str, Callable[[GribField], Any]] = {**AXES, "offset": lambda field: field.offset}
 """Keys whose values are those of coordinates: ``time`` in seconds, ``step`` in hours."""
 
 
 @dataclass(frozen=True)
-class FoundFields:
+class FieldTable:
     """The fields of a file.
 
     Parameters
     ----------
     source : SourceFile
-        The file that holds the messages.
+        The file with the messages.
     fields : sequence of GribField
         At least one.
     eccodes : module
     damaged : dict
-        What is wrong with the messages that have no field here, by their place.
+        What is wrong with the messages without a field here, by their position.
     """
 
     source: SourceFile
@@ -425,15 +425,15 @@ class FoundFields:
     eccodes: Any
     damaged: Mapping[str, VirtualdsError]
 
-    def select(self, wanted: Mapping[str, Any] | None) -> FoundFields:
+    def select(self, wanted: Mapping[str, Any] | None) -> FieldTable:
         """Return the fields whose keys have the wanted values.
 
         Raises
         ------
         ValueError
-            There is none.
+            There is no such field.
         TypeError
-            ``wanted`` is no dict.
+            ``wanted`` is not a dict.
         """
         if not isinstance(wanted, Mapping | None):
             raise TypeError(f"filter_by_keys={wanted!r}: give a dict of keys and their values")
@@ -448,7 +448,7 @@ class FoundFields:
         return replace(self, fields=found)
 
     def _list_texts(self, field: GribField, name: str) -> set[str]:
-        """Return the value of a key as texts that a user may give; none if the field lacks it."""
+        """Return the value of a key as texts that a user may pass, or none if it is missing."""
         if name in OWN_KEYS:
             value = OWN_KEYS[name](field)
         elif name in LISTED_KEYS:
@@ -473,7 +473,7 @@ class FoundFields:
         Raises
         ------
         UnsupportedError
-            ``group`` is missing where there are several.
+            ``group`` is missing although there are several.
         FileNotFoundError
             There is no such group.
         """
@@ -522,7 +522,7 @@ HEADERS_AT_ONCE = 256
 def detect(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is GRIB, edition 1 or 2.
 
-    Headings of bulletins, and what else archives put there, may lie before the first message.
+    Headings of bulletins, and other bytes from archives, may precede the first message.
     """
     if head[:4] == b"GRIB":
         return head[7:8] in (b"\1", b"\2")
@@ -544,7 +544,7 @@ def read(
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        The group to read, where messages are of several kinds.
+        The group to read, if messages are of several kinds.
     skip : iterable of str
         Names of variables to leave out.
     below : bool
@@ -555,7 +555,7 @@ def read(
     Raises
     ------
     UnsupportedError
-        ecCodes is not installed, or ``group`` is missing where there are several.
+        ecCodes is not installed, or ``group`` is missing although there are several.
     FormatError
         The file is damaged or truncated.
     FileNotFoundError
@@ -567,7 +567,7 @@ def read(
     return (found.read_tree if below else found.read)(group, skip)
 
 
-def scan(source: SourceFile) -> FoundFields:
+def scan(source: SourceFile) -> FieldTable:
     """Return the fields of a file, and what is damaged.
 
     Raises
@@ -575,7 +575,7 @@ def scan(source: SourceFile) -> FoundFields:
     UnsupportedError
         ecCodes is not installed, or the size of the file is unknown.
     FormatError
-        No message is sound.
+        No message is valid.
     """
     eccodes = import_eccodes(source.url, "reading a GRIB file")
     if source.size is None:
@@ -591,7 +591,7 @@ def scan(source: SourceFile) -> FoundFields:
         error.locate_file(source.url)
     if not found:
         raise next(iter(damaged.values()), _empty_error(source.url))
-    return FoundFields(source, found, eccodes, damaged)
+    return FieldTable(source, found, eccodes, damaged)
 
 
 def _empty_error(url: str) -> FormatError:
@@ -599,9 +599,9 @@ def _empty_error(url: str) -> FormatError:
 
 
 def _fetch_headers(source: SourceFile) -> None:
-    """Fetch the headers of a remote file together, if an inventory says where they are.
+    """Fetch the headers of a remote file together, if an inventory has their positions.
 
-    An inventory of wgrib2 lies beside the file: a line for each message, with its offset after the
+    An inventory of wgrib2 is beside the file: a line for each message, with its offset after the
     first colon. A wrong inventory costs bytes, nothing else.
     """
     if scheme_of(source.url) == "file":
@@ -622,7 +622,7 @@ def _fetch_inventory(url: str, options: StorageOptions | None) -> str:
 
 
 def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    """Open the datasets that cfgrib makes of the messages of a file."""
+    """Open the datasets that cfgrib builds from the messages of a file."""
     import cfgrib  # type: ignore[import-untyped]
 
     made = cfgrib.open_datasets(target(), backend_kwargs={"indexpath": "", "errors": "raise"})

@@ -1,9 +1,9 @@
 """Indexes of GRIB files: references from an index alone, without its file.
 
-An index says where each message lies, and in short what it is. What else there is to know of a
-message, a template says: one file of the same product, which is read with its own index.
+An index has the position and a short description of each message. Everything else about a message
+comes from a template: one file of the same product, which is read with its own index.
 
-Lines of the indexes of GRIB files: those that wgrib2 writes, and those of ECMWF.
+Two kinds of indexes are supported: those of wgrib2, and those of ECMWF.
 
 wgrib2 writes ``number:byte:d=date:parameter:level:step:more``, with numbers such as 3.2 for fields
 of one message. ECMWF writes a JSON object for each message, with ``_offset`` and ``_length``
@@ -29,7 +29,7 @@ from virtualds.arrays.parser import Parser
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.importing import import_eccodes
 from virtualds.parsers import grib
-from virtualds.parsers.grib import OWN_KEYS, FoundFields
+from virtualds.parsers.grib import OWN_KEYS, FieldTable
 from virtualds.parsers.grib.messages import LISTED_KEYS, SECONDS, GribField
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -37,31 +37,31 @@ from virtualds.stores.scan_cache import cache_scan
 from virtualds.urls import normalise_url
 
 UNITS = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
-"""Seconds of units of steps; of others only the same step is known again."""
+"""Seconds of units of steps; in other units, only an equal step is recognised."""
 DATES = {12: "d=%Y%m%d%H", 16: "d=%Y%m%d%H%M", 18: "d=%Y%m%d%H%M%S"}
-"""How wgrib2 writes dates, by their length."""
+"""wgrib2's formats of dates, by their length."""
 STEP, MEMBER = re.compile(r"(?:(\d+)-)?(\d+) (\w+) (.+)"), re.compile(r"ENS=([+-])(\d+)")
 HOURS = re.compile(r"(?:(\d+)-)?(\d+)")
 BEGINNING = re.compile(rb"\d+(?:\.\d+)?:\d+:[dD]=\d{10}")
-"""How an index of wgrib2 begins."""
+"""The beginning of an index of wgrib2."""
 
 
 @dataclass(frozen=True)
 class IndexLine:
-    """What an index says of a field.
+    """The description of a field in an index.
 
     Parameters
     ----------
     offset : int
     length : int or None
-        Of the message, in bytes; None if the index does not say it.
+        Of the message, in bytes, or None if the index lacks it.
     number : int
         Of the field in its message, from 0.
     labels : tuple of str
-        What is the same in other files: parameter, level, kind of step.
+        The description that is equal in other files: parameter, level, kind of step.
     date : datetime
     start, end : int or None
-        Of the step, in seconds; of a point in time there is only the end.
+        Of the step, in seconds; a point in time only has the end.
     member : int or None
     """
 
@@ -88,7 +88,7 @@ def read_lines(text: str, url: str) -> list[IndexLine]:
     Raises
     ------
     FormatError
-        A line is none of an index.
+        A line is not a line of an index.
     """
     found = []
     for number, line in enumerate(filter(None, map(str.strip, text.splitlines())), 1):
@@ -145,7 +145,7 @@ def list_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int]:
     Raises
     ------
     FormatError
-        Messages lie outside of the file, or overlap.
+        Messages are outside the file, or overlap.
     """
     offsets = sorted({line.offset for line in lines})
     ends = dict(zip(offsets, [*offsets[1:], size], strict=True))
@@ -163,19 +163,19 @@ def list_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int]:
 # ---------------------------------------------------------------------- index
 
 FILES = {".idx": "", ".index": ".grib2"}
-"""What the name of a file has in place of the suffix of its index: wgrib2's, ECMWF's."""
+"""Replacements for the suffix of an index in the name of its file: wgrib2's, ECMWF's."""
 TEMPLATES = 8
-"""Templates that are kept, each some thousand bytes for each of its messages."""
+"""Templates that are cached, each some thousand bytes for each of its messages."""
 SHOWN = 5
-"""Messages that an error shows."""
+"""The most messages that an error lists."""
 
 LOOKED_AT = 60
-"""Seconds for which a far template is taken to be as it was."""
+"""Seconds for which a remote template is assumed to be unchanged."""
 
 _READING = Lock()
 
 Labels = tuple[tuple[str, ...], int]
-"""What an index says of a field, and how many lines above say the same."""
+"""The description of a field in an index, and how many lines above have the same."""
 
 
 def read(
@@ -196,8 +196,8 @@ def read(
     group, skip, below, filter_by_keys
         As for GRIB files.
     template : path or url, or list of them
-        Files of the same product, each with an index beside it; that with the same messages is
-        taken.
+        Files of the same product, each with an index beside it; the one with the same messages is
+        used.
 
     Raises
     ------
@@ -206,13 +206,13 @@ def read(
     FormatError
         The index is damaged, or that of another file.
     FileNotFoundError
-        The file of the index is not there, nor a template, nor its index; or there is no group.
+        The file of the index, a template, or its index does not exist; or there is no such group.
     """
     found = _scan(source, template, filter_by_keys)
     return (found.read_tree if below else found.read)(group, skip)
 
 
-def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> FoundFields:
+def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> FieldTable:
     """Return the wanted fields of the file of an index."""
     suffix = _check_suffix(source.url)
     if unknown := sorted((wanted or {}).keys() - LISTED_KEYS - OWN_KEYS.keys()):
@@ -232,7 +232,7 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
     file = find_store(url).describe(url, source.options)
     urls = [normalise_url(os.fspath(name)) for name in names]
     template = _choose_template((_open_template(u, suffix, source) for u in urls), lines, source)
-    return FoundFields(file, template.place(lines, file, source.url), eccodes, {}).select(wanted)
+    return FieldTable(file, template.place(lines, file, source.url), eccodes, {}).select(wanted)
 
 
 def _check_suffix(url: str) -> str:
@@ -257,7 +257,7 @@ def _read_index(url: str, options: StorageOptions | None) -> list[IndexLine]:
 
 @dataclass(frozen=True)
 class Template:
-    """The fields of a file, by what its index says of each.
+    """The fields of a file, by their descriptions in its index.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ class Template:
 
 
 def _number_lines(lines: Iterable[IndexLine]) -> list[Labels]:
-    """Return what lines say, numbered where several say the same."""
+    """Return the descriptions in lines, numbered if several are equal."""
     seen = Counter[tuple[str, ...]]()
     found = []
     for line in lines:
@@ -296,7 +296,7 @@ def _number_lines(lines: Iterable[IndexLine]) -> list[Labels]:
 def _choose_template(
     templates: Iterable[Template], lines: Sequence[IndexLine], source: SourceFile
 ) -> Template:
-    """Return the first template with the same messages; those behind it are not looked at."""
+    """Return the first template with the same messages; those after it are not read."""
     labels, others = set(_number_lines(lines)), list[Template]()
     for template in templates:
         if template.fields.keys() == labels:
@@ -307,26 +307,26 @@ def _choose_template(
     raise UnsupportedError(
         f"{source.url}: its {len(labels)} messages are not the {len(nearest.fields)} of the "
         f"template {nearest.url}; name a file with the same messages among the templates (first "
-        f"steps often have fewer)\n  only here: {_show(more)}\n"
-        f"  only in the template: {_show(fewer)}"
+        f"steps often have fewer)\n  only here: {_format_labels(more)}\n"
+        f"  only in the template: {_format_labels(fewer)}"
     )
 
 
-def _show(labels: set[Labels]) -> str:
+def _format_labels(labels: set[Labels]) -> str:
     shown = [":".join(texts) for texts, _ in sorted(labels)[:SHOWN]]
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     return ", ".join(shown) + more or "-"
 
 
 def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
-    """Return a template, read once in this process while it stays as it is."""
-    # threads that open files would all ask for it, and read it
+    """Return a template, read once in this process while it is unchanged."""
+    # threads that open files would all request and read it
     with _READING:
         return _read_template(_find_template(url, index), url.removesuffix(FILES[suffix]) + suffix)
 
 
 def _find_template(url: str, index: SourceFile) -> SourceFile:
-    """Return what a template is now."""
+    """Return the current state of a template."""
     store = find_store(url)
     try:
         if not store.reach.at_once:
@@ -341,7 +341,7 @@ def _find_template(url: str, index: SourceFile) -> SourceFile:
 
 @lru_cache(TEMPLATES)
 def _describe_far(url: str, options: StorageOptions | None, now: int) -> SourceFile:
-    """Return what a far template is, which is not asked for again for each index."""
+    """Return the state of a remote template, which is not requested again for each index."""
     return find_store(url).describe(url, options)
 
 
@@ -366,7 +366,7 @@ def _read_template(source: SourceFile, index: str) -> Template:
 
 
 def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
-    """Raise an error for a template whose index means something else than is understood here."""
+    """Raise an error for a template whose index has another meaning than assumed here."""
     read = replace(field, keys=_change_keys(field, line, url))
     labels = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
     if labels[0] != labels[1]:

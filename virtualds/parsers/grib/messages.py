@@ -1,4 +1,4 @@
-"""Messages of GRIB files: where they lie, and what ecCodes tells of their fields.
+"""Messages of GRIB files: their positions, and the keys that ecCodes reads from their fields.
 
 WMO Manual on Codes, volume I.2, FM 92 GRIB, editions 1 and 2. Octets are counted from 1, as there.
 """
@@ -19,26 +19,26 @@ from virtualds.bounds import check_values
 from virtualds.codecs.grib import ECCODES_MISSING, ContradictionError, check_first_edition
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 
-# ---------------------------------------------------------------------- where messages lie
+# ---------------------------------------------------------------------- positions of messages
 # Section 0 (indicator) and the lengths of sections. In edition 2, sections 2 to 7, 3 to 7 or 4 to 7
 # may be repeated, and each section 7 ends a field (92.6); only those before the values are read.
 
 
 BEGIN, END = b"GRIB", b"7777"
 INDICATED = 24
-"""Bytes that tell whether a message begins: section 0, the beginning of section 1."""
+"""Bytes that show whether a message begins: section 0, the beginning of section 1."""
 SEARCH_BYTES = 64 * 1024
 """Bytes that are searched for the next message together."""
 HEADING_BYTES = 64 * 1024
-"""Bytes other than padding that may lie before a message: headings of bulletins."""
+"""Bytes other than padding that may precede a message: headings of bulletins."""
 PADDING = b"\0 \r\n\x03\x04\x1a"
-"""Bytes of which any number may lie between and after messages: padding, ends of bulletins."""
+"""Bytes that may occur in any number between and after messages: padding, ends of bulletins."""
 LARGE_MESSAGE = 0x800000
-"""Edition 1 encodes lengths from here on differently (ECMWF)."""
+"""Length from which on edition 1 encodes lengths differently (ECMWF)."""
 EMPTY_SECTIONS = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
 """Section 6 without a bitmap, section 7 without values, section 8."""
 HEADER_SECTIONS = range(1, 6)
-"""Sections of edition 2 that make a header."""
+"""Sections of edition 2 that form a header."""
 
 
 class FoundField(NamedTuple):
@@ -49,7 +49,7 @@ class FoundField(NamedTuple):
     offset, length : int
         Of its message, in bytes.
     field : int
-        Its number among the fields of the message, from 0.
+        Its number in the message, from 0.
     header : bytes
         A message that ecCodes accepts, with little more than the header of the field.
     """
@@ -61,7 +61,7 @@ class FoundField(NamedTuple):
 
 
 Note = Callable[[str, VirtualdsError], None]
-"""Takes the name of a place in a file, and what is wrong there."""
+"""Takes the name of a position in a file, and what is wrong there."""
 
 
 def is_message(data: bytes) -> bool:
@@ -74,7 +74,7 @@ def is_message(data: bytes) -> bool:
 
 
 def find_message(data: bytes, stop: int | None = None) -> int:
-    """Return where a message begins in bytes, before ``stop``; -1 if there is none."""
+    """Return where a message begins in bytes, before ``stop``, or -1 if there is none."""
     at = data.find(BEGIN, 0, stop)
     while at >= 0 and not is_message(data[at : at + INDICATED]):
         at = data.find(BEGIN, at + 1, stop)
@@ -82,7 +82,7 @@ def find_message(data: bytes, stop: int | None = None) -> int:
 
 
 def find_fields(file: BinaryIO, size: int, note: Note) -> Iterator[FoundField]:
-    """Yield the fields of a file in their order, and note what is damaged.
+    """Yield the fields of a file in order, and record what is damaged.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def find_fields(file: BinaryIO, size: int, note: Note) -> Iterator[FoundField]:
     size : int
         Its bytes.
     note : callable
-        Takes the name of a damaged place and its error; the search goes on behind it.
+        Takes the name of a damaged position and its error; the search continues after it.
     """
     place, is_lost = 0, False
     while True:
@@ -117,7 +117,7 @@ def _no_message_error(place: int, begin: int) -> FormatError:
 
 
 def _find_next(file: BinaryIO, place: int, size: int) -> tuple[int, int]:
-    """Return where the next message begins, and how many bytes before it are no padding.
+    """Return where the next message begins, and how many bytes before it are not padding.
 
     It is the size of the file if there is none.
     """
@@ -156,9 +156,9 @@ def _read_message(file: BinaryIO, place: int, size: int) -> tuple[int, list[byte
 
 
 def _check_end(file: BinaryIO, place: int, length: int) -> None:
-    """Raise an error for a message that breaks off before the next one begins.
+    """Raise an error for a message that is truncated before the next one begins.
 
-    Its end is looked at only where neither a message nor the end of the file follows: the end of a
+    Its end is only checked if neither a message nor the end of the file follows: the end of a
     remote message may cost a request.
     """
     file.seek(place + length)
@@ -241,31 +241,31 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
 
 
 # ---------------------------------------------------------------------- alike headers
-# Headers without what differs from day to day, so that alike messages are parsed once: edition 2,
+# Headers without what differs from day to day, so that similar messages are parsed once: edition 2,
 # sections 1 and 3 to 5, product definition templates 4.0 to 4.12, data representation templates 5.0
 # to 5.42; edition 1, sections 1, 2 and 4.
 #
 # ecCodes takes milliseconds for the keys of a message. Messages of other days differ in slots: the
-# date, the date on which an interval ends, and how values are packed. No key that is read depends
-# on a slot, but the date itself. Slots are filled alike and every other byte stays, so a message
-# that is not understood here can only be parsed again. The time of day is no slot: ecCodes'
-# definitions of ERA6 ask for it.
+# date, the date on which an interval ends, and how values are packed. Except for the date itself,
+# no key that is read depends on a slot. Slots get constant values and every other byte stays, so a
+# message that is not understood here is only parsed again. The time of day is not a slot: ecCodes'
+# definitions of ERA6 need it.
 
 
 LONGEST_HEADER = 16 * 1024
-"""Bytes of a header that is kept, at most."""
+"""The most bytes of a header that is cached."""
 PLAIN = 21
-"""Bytes of section 1 without a calendar of its own; its octets 13 to 16 are year, month and day."""
+"""Bytes of section 1 without its own calendar; its octets 13 to 16 are year, month and day."""
 INSTANTS = frozenset({0, 1, 2, 5, 6})
 """Product definition templates of points in time."""
 ENDS = {8: 35, 9: 48, 10: 36, 11: 38, 12: 37}
 """Octet of the year in which an interval ends, by product definition template."""
 PACKINGS = frozenset({0, 2, 3, 4, 40, 41, 42})
-"""Data representation templates that nothing but values depends on."""
+"""Data representation templates that only affect values."""
 PACKED_LIKE = 11
 """Bytes of section 5 before its template: length, number of values, number of the template."""
 PLAIN_GRIDS = frozenset({0, 1, 3, 5, 10})
-"""Edition 1: grids whose points are counted by section 2 alone (code table 6), if Ni is there."""
+"""Edition 1: grids whose number of points only depends on section 2 (table 6), if Ni is there."""
 LOCAL_FROM, ECMWF, MARS = 40, 98, 1
 """Edition 1: octets before a local part; the centre and number of a local part that is known."""
 NO_VALUES = b"\0\0\x0c\x08" + bytes(8) + b"7777"
@@ -277,17 +277,17 @@ ANY_PRODUCT = (34).to_bytes(4, "big") + b"\4" + bytes(29)
 """Section 4 with template 4.0."""
 
 
-class AlikeHeader(NamedTuple):
-    """What a header shares with headers of other days.
+class SharedHeader(NamedTuple):
+    """The part of a header that is equal in files of other days.
 
     Parameters
     ----------
     message : bytes
-        A message with the same keys, but for its date, which is `ALIKE_DAY`.
+        A message with the same keys except for its date, which is `ALIKE_DAY`.
     grid : bytes
         A message with the same grid.
     day : int
-        The date of the header, as ecCodes tells it.
+        The date of the header, in the form of ecCodes.
     """
 
     message: bytes
@@ -295,16 +295,16 @@ class AlikeHeader(NamedTuple):
     day: int
 
 
-def find_alike(header: bytes) -> AlikeHeader | None:
-    """Return what a header shares with others, or None if its slots are not known."""
-    found = _find_first(header) if header[7:8] == b"\1" else _find_second(header)
+def find_shared_header(header: bytes) -> SharedHeader | None:
+    """Return what a header shares with others, or None if its slots are unknown."""
+    found = _find_first_edition(header) if header[7:8] == b"\1" else _find_second_edition(header)
     return found if found and len(found.message) <= LONGEST_HEADER else None
 
 
 # ---------------------------------------------------------------------- edition 2
 
 
-def _find_second(header: bytes) -> AlikeHeader | None:
+def _find_second_edition(header: bytes) -> SharedHeader | None:
     found = _split_sections(header) if len(header) <= LONGEST_HEADER else None
     if found is None:
         return None
@@ -317,7 +317,7 @@ def _find_second(header: bytes) -> AlikeHeader | None:
     message = b"".join([start, reference, local, grid, alike_product, packing, rest])
     shared = b"".join([reference, grid, ANY_PRODUCT, packing, rest])
     length = (len(start) + len(shared)).to_bytes(8, "big")
-    return AlikeHeader(message, start[:8] + length + shared, day)
+    return SharedHeader(message, start[:8] + length + shared, day)
 
 
 def _split_sections(header: bytes) -> list[bytes] | None:
@@ -338,14 +338,14 @@ def _split_sections(header: bytes) -> list[bytes] | None:
 
 
 def _read_day(reference: bytes) -> int | None:
-    """Return the date in section 1, or None if there is no such date, or another calendar."""
+    """Return the date in section 1, or None for an invalid date or another calendar."""
     if len(reference) != PLAIN:
         return None
     return _number_day(_read_number(reference, 13, 2), reference[14], reference[15])
 
 
 def _fill_product(product: bytes) -> bytes | None:
-    """Return section 4 with another end of its interval, or None if its template is not known."""
+    """Return section 4 with another end of its interval, or None for an unknown template."""
     template = _read_number(product, 8, 2)
     if template in INSTANTS:
         return product
@@ -356,7 +356,7 @@ def _fill_product(product: bytes) -> bytes | None:
 
 
 def _fill_packing(packing: bytes) -> bytes:
-    """Return section 5 without how values are packed, if that is known."""
+    """Return section 5 without the packing of values, if its template is known."""
     if _read_number(packing, 10, 2) not in PACKINGS:
         return packing
     return packing[:PACKED_LIKE].ljust(len(packing), b"\0")
@@ -365,8 +365,8 @@ def _fill_packing(packing: bytes) -> bytes:
 # ---------------------------------------------------------------------- edition 1
 
 
-def _find_first(message: bytes) -> AlikeHeader | None:
-    """Return what a message with a plain grid shares with others; its bitmap and values do not."""
+def _find_first_edition(message: bytes) -> SharedHeader | None:
+    """Return what a message with a plain grid shares with others, without bitmap and values."""
     product = message[8 : 8 + _read_number(message, 9, 3)]
     place = 8 + len(product)
     grid = message[place : place + _read_number(message, place + 1, 3)]
@@ -380,7 +380,7 @@ def _find_first(message: bytes) -> AlikeHeader | None:
     if day is None or not 1 <= year <= 100 or not how or how[0] & 0xF0:
         return None
     of_grid = b"\0\0\x1c" + product[3:7] + bytes(21)
-    return AlikeHeader(_join_first(product, grid), _join_first(of_grid, grid), day)
+    return SharedHeader(_join_first(product, grid), _join_first(of_grid, grid), day)
 
 
 def _is_known(product: bytes) -> bool:
@@ -406,7 +406,7 @@ def _join_first(product: bytes, grid: bytes) -> bytes:
 
 
 def _number_day(year: int, month: int, day: int) -> int | None:
-    """Return a date as ecCodes tells it, or None if there is no such date."""
+    """Return a date in the form of ecCodes, or None if it is invalid."""
     try:
         date(year, month, day)
     except ValueError:
@@ -419,7 +419,7 @@ def _read_number(data: bytes, octet: int, width: int) -> int:
     return int.from_bytes(data[octet - 1 : octet - 1 + width], "big")
 
 
-# ---------------------------------------------------------------------- names, as cfgrib gives them
+# ---------------------------------------------------------------------- names, as in cfgrib
 
 OF_PARAMETERS = (
     *("paramId", "dataType", "numberOfPoints", "typeOfLevel", "stepType", "gridType"),
@@ -430,7 +430,7 @@ DESCRIBING = (
     *("shortName", "name", "units", "cfName", "cfVarName", "totalNumber", "numberOfDirections"),
     *("numberOfFrequencies", "NV", "gridDefinitionDescription"),
 )
-"""Keys that are attributes of variables, whatever they say."""
+"""Keys that are always attributes of variables."""
 OF_DATASETS = ("edition", "centre", "centreDescription", "subCentre")
 UNKNOWN = ("undef", "unknown")
 
@@ -538,7 +538,7 @@ def describe_variable(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_coordinate(name: str, key: str) -> dict[str, Any]:
-    """Return the attributes of a coordinate that is made of a key.
+    """Return the attributes of a coordinate made from a key.
 
     Examples
     --------
@@ -561,21 +561,21 @@ def describe_dataset(keys: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- fields
 
 ALIKE_MESSAGES = 4096
-"""Messages whose keys are kept for those that are like them: about 5 KB each."""
+"""Messages whose keys are cached for similar ones: about 5 KB each."""
 ALIKE_GRIDS, ALIKE_POINTS = 4, 2**21
-"""Grids whose coordinates are kept, and how many points they have at most: 128 MiB together."""
+"""Grids whose coordinates are cached, and their most points: 128 MiB together."""
 LAST_SECTION = {1: ("offsetSection5", 4), 2: ("offsetSection7", 9)}
-"""The key of where a section begins that ends a header, and the bytes from there, by edition."""
+"""The key of the start of a section that ends a header, and the bytes from there, by edition."""
 FIRST_DAY = 10101
-"""The first day with a year, as ecCodes tells days."""
+"""The first day with a year, in the form of ecCodes."""
 NOT_GIVEN = -1e100
 """An increment that a grid does not have."""
 LONGEST = 2**63 // (3600 * 10**9)
-"""Hours of a step that nanoseconds can count."""
+"""The most hours of a step that nanoseconds can represent."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
 """Seconds of units of time (code table 4.4, and ecCodes' own for edition 1)."""
 UNIT, MISSING_UNIT = "indicatorOfUnitOfTimeRange", 255
-"""The key of the unit in which a message counts steps, and its value where there is none."""
+"""The key of the unit of steps of a message, and its value if there is none."""
 PARAMETER_NUMBERS = (
     *("discipline", "parameterCategory", "parameterNumber", "table2Version"),
     "indicatorOfParameter",
@@ -597,12 +597,12 @@ NUMBERS = (
     *("statisticalProcess", "scaledValueOfSecondFixedSurface", UNIT, *PARAMETER_NUMBERS),
 )
 LISTED_KEYS = frozenset({*TEXTS, *NUMBERS, "level"})
-"""Keys that every field is asked for."""
+"""Keys that are read from every field."""
 
 
 @dataclass(frozen=True)
 class GribField:
-    """One field: where its message lies, and its keys.
+    """One field: the position of its message, and its keys.
 
     Parameters
     ----------
@@ -623,7 +623,7 @@ class GribField:
     number: int = 0
 
     def check_time(self) -> None:
-        """Raise an error for a field whose time or step is none.
+        """Raise an error for a field whose time or step is invalid.
 
         Raises
         ------
@@ -633,7 +633,7 @@ class GribField:
 
     @property
     def time(self) -> int | None:
-        """When the forecast begins, in seconds since 1970; dates without a year have none."""
+        """The beginning of the forecast, in seconds since 1970; dates without a year have none."""
         if int(self.keys["dataDate"]) < FIRST_DAY:
             return None
         day, clock = str(self.keys["dataDate"]).zfill(8), int(self.keys["dataTime"])
@@ -670,7 +670,7 @@ class GribField:
         return hours
 
     def _check_known_unit(self) -> None:
-        """Raise an error for a unit of time that there is not: for it, ecCodes knows no step."""
+        """Raise an error for an invalid unit of time, for which ecCodes has no step."""
         unit = int(self.keys.get(UNIT, MISSING_UNIT))
         if unit not in SECONDS and unit != MISSING_UNIT:
             raise FormatError(
@@ -682,7 +682,7 @@ class GribField:
 def scan_messages(
     file: BinaryIO, size: int, eccodes: Any, damaged: dict[str, VirtualdsError]
 ) -> Iterator[GribField]:
-    """Yield the fields of a file in their order, and add what is damaged to ``damaged``."""
+    """Yield the fields of a file in order, and add what is damaged to ``damaged``."""
     for offset, length, number, header in find_fields(file, size, damaged.__setitem__):
         try:
             field = GribField(offset, length, header, _read_keys(header, offset, eccodes), number)
@@ -694,10 +694,10 @@ def scan_messages(
 
 
 def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
-    """Return the keys of a message that ecCodes knows."""
-    alike = find_alike(header)
+    """Return the keys of a message that ecCodes supports."""
+    alike = find_shared_header(header)
     try:
-        found = _parse_alike(alike.message, eccodes, _definitions(eccodes)) if alike else {}
+        found = _parse_shared_header(alike.message, eccodes, _definitions(eccodes)) if alike else {}
         if alike and found.get("dataDate") == ALIKE_DAY:
             found = {**found, "dataDate": alike.day}
         else:
@@ -751,10 +751,10 @@ def read_key(field: GribField, name: str, eccodes: Any) -> Any:
 
 
 @lru_cache(ALIKE_MESSAGES)
-def _parse_alike(message: bytes, eccodes: Any, definitions: str) -> dict[str, Any]:
-    """Return the keys of a message that many others are like; nobody may change them.
+def _parse_shared_header(message: bytes, eccodes: Any, definitions: str) -> dict[str, Any]:
+    """Return the keys of a message that many others resemble; the result must not be changed.
 
-    There are none if a section says more than it has room for.
+    There are none if a section has more content than space.
     """
     return _parse_keys(message, eccodes) if _is_filled(message, eccodes) else {}
 
@@ -762,31 +762,31 @@ def _parse_alike(message: bytes, eccodes: Any, definitions: str) -> dict[str, An
 def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
     """Return the latitudes and longitudes of all points in order; empty if ecCodes has none.
 
-    A thousand files of one grid share them: nobody can write to them.
+    They are shared by all files with the same grid, so they are read-only.
 
     Raises
     ------
     UnsupportedError
         There are too many to load.
     FormatError
-        The rows of a reduced grid do not make the grid.
+        The rows of a reduced grid do not add up to the grid.
     """
     count = int(message.keys.get("numberOfDataPoints") or 0)
     check_values(16 * count, "latitude and longitude")
     _check_rows(message, count, eccodes)
-    alike = find_alike(message.header) if count <= ALIKE_POINTS else None
+    alike = find_shared_header(message.header) if count <= ALIKE_POINTS else None
     found = {}
     if alike is not None:
-        found = _parse_alike_coordinates(alike.grid, eccodes, _definitions(eccodes))
+        found = _parse_shared_coordinates(alike.grid, eccodes, _definitions(eccodes))
     found = found or _parse_coordinates(message.header, eccodes)
     return {name: values for name, values in found.items() if len(values) == count}
 
 
 def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
-    """Raise an error for a reduced grid whose rows do not make the grid.
+    """Raise an error for a reduced grid whose rows do not add up to the grid.
 
-    For them ecCodes writes more coordinates than it has memory for, or shows latitudes that are
-    not there. A part of a Gaussian grid has fewer points than its rows around the globe.
+    For them ecCodes writes past its memory, or returns latitudes that do not exist. A part of a
+    Gaussian grid has fewer points than its rows around the globe.
     """
     grid = str(message.keys.get("gridType"))
     if not grid.startswith("reduced_"):
@@ -807,15 +807,15 @@ def _check_rows(message: GribField, count: int, eccodes: Any) -> None:
 def _parse_coordinates(message: bytes, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
     with _open_message(message, eccodes) as handle:
         try:
-            _give_increment(handle, eccodes)
+            _set_increment(handle, eccodes)
             found = {n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")}
         except (eccodes.CodesInternalError, ValueError):
             return {}
     return {name: np.asarray(values, np.float64) for name, values in found.items()}
 
 
-def _give_increment(handle: Any, eccodes: Any) -> None:
-    """Give a grid of one row some distance between rows: without it, ecCodes ends the process."""
+def _set_increment(handle: Any, eccodes: Any) -> None:
+    """Set a distance between rows for a grid of one row: without it, ecCodes ends the process."""
     name = "jDirectionIncrementInDegrees"
     rows = _get_keys(handle, ["Nj", name], float, eccodes)
     if rows.get("Nj", 2) < 2 and rows.get(name) == NOT_GIVEN:
@@ -824,10 +824,10 @@ def _give_increment(handle: Any, eccodes: Any) -> None:
 
 
 @lru_cache(ALIKE_GRIDS)
-def _parse_alike_coordinates(
+def _parse_shared_coordinates(
     message: bytes, eccodes: Any, definitions: str
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the coordinates of a grid that many messages have."""
+    """Return the coordinates of a grid that many messages share."""
     found = _parse_coordinates(message, eccodes) if _is_filled(message, eccodes) else {}
     for values in found.values():
         values.flags.writeable = False
@@ -837,8 +837,8 @@ def _parse_alike_coordinates(
 def _is_filled(message: bytes, eccodes: Any) -> bool:
     """Return whether each section ends where it says.
 
-    ecCodes makes a section longer than it says if its contents do not fit, and takes bytes of the
-    next one for them, and thereby of slots. Then the last section begins later.
+    ecCodes extends a section if its contents do not fit, and then uses bytes of the next one, and
+    thereby of slots. Then the last section begins later.
     """
     name, length = LAST_SECTION[message[7]]
     with _open_message(message, eccodes) as handle:

@@ -1,7 +1,6 @@
-"""HDF4 files: scientific data sets, with the dimensions and attributes that they have.
+"""HDF4 files: scientific data sets, with their dimensions and attributes.
 
-Raster images, palettes, annotations and tables of their own (Vdatas) are no data sets of arrays;
-they are left where they are.
+Raster images, palettes, annotations and separate tables (Vdatas) are not arrays; they are ignored.
 """
 
 from __future__ import annotations
@@ -69,19 +68,19 @@ from virtualds.stores.scan_cache import describe_damage
 from virtualds.stores.store import Range
 from virtualds.urls import path_or_url
 
-# ---------------------------------------------------------------------- how values are stored
-# Plain, in linked blocks, in other files, compressed, or in chunks (HDF Specification and
-# Developer's Guide, HDF 4.2, section 10).
+# ---------------------------------------------------------------------- storage of values Plain, in
+# linked blocks, in other files, compressed, or in chunks (HDF Specification and Developer's Guide,
+# HDF 4.2, section 10).
 
 
 PLAIN, RUN_LENGTH, N_BIT, SKIPPING_HUFFMAN, DEFLATE, SZIP = 0, 1, 2, 3, 4, 5
-"""Ways to encode (section 10.6)."""
+"""Encodings (section 10.6)."""
 OTHERS = {SZIP: "szip", 6: "JPEG", 7: "JPEG", 12: "IMCOMP"}
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Where the bytes of an element lie, and how they are encoded."""
+    """The position and the encoding of the bytes of an element."""
 
     file: SourceFile
     pieces: tuple[Range, ...]
@@ -90,9 +89,9 @@ class Stored:
 
 
 def find_stored(elements: Elements, key: Key) -> Stored | None:
-    """Return where the bytes of an element lie, or None if they were never written."""
+    """Return the position of the bytes of an element, or None if they were never written."""
     if key not in elements.descriptors:
-        # what was never written has a descriptor, too
+        # elements that were never written have a descriptor, too
         raise FormatError(
             f"element {key} with its values is not there; the file is damaged, fetch it again"
         )
@@ -116,7 +115,7 @@ def find_stored(elements: Elements, key: Key) -> Stored | None:
 
 
 def _join_neighbours(pieces: list[Range]) -> tuple[Range, ...]:
-    """Return ranges, those that follow each other as one."""
+    """Return ranges, with consecutive ones joined."""
     found: list[Range] = []
     for offset, length in pieces:
         if found and sum(found[-1]) == offset:
@@ -185,9 +184,9 @@ def _find_external(elements: Elements, key: Key) -> Stored:
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """The array that a data set is: its reference number, shape, type and fill value.
+    """The array of a data set: its reference number, shape, type and fill value.
 
-    ``fill`` is None where nobody knows what the library reads where nothing was written.
+    ``fill`` is None if it is unknown what the library returns for unwritten values.
     """
 
     ref: int | None
@@ -212,7 +211,7 @@ class ArraySpec:
     def build(
         self, axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, codecs: tuple[Codec, ...]
     ) -> ManifestArray:
-        """Return the array of some chunks."""
+        """Return the array with given chunks."""
         if self.fill is None and (manifest.file == MISSING).any():
             raise UnsupportedError(
                 f"a part of it was never written, and its _FillValue is shorter than a value "
@@ -224,7 +223,7 @@ class ArraySpec:
 
 
 def measure(elements: Elements, ref: int | None) -> int:
-    """Return how many bytes of values a data set has."""
+    """Return the size of the values of a data set."""
     key = (DATA, ref or 0)
     if elements.find_kind(key) == CHUNKED:
         return _read_chunk_header(elements, key).nbytes
@@ -233,7 +232,7 @@ def measure(elements: Elements, ref: int | None) -> int:
 
 
 def build_array(elements: Elements, spec: ArraySpec) -> ManifestArray | npt.NDArray[Any] | Pieces:
-    """Return the values of a data set as references, or as what is read on demand."""
+    """Return the values of a data set as references, or as an array that is read on demand."""
     if spec.ref is not None and elements.find_kind(spec.key) == CHUNKED:
         return _build_chunks(elements, spec)
     stored = find_stored(elements, spec.key) if spec.ref is not None and spec.nbytes else None
@@ -266,7 +265,7 @@ def _build_whole(spec: ArraySpec, stored: Stored) -> ManifestArray:
 
 
 def _build_rows(spec: ArraySpec, stored: Stored) -> ManifestArray | Pieces:
-    """Return an array in several pieces: each a chunk of some rows, if all are whole rows."""
+    """Return an array in several pieces: one chunk of rows per piece, if all are whole rows."""
     row = spec.nbytes // prod(spec.shape[:1])
     pieces, left = list[Range](), spec.nbytes
     for offset, length in stored.pieces:
@@ -343,7 +342,7 @@ def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
     for origin, tag, ref in rows.tolist():
         place = tuple(origin)
         stored = find_stored(elements, (tag, ref))
-        # chunks behind the end are left where a file was made smaller
+        # chunks after the end remain in files that were made smaller
         if stored is None or any(n >= most for n, most in zip(place, grid, strict=True)):
             continue
         _check_one_way(stored, elements.source, size, codecs)
@@ -378,7 +377,7 @@ FILLS: dict[str, Any] = {
     **{"S": b"\0", "i1": -127, "u1": 129, "i2": -32767, "u2": 32769, "i4": -(2**31) + 1},
     **{"u4": 2**31 + 1, "f": 9.969209968386869e36, "i8": 0, "u8": 0},
 }
-"""What is read where nothing was written and no fill value is set, by kind and bytes."""
+"""The value of unwritten elements without a fill value, by kind and bytes."""
 
 
 def detect(head: bytes) -> bool:
@@ -394,7 +393,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        The root, or a grid of HDF-EOS2 where a file has several.
+        The root, or a grid of HDF-EOS2 if a file has several.
     skip : iterable of str
         Names of variables to leave out.
 
@@ -431,7 +430,7 @@ def _read_part(elements: Elements, part: Part, skipped: frozenset[str]) -> Manif
 
 
 def _name_datasets(part: Part) -> dict[str, Dataset]:
-    """Return data sets by names that no coordinate has; scales without values are none."""
+    """Return data sets by names other than those of coordinates, without scales without values."""
     named: dict[str, Dataset] = {}
     for dataset in part.members:
         if not dataset.is_scale or dataset.ref is not None:
@@ -440,7 +439,7 @@ def _name_datasets(part: Part) -> dict[str, Dataset]:
 
 
 class _Reader:
-    """The variables of a group, with the dimensions that they share."""
+    """The variables of a group, with their shared dimensions."""
 
     def __init__(
         self, elements: Elements, skipped: frozenset[str], lengths: dict[str, int]
@@ -454,7 +453,7 @@ class _Reader:
         self._lengths = lengths
 
     def take(self, name: str, dataset: Dataset) -> None:
-        """Add a data set: a variable, and a problem where it cannot be read."""
+        """Add a data set: a variable, or a problem if it cannot be read."""
         if name in self._skipped:
             with suppress(VirtualdsError):
                 dims = self._name_dimensions(name, dataset, self._find_shape(dataset))
@@ -473,7 +472,7 @@ class _Reader:
             data = ManifestArray.unreadable(shape, dtype, f"{error}")
         self.problems |= {f"{name}:{of}": why for of, why in dataset.problems.items()}
         dims = self._name_dimensions(name, dataset, shape)
-        self.variables[name] = self._show(dataset, dims, data)
+        self.variables[name] = self._to_variable(dataset, dims, data)
 
     def _find_shape(self, dataset: Dataset) -> tuple[int, ...]:
         lengths = [d.length for d in dataset.dimensions]
@@ -497,7 +496,7 @@ class _Reader:
     def _name_dimensions(
         self, name: str, dataset: Dataset, shape: tuple[int, ...]
     ) -> tuple[str, ...]:
-        """Return the names of the axes; one of another length than before gets its own."""
+        """Return the names of the axes; one with another length than before gets its own."""
         found: list[str] = []
         for dimension, length in zip(dataset.dimensions, shape, strict=False):
             dim = dimension.name.replace("/", "_")
@@ -509,7 +508,7 @@ class _Reader:
             found.append(dim)
         return tuple(found)
 
-    def _show(self, dataset: Dataset, dims: tuple[str, ...], data: Any) -> ManifestVariable:
+    def _to_variable(self, dataset: Dataset, dims: tuple[str, ...], data: Any) -> ManifestVariable:
         encoding: dict[str, Any] = {
             "dtype": data.dtype.newbyteorder("="),
             "source": path_or_url(self._elements.source.url),
@@ -526,9 +525,9 @@ def _check_dtype(dataset: Dataset) -> np.dtype[Any]:
 
 
 def _find_fill(dataset: Dataset) -> bytes | None:
-    """Return what the library reads where nothing was written, or None if nobody knows.
+    """Return the value that the library returns for unwritten elements, or None if unknown.
 
-    It takes the first bytes of a ``_FillValue``, of whatever type, as they lie in memory.
+    It uses the first bytes of a ``_FillValue``, of whatever type, as they are in memory.
     """
     dtype = _check_dtype(dataset)
     chosen = dataset.attributes.get("_FillValue")
@@ -543,7 +542,7 @@ def _find_fill(dataset: Dataset) -> bytes | None:
 
 
 def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    """Open a file with pyhdf, which shows values as they are stored."""
+    """Open a file with pyhdf, which returns values as stored."""
     from pyhdf.error import HDF4Error
     from pyhdf.SD import SD
 

@@ -2,14 +2,14 @@
 
 Files of HDF 3.3 and later describe data sets by Vgroups (class ``CDF0.0`` and those in it), earlier
 ones by numeric data groups (HDF Specification and Developer's Guide, HDF 4.2, sections 5, 9.3 and
-9.3.5). Earlier files name neither data sets nor dimensions; the names are those that the HDF4
-library gives.
+9.3.5). Earlier files name neither data sets nor dimensions; the names are those of the HDF4
+library.
 
-Scale and offset mean something else in HDF4 (`SDsetcal`), value = scale_factor * (stored -
-add_offset), than in CF (section 8.1), value = scale_factor * stored + add_offset. They agree where
-the offset is zero.
+Scale and offset are defined differently in HDF4 (`SDsetcal`), value = scale_factor * (stored -
+add_offset), and in CF (section 8.1), value = scale_factor * stored + add_offset. They agree if the
+offset is zero.
 
-Grids and swaths say which data sets they hold, and where the cells of a grid lie (HDF-EOS Library
+Grids and swaths list their data sets, and the positions of the cells of a grid (HDF-EOS Library
 Users Guide, 175-EMD-001, sections 4 and 7; parameters of projections: the General Cartographic
 Transformation Package (GCTP), table in section 1.6 of its volume 2).
 """
@@ -62,16 +62,16 @@ from virtualds.parsers.hdf4.elements import (
 
 SCALE, OFFSET = "scale_factor", "add_offset"
 OF_LIBRARY = {SCALE, "scale_factor_err", OFFSET, "add_offset_err", "calibrated_nt"}
-"""The attributes that the HDF4 library writes together, so that their meaning is its own."""
+"""The attributes that the HDF4 library writes together, so that they have its meaning."""
 STORED_PREFIX = "hdf4_"
-"""Begins the names under which attributes are kept that CF would misread."""
+"""Prefix of the names of attributes that CF would misinterpret."""
 
 
 def show_as_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes that mean in CF what they mean in the file.
+    """Return attributes that have the same meaning in CF as in the file.
 
-    Where nobody knows whether the writer followed HDF4 or CF, values stay as they are stored, and
-    scale and offset are found under names that CF does not know.
+    If it is unknown whether the writer followed HDF4 or CF, values stay as stored, and scale and
+    offset get names that CF does not use.
 
     Examples
     --------
@@ -95,21 +95,21 @@ def show_as_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- old groups
 
 TEXTS = {LABELS: "long_name", UNITS: "units", FORMATS: "format"}
-"""Attributes by the tag of elements with a text for the data set, and one for each dimension."""
+"""Attributes by the tag of elements with a text for the data set, and one per dimension."""
 CALIBRATED = ("scale_factor", "scale_factor_err", "add_offset", "add_offset_err")
 PRECISE = 36
 """Bytes of a calibration in double precision."""
 
 
 def read_old_datasets(elements: Elements) -> Datasets:
-    """Return the data sets that groups of a file describe."""
+    """Return the data sets described by groups of a file."""
     found: list[Dataset] = []
     groups = [(NUMERIC_GROUP, ref) for ref in elements.list_refs(NUMERIC_GROUP)]
     seen = set[int]()
     for key in groups:
         members = read_members(elements, key)
         if LINK in members:
-            # the same data set as older programs find it
+            # the same data set, for older programs
             seen.add(unpack(">HHHH", elements.read((LINK, members[LINK])))[3])
     groups += [(OLD_GROUP, ref) for ref in elements.list_refs(OLD_GROUP) if ref not in seen]
     count = 0
@@ -154,7 +154,7 @@ class _OldDataset:
         return {name: show_attribute(name, np.array(t)) for name, t in found.items() if any(t)}
 
     def list_scales(self) -> list[Dataset]:
-        """Return the scales that have values: flags come first, then the values."""
+        """Return the scales with values: flags come first, then the values."""
         data = self._take(SCALES)
         flags, place = data[: len(self.lengths)], len(self.lengths)
         found = []
@@ -163,7 +163,7 @@ class _OldDataset:
             if not flag:
                 continue
             if not isinstance(dtype, np.dtype):
-                # behind unknown numbers nothing can be found
+                # after unknown numbers nothing can be found
                 break
             (raw,) = unpack(f"{self.lengths[axis] * dtype.itemsize}s", data[place:])
             place += len(raw)
@@ -218,7 +218,7 @@ ORDERS = {0: ">", 1: ">", 4: "<"}
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dimension of a data set; its length is None if the number of records says it."""
+    """A dimension of a data set; its length is None if it is the number of records."""
 
     name: str
     length: int | None
@@ -232,17 +232,17 @@ class Dataset:
     ----------
     name : str
     ref : int or None
-        Reference number of its values, None if there are none.
+        Reference number of its values, or None if there are none.
     dimensions : tuple of Dimension
     dtype : numpy dtype or VirtualdsError
         As stored, or why there is none.
     attributes : dict
     is_scale : bool
-        Whether it holds the values of a dimension.
+        Whether it contains the values of a dimension.
     problems : dict of str to VirtualdsError
         What is wrong with attributes.
     values : array, optional
-        The values, where they are few and lie among metadata.
+        The values, if they are few and part of the metadata.
     """
 
     name: str
@@ -265,7 +265,7 @@ class Datasets:
 
 
 def name_apart(name: str, taken: Collection[str]) -> str:
-    """Return a name without slashes that is not taken yet.
+    """Return a unique name without slashes.
 
     Examples
     --------
@@ -278,7 +278,7 @@ def name_apart(name: str, taken: Collection[str]) -> str:
 
 
 def read_datasets(elements: Elements) -> Datasets | None:
-    """Return what Vgroups say of the data sets of a file, or None if they say nothing."""
+    """Return the data sets according to Vgroups, or None if there are no such Vgroups."""
     groups = (read_vgroup(elements, ref) for ref in elements.list_refs(VGROUP))
     root = next((group for group in groups if group.kind == FILE_KIND), None)
     if root is None:
@@ -317,7 +317,7 @@ def _read_dataset(elements: Elements, group: Vgroup) -> Dataset:
 
 
 def read_number_type(elements: Elements, ref: int | None) -> np.dtype[Any] | VirtualdsError:
-    """Return the type of stored numbers, or why numpy has none (section 9.3.2)."""
+    """Return the type of stored numbers, or why numpy lacks it (section 9.3.2)."""
     data = b"" if ref is None else elements.read_raw((NUMBER_TYPE, ref))
     try:
         _, code, _, machine = unpack(">BBBB", data)
@@ -332,7 +332,7 @@ def read_number_type(elements: Elements, ref: int | None) -> np.dtype[Any] | Vir
 
 
 def _find_dimensions(elements: Elements, group: Vgroup) -> Iterator[Dimension]:
-    """Yield the dimensions of a data set in their order."""
+    """Yield the dimensions of a data set in order."""
     for tag, ref in group.members:
         if tag != VGROUP:
             continue
@@ -344,7 +344,7 @@ def _find_dimensions(elements: Elements, group: Vgroup) -> Iterator[Dimension]:
 
 
 def _find_length(elements: Elements, group: Vgroup) -> int:
-    """Return the length of a dimension: a value, in old files the number of values."""
+    """Return the length of a dimension: a value, or in old files the number of values."""
     lengths = list[int]()
     for ref, table in _read_tables(elements, group).items():
         if table.kind == LENGTH_KIND:
@@ -379,7 +379,7 @@ def _read_attributes(
 
 
 def show_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
-    """Return the value of an attribute as netCDF readers have it.
+    """Return the value of an attribute as in netCDF readers.
 
     Examples
     --------
@@ -397,13 +397,13 @@ def show_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
 
 STRUCTURE = re.compile(r"(GRID|SWATH)_\d+")
 METADATA = re.compile(r"StructMetadata\.\d+")
-"""The attributes with structural metadata: a long text is cut into several."""
+"""The attributes with structural metadata: a long text is split into several."""
 AXES = {"YDim": "y", "XDim": "x"}
 """Dimensions of grids, and their names here."""
 LONGEST = 2**24
-"""Cells along an axis that get coordinates, at most."""
+"""The most cells along an axis that get coordinates."""
 CENTRE, UPPER_LEFT = "HDFE_CENTER", "HDFE_GD_UL"
-"""What a grid says of its cells where it says nothing."""
+"""Defaults of a grid for its cells."""
 PROJECTIONS: dict[str, tuple[int, dict[int, str]]] = {
     "GCTP_SNSOID": (24, {4: "ProjCenterLongGeoKey"}),
     "GCTP_LAMAZ": (10, {4: "ProjCenterLongGeoKey", 5: "ProjCenterLatGeoKey"}),
@@ -418,13 +418,13 @@ PROJECTIONS: dict[str, tuple[int, dict[int, str]]] = {
         },
     ),
 }
-"""Projections: their GeoKey, and the GeoKeys of parameters that are packed degrees."""
+"""Projections: their GeoKey, and the GeoKeys of parameters in packed degrees."""
 SHIFTS = {6: "ProjFalseEastingGeoKey", 7: "ProjFalseNorthingGeoKey"}
 GEO, UTM, SOM = "GCTP_GEO", "GCTP_UTM", "GCTP_SOM"
 SPHEROIDS = {0: 7008, 8: 7019, 12: 7030}
 """EPSG codes of ellipsoids by SphereCode: Clarke 1866, GRS 1980, WGS 84."""
 UTM_DATUMS = {0: 4267, 8: 4269, 12: 4326}
-"""EPSG codes of the geographic systems that go with them: NAD27, NAD83, WGS 84."""
+"""EPSG codes of the corresponding geographic systems: NAD27, NAD83, WGS 84."""
 COORDINATES = {
     True: {
         "y": {"standard_name": "latitude", "units": "degrees_north"},
@@ -447,7 +447,7 @@ class Part:
 
 
 def split_parts(found: Datasets) -> dict[str, Part]:
-    """Return the data sets by group: the root has those of no grid, and those of an only grid."""
+    """Return the data sets by group: the root has those of no grid, and those of a single grid."""
     named = sorted(filter(METADATA.fullmatch, found.attributes), key=lambda n: int(n[15:]))
     text = "".join(str(found.attributes[name]) for name in named)
     structures = {f.get("GridName", f.get("SwathName", "")): f for f in _find_structures(text)}
@@ -472,7 +472,7 @@ def _find_grid(dataset: Dataset, structures: Mapping[str, Mapping[str, str]]) ->
 
 
 def _find_structures(text: str) -> Iterator[dict[str, str]]:
-    """Yield what structural metadata say of each grid and swath as a whole."""
+    """Yield the structural metadata of each grid and swath as a whole."""
     label, fields, is_inside_part = "", dict[str, str](), False
     for line in text.splitlines():
         name, _, value = line.strip().partition("=")
@@ -488,13 +488,13 @@ def _find_structures(text: str) -> Iterator[dict[str, str]]:
 
 
 def _show_part(members: list[Dataset], name: str, grid: Mapping[str, str]) -> Part:
-    """Return data sets without the name of the structure in those of dimensions."""
+    """Return data sets without the name of the structure in the names of dimensions."""
     plain = [
         replace(one, dimensions=tuple(_shorten(d, name) for d in one.dimensions)) for one in members
     ]
     on_grid = list(filter(_is_on_grid, plain))
     axes = _Axes.of(grid)
-    # what the metadata say may not be what the file holds
+    # the metadata may differ from the content of the file
     if axes is None or not on_grid or not all(map(axes.fits, on_grid)):
         return Part(plain)
     return Part([_place(one) if _is_on_grid(one) else one for one in plain], axes.build())
@@ -530,10 +530,10 @@ class _Axes:
 
     @classmethod
     def of(cls, grid: Mapping[str, str]) -> _Axes | None:
-        """Return the axes of a grid, or None if its metadata do not say where its cells lie."""
+        """Return the axes of a grid, or None if its metadata lack the positions of its cells."""
         if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT:
             return None
-        # the corners of a space oblique Mercator grid (MISR) are those of its first block alone
+        # the corners of a space oblique Mercator grid (MISR) are those of its first block only
         if grid.get("Projection", SOM) == SOM:
             return None
         try:
@@ -570,7 +570,7 @@ class _Axes:
         system: dict[str, Any] = dict(
             _describe(self.projection, self.parameters, self.zone, self.sphere)
         )
-        # as GDAL writes it: where the outer corner lies, and how long cells are
+        # as in GDAL: the position of the outer corner, and the size of cells
         system["GeoTransform"] = " ".join(map(repr, (west, dx, 0.0, north, 0.0, dy)))
         system["Projection"] = self.projection
         if self.parameters:
@@ -585,7 +585,7 @@ def _parse_numbers(text: str) -> tuple[float, ...]:
 
 
 def unpack_degrees(packed: float) -> float:
-    """Return degrees of GCTP's packed ones: a million times degrees, a thousand times minutes.
+    """Convert packed degrees of GCTP: a million times degrees, a thousand times minutes.
 
     Examples
     --------
@@ -602,7 +602,7 @@ def unpack_degrees(packed: float) -> float:
 def _describe(
     projection: str, parameters: tuple[float, ...], zone: int, sphere: int
 ) -> Mapping[str, Any]:
-    """Return CF attributes and well-known text of a projection, nothing if it is not known."""
+    """Return CF attributes and well-known text of a projection, or nothing if it is unknown."""
     keys = _find_ellipsoid(parameters, sphere)
     if projection == GEO:
         name = {"grid_mapping_name": "latitude_longitude"}
@@ -623,7 +623,7 @@ def _describe(
 def _find_ellipsoid(parameters: tuple[float, ...], sphere: int) -> dict[str, Any]:
     """Return the GeoKeys of the ellipsoid: by its code, or by its axes in metres.
 
-    The second parameter is the shorter axis if it is more than one, else the square of the
+    The second parameter is the shorter axis if it is more than one, otherwise the square of the
     eccentricity, whatever its sign.
     """
     if sphere in SPHEROIDS:

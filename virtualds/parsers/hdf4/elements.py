@@ -1,8 +1,8 @@
-"""The elements of HDF4 files: what data descriptors say, small elements, Vgroups and Vdatas.
+"""The elements of HDF4 files: data descriptors, small elements, Vgroups and Vdatas.
 
 HDF Specification and Developer's Guide (HDF 4.2): section 2 (data descriptors), 6 (Vgroups and
 Vdatas), 9.2 (tags), 10 (extended tags: linked blocks, external elements). Damage is a
-`FormatError`, what nothing here reads is an `UnsupportedError`.
+`FormatError`, anything unsupported is an `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from virtualds.stores.store import Range, StoreError
 from virtualds.urls import local_path, scheme_of
 
 MAX_AXES = 32
-"""Axes that a data set may have (MAX_VAR_DIMS)."""
+"""The most axes of a data set (MAX_VAR_DIMS)."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """An array in pieces that no references express: joined and decoded whenever it is read.
+    """An array in pieces that references cannot express: joined and decoded at each read.
 
     Parameters
     ----------
     source : SourceFile
     pieces : tuple of ranges
-        In their order.
+        In order.
     nbytes : int
         Bytes of the decoded values.
     shape : tuple of int
@@ -95,13 +95,13 @@ LINK, NUMERIC_GROUP, CALIBRATION, FILL = 710, 720, 731, 732
 VDATA, VDATA_VALUES, VGROUP = 1962, 1963, 1965
 """Tags of elements (section 9.2)."""
 LARGE = (DATA, COMPRESSED, CHUNK, LINKED, SCALES)
-"""Tags of elements that hold values, which a scan does not read."""
+"""Tags of elements with values, which a scan does not read."""
 SMALL = 2**16
 """Bytes of elements that are fetched in advance."""
 AT_ONCE = 256
 """Elements that are fetched at once."""
 EXTENDED = 2**14
-"""The bit of a tag that says that the element is an extended one."""
+"""The bit of a tag that marks an extended element."""
 USERS = 2**15
 """The bit of a tag that HDF does not define."""
 IN_BLOCKS, EXTERNAL, ENCODED, CHUNKED = 1, 2, 3, 5
@@ -109,7 +109,7 @@ IN_BLOCKS, EXTERNAL, ENCODED, CHUNKED = 1, 2, 3, 5
 ABSENT = 2**32 - 1
 """Offset of an element that was never written."""
 LARGEST = 2**31 - 1
-"""The largest offset and length: the library takes larger numbers for negative ones."""
+"""The largest offset and length: the library treats larger numbers as negative."""
 DESCRIPTOR = struct.Struct(">HHII")
 BLOCK_HEADER = struct.Struct(">HI")
 
@@ -118,7 +118,7 @@ Key = tuple[int, int]
 
 
 class Descriptor(NamedTuple):
-    """Where an element lies; an extended one is a header that says where its values lie."""
+    """The location of an element; that of an extended one is a header with that of its values."""
 
     offset: int
     length: int
@@ -126,7 +126,7 @@ class Descriptor(NamedTuple):
 
 
 Read = Callable[[int, int], bytes]
-"""Returns bytes of a file by offset and length, fewer where the file ends."""
+"""Returns bytes of a file by offset and length, or fewer if the file ends."""
 
 
 class Elements:
@@ -135,7 +135,7 @@ class Elements:
     Parameters
     ----------
     read : callable
-        Returns bytes of the file by offset and length, fewer where the file ends.
+        Returns bytes of the file by offset and length, or fewer if the file ends.
     source : SourceFile
     """
 
@@ -152,7 +152,7 @@ class Elements:
             for (tag, _), place in self.descriptors.items()
             if (place.is_extended or tag not in LARGE) and 0 < place.length <= SMALL
         )
-        # the cache fetches nothing where it is asked for too much at once
+        # the cache fetches nothing if too much is requested at once
         for first in range(0, len(wanted), AT_ONCE):
             fetch_ahead({self.source: wanted[first : first + AT_ONCE]})
 
@@ -161,7 +161,7 @@ class Elements:
         return sorted(ref for found, ref in self.descriptors if found == tag)
 
     def find(self, key: Key) -> Descriptor | None:
-        """Return where an element lies, or None if there is none, or if it was never written."""
+        """Return the location of an element, or None if it does not exist or was never written."""
         found = self.descriptors.get(key)
         if found is None or found.offset == ABSENT:
             return None
@@ -177,12 +177,12 @@ class Elements:
         return _read_exactly(self._read, offset, length)
 
     def read_raw(self, key: Key) -> bytes:
-        """Return the bytes that a descriptor points at; no bytes if there are none."""
+        """Return the bytes to which a descriptor points, or b"" if there are none."""
         place = self.find(key)
         return b"" if place is None else self.read_range(place.offset, place.length)
 
     def read(self, key: Key) -> bytes:
-        """Return the bytes of an element that may lie in linked blocks."""
+        """Return the bytes of an element that may be in linked blocks."""
         place = self.find(key)
         if place is None or not place.is_extended:
             return self.read_raw(key)
@@ -195,14 +195,14 @@ class Elements:
         return b"".join(self.read_range(*piece) for piece in self.list_blocks(key))
 
     def find_kind(self, key: Key) -> int:
-        """Return of which kind an extended element is, 0 for a plain or absent one."""
+        """Return the kind of an extended element, or 0 for a plain or missing one."""
         place = self.find(key)
         if place is None or not place.is_extended:
             return 0
         return int(unpack(">H", self.read_range(place.offset, min(place.length, 2)))[0])
 
     def list_blocks(self, key: Key) -> list[Range]:
-        """Return where the bytes of an element in linked blocks lie (section 10.3)."""
+        """Return the locations of the bytes of an element in linked blocks (section 10.3)."""
         _, left, _, count, ref = unpack(">HIIIH", self.read_raw(key))
         found: list[Range] = []
         tables = set[int]()
@@ -230,7 +230,7 @@ class Elements:
 
 
 def unpack(form: str, data: bytes) -> tuple[Any, ...]:
-    """Return the numbers that bytes begin with.
+    """Return the numbers at the beginning of bytes.
 
     Examples
     --------
@@ -254,7 +254,7 @@ def open_elements(source: SourceFile) -> Iterator[Elements]:
     """Open a file, local or remote, and read its descriptors."""
     if scheme_of(source.url) != "file":
         blocks = open_blocks(source)
-        # no buffer lies before the blocks: elements are small, and far from each other
+        # no buffer before the blocks: elements are small, and far from each other
         yield Elements(_stop_at(blocks.size, blocks.read), source)
         return
     with open(local_path(source.url), "rb") as file:
@@ -267,7 +267,7 @@ def open_elements(source: SourceFile) -> Iterator[Elements]:
 
 
 def _stop_at(size: int, read: Read) -> Read:
-    """Return a function that asks for no more bytes than a file has."""
+    """Return a function that requests no bytes past the end of a file."""
     return lambda at, count: read(at, max(min(count, size - at), 0))
 
 
@@ -312,15 +312,15 @@ TYPES = {
 }
 """Number types by their code (section 4.3)."""
 NATIVE, LITTLE, CODE = 0x1000, 0x4000, 0xFFF
-"""Bits of the type of a field that say how numbers are stored, and those of the code."""
+"""Bits of the type of a field for the storage of numbers, and those of the code."""
 
 
 VERSIONS = (2, 3, 4)
-"""Versions of Vgroups and Vdatas whose fields are the same; 4 has flags and attributes, too."""
+"""Versions of Vgroups and Vdatas with the same fields; 4 has flags and attributes, too."""
 VERSIONS_OF_VDATAS = (3, 4)
-"""Those of Vdatas whose number types have the same codes."""
+"""Versions of Vdatas whose number types have the same codes."""
 AFTER_VERSION = 3
-"""Bytes behind the last version: two are not used, and one is there by an old mistake."""
+"""Bytes after the last version: two are unused, and one is there because of an old mistake."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class Vgroup:
 
 
 class Vdata(NamedTuple):
-    """The header of a Vdata: how its records lie, and types and orders of its fields."""
+    """The header of a Vdata: the layout of its records, and types and orders of its fields."""
 
     name: str
     kind: str
@@ -366,7 +366,7 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     numbers = unpack(f">{2 * count}H", data[2:])
     name, rest = _take_text(data[2 + 4 * count :])
     kind, _ = _take_text(rest)
-    # flags and a list of attributes may come before the version, which is found from the end
+    # flags and a list of attributes may precede the version, which is found from the end
     _check_version(f"Vgroup {name!r}", _read_last_version(data), VERSIONS)
     return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
 
@@ -389,7 +389,7 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
     name, rest = _take_text(rest)
     kind, rest = _take_text(rest)
     _, _, version = unpack(">HHH", rest)
-    # the library takes the last one, and shows other memory if it does not know that
+    # the library uses the last one, and returns other memory if it does not support that
     if (last := _read_last_version(data)) != version:
         raise FormatError(
             f"Vdata {name!r} is of version {version}, and of version {last} at its end; the file "
@@ -437,20 +437,20 @@ def _read_last_version(data: bytes) -> int:
 
 
 def _check_version(what: str, version: int, known: tuple[int, ...]) -> None:
-    """Raise an error for what is not laid out as it is read here."""
+    """Raise an error for an unsupported layout."""
     if version not in known:
         raise FormatError(f"{what} is of version {version}; the file is damaged, fetch it again")
 
 
 def _take_text(data: bytes) -> tuple[str, bytes]:
-    """Return a text with its length before it, and the bytes behind it."""
+    """Return a text preceded by its length, and the bytes after it."""
     (length,) = unpack(">H", data)
     (text,) = unpack(f">{length}s", data[2:])
     return decode_text(text), data[2 + length :]
 
 
 def decode_text(data: bytes) -> str:
-    """Return a text up to its first zero; what is not UTF-8 is Latin-1.
+    """Return a text up to its first zero; if it is not UTF-8, it is Latin-1.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """HDF5 and netCDF4 files.
 
-Their structure is read as bytes; where these have an unknown form, the HDF5 library is asked
+Their structure is read as bytes; if these have an unknown form, the HDF5 library is used
 (`objects.HDF5Files`).
 """
 
@@ -60,7 +60,7 @@ def read(
     below : bool
         Whether groups below it are read, too; otherwise they are empty.
     defers : bool
-        Whether large indexes of chunks are asked when values are read, instead of read now.
+        Whether large chunk indexes are consulted when values are read, instead of read now.
 
     Raises
     ------
@@ -95,12 +95,12 @@ def read(
         try:
             return replace(attempt(by_library=True), way=ReadMethod(LIBRARY, reason))
         except DeclinedError as error:
-            # nobody is left to read it
+            # there is no other reader left
             raise UnsupportedError(f"{error}") from error
 
 
 def _describe(error: VirtualdsError, source: SourceFile) -> str:
-    """Return what was found in a file, without its name: other files may have it too."""
+    """Return the content found in a file, without its name: other files may have it too."""
     found, _, _what_to_do = f"{error}".partition("; ")
     return found.rpartition(f"{without_secrets(source.url)}: ")[2]
 

@@ -1,6 +1,6 @@
-"""Many HDF5 files of one structure, read together: the lengths and chunks of their variables.
+"""HDF5 files of the same structure, read together: the lengths and chunks of their variables.
 
-What is structure, and which files match, `file_structure` says.
+`file_structure` defines what is structure, and which files match.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from virtualds.parsers.hdf5.file_structure import (
     ManyFiles,
     Match,
     Part,
-    UnreadValuesError,
+    SeparateAttributesError,
     Variable,
     VariableStructure,
     open_many,
@@ -63,7 +63,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.urls import path_or_url
 
 MAX_MISSING = 10**4
-"""Chunks of a file that may all be missing."""
+"""The most chunks of a file that may all be missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +80,9 @@ class StoredColumns:
     place : int array, shape (axes, rows)
         Where each chunk begins in its file, in elements.
     address, length : int array, shape (rows,)
-        Where its bytes lie.
+        The position of its bytes.
     inline : tuple of bytes
-        The elements themselves, of each file, where they lie in the metadata.
+        The elements of each file, if they are in the metadata.
     """
 
     chunks: Ints
@@ -94,7 +94,7 @@ class StoredColumns:
     inline: tuple[bytes, ...] = ()
 
     def have_small_grids(self) -> npt.NDArray[np.bool_]:
-        """Return which files may have a table of all chunks, with those that were never written."""
+        """Return which files may have a table of all chunks, including those never written."""
         # as floats, whose product does not overflow
         chunks = np.ceil(self.shape / self.chunks).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
@@ -124,7 +124,7 @@ class StoredColumns:
     def get_values(
         self, heads: npt.NDArray[np.uint8], dtype: np.dtype[Any]
     ) -> list[npt.NDArray[Any]] | None:
-        """Return the values in each file, if they lie in its first bytes without a codec.
+        """Return the values in each file, if they are uncompressed in its first bytes.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class StoredColumns:
         Returns
         -------
         list of numpy.ndarray or None
-            None if any has to be read: it lies elsewhere, or in several chunks.
+            None if any must be read: it is elsewhere, or in several chunks.
         """
         count, rank = self.shape.shape
         alone = len(self.owner) == count and bool((self.owner == np.arange(count)).all())
@@ -174,22 +174,22 @@ class StoredColumns:
         others = np.delete(self.chunks, axis, axis=1)
         cuts = np.flatnonzero((others[1:] != others[:-1]).any(axis=1)) + 1
         if not cuts.size:
-            return self._join_alike(sources, axis, first)
+            return self._join_equal_files(sources, axis, first)
         parts = []
         for start, stop in pairwise([0, *cuts.tolist(), len(self.shape)]):
             some = self.take(np.arange(start, stop))
-            parts.append(some._join_alike(sources[start:stop], axis, first))
+            parts.append(some._join_equal_files(sources[start:stop], axis, first))
         return concatenate(parts, axis)
 
-    def _join_alike(
+    def _join_equal_files(
         self, sources: Sequence[SourceFile], axis: int, first: ManifestArray
     ) -> ManifestArray:
-        """Join files whose chunks have one length along all other axes."""
+        """Join files whose chunks have the same lengths along all other axes."""
         lengths, chunk = self.shape[:, axis], self.chunks[:, axis]
         counts = -(-lengths // chunk)
         starts = np.cumsum(counts) - counts
         axes = [self._cut(other) for other in range(self.shape.shape[1])]
-        axes[axis] = _cut_in_turn(lengths, chunk, counts)
+        axes[axis] = _join_divisions(lengths, chunk, counts)
         grid = tuple(one.nchunks for one in axes)
         flat = np.zeros(len(self.owner), np.int64)
         for other, stride in enumerate(compute_strides(grid)):
@@ -200,7 +200,7 @@ class StoredColumns:
         return ManifestArray.of_fragment(fragment, first.pipelines[0], first.name)
 
     def _cut(self, axis: int) -> ChunkAxis:
-        """Return how an axis is cut that has one length in all files."""
+        """Return the division of an axis that has the same length in all files."""
         return ChunkAxis.regular(int(self.shape[0, axis]), int(self.chunks[0, axis]))
 
     def _build_manifest(
@@ -233,8 +233,8 @@ class StoredColumns:
         )
 
 
-def _cut_in_turn(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
-    """Return an axis along which files follow each other, each with chunks of its own."""
+def _join_divisions(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
+    """Return an axis along which files follow each other, each with its own chunks."""
     encoded = np.repeat(chunk, counts)
     shown = encoded.copy()
     some = counts > 0
@@ -244,9 +244,9 @@ def _cut_in_turn(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
 
 
 UNLIMITED_AXIS = -1
-"""The greatest length of an axis without one, in a column."""
+"""The greatest length of an unlimited axis, in a column."""
 LONGEST = 2**40
-"""Most elements of a variable of a file that is read together with others."""
+"""The most elements of a variable of a file that is read together with others."""
 
 
 class FoundColumns(NamedTuple):
@@ -267,7 +267,7 @@ class FoundColumns(NamedTuple):
 
 
 def read_columns(known: FileStructure, match: Match, files: ManyFiles) -> FoundColumns | None:
-    """Read where the chunks of all variables lie; None if no file matches.
+    """Read the positions of the chunks of all variables, or return None if no file matches.
 
     A file whose chunks cannot be read does not match.
     """
@@ -289,7 +289,7 @@ def read_columns(known: FileStructure, match: Match, files: ManyFiles) -> FoundC
 
 
 class _ColumnReader:
-    """Reads the slots of a structure in many files; files that do not match lose their `sound`.
+    """Reads the slots of a structure in many files; files that do not match become not `sound`.
 
     Attributes
     ----------
@@ -319,7 +319,7 @@ class _ColumnReader:
         return self._stack(columns + [np.full(len(self.sound), n) for n in variable.within])
 
     def _read_lengths(self) -> dict[Dimension, Ints]:
-        """Return how long each dimension is; files that contradict themselves do not match."""
+        """Return the length of each dimension; files that contradict themselves do not match."""
         lengths: dict[Dimension, Ints] = {}
         for (owner, axis), dimension in self._known.axes.items():
             found = self._get_column(owner, LENGTH, axis)
@@ -364,7 +364,7 @@ class _ColumnReader:
         return np.maximum(chunks, 1)
 
     def _read_limits(self, variable: VariableStructure, shape: Ints) -> Ints:
-        """Return the greatest length of each axis, `UNLIMITED_AXIS` for none."""
+        """Return the greatest length of each axis, or `UNLIMITED_AXIS`."""
         columns = []
         for axis, limit in enumerate(variable.facts.space.limits):
             if (variable.owner, LIMIT, axis) in self._slots:
@@ -375,7 +375,7 @@ class _ColumnReader:
         return self._stack(columns)
 
     def _split_by_form(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexForm, Ints]]:
-        """Yield the files whose indexes have one form: lengths of chunks, and limits of axes."""
+        """Yield the files whose indexes have the same form: chunk lengths, and limits of axes."""
         variable = self._known.variables[name]
         which, form = np.flatnonzero(self.sound), IndexForm.of(variable.facts)
         limits = self._read_limits(variable, self.shapes[name])
@@ -419,7 +419,7 @@ class _ColumnReader:
         members: list[tuple[Variable, Ints]],
         chunks: dict[Variable, Ints],
     ) -> Iterator[tuple[Variable, StoredColumns]]:
-        """Read the indexes of one form: of each variable with some, in the files with them."""
+        """Read the indexes of one form, for each variable and file with such an index."""
         rank = len(form.chunks)
         known = [(name, self._known.variables[name], some) for name, some in members]
         root = [self._get_column(v.owner, ADDRESS)[some] for _, v, some in known]
@@ -453,7 +453,7 @@ class _ColumnReader:
 
 
 def _merge(parts: list[StoredColumns]) -> StoredColumns:
-    """Return the chunks of all files, of which each part has those of some."""
+    """Return the chunks of all files; each part has those of some."""
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate([part.owner for part in parts]), kind="stable")
@@ -479,7 +479,7 @@ def _select_chunks(
     shape: Ints,
     chunks: Ints,
 ) -> StoredColumns:
-    """Return the chunks of one variable; axes within elements are never cut."""
+    """Return the chunks of one variable; axes within elements are never divided."""
     owner = file[found.owner[rows]]
     within = np.zeros((len(variable.within), len(owner)), np.int64)
     axes = np.broadcast_to(np.array(variable.within, np.int64), (len(shape), len(variable.within)))
@@ -493,30 +493,30 @@ def _select_chunks(
     )
 
 
-# ---------------------------------------------------------------------- read alike
+# ---------------------------------------------------------------------- reading together
 
 MAX_TRIES = 4
-"""Structures of a batch that may fit too few files; then each file is read alone."""
+"""Structures of a batch that may match too few files before each file is read alone."""
 MAX_KNOWN = 16
-"""Structures that are kept: an archive has one for each of its eras."""
+"""The most structures that are kept: an archive has one for each of its eras."""
 
 
 @dataclass(frozen=True, eq=False)
-class AlikeHDF5Files:
-    """HDF5 files of one structure (`virtualds.arrays.parser.AlikeFiles`).
+class HDF5FileBatch:
+    """HDF5 files of the same structure (`virtualds.arrays.parser.AlikeFiles`).
 
     Parameters
     ----------
     known : ManifestGroup
-        Of the file that the structure is known from.
+        Of the file from which the structure is known.
     numbers : sequence of int
     sources : sequence of SourceFile
     lengths : mapping of str to int array
     columns : mapping of str to StoredColumns
     attributes : mapping of (str, str) to sequence
     heads : uint8 array, shape (files, bytes)
-    below : mapping of str to AlikeHDF5Files
-        The groups below, by path, where they are wanted.
+    below : mapping of str to HDF5FileBatch
+        The groups below, by path, if they are requested.
     """
 
     known: ManifestGroup
@@ -526,11 +526,11 @@ class AlikeHDF5Files:
     columns: Mapping[str, StoredColumns]
     attributes: Mapping[tuple[str, str], Sequence[Any]]
     heads: Bytes
-    below: Mapping[str, AlikeHDF5Files] = field(default_factory=dict)
+    below: Mapping[str, HDF5FileBatch] = field(default_factory=dict)
 
     @cached_property
     def group(self) -> ManifestGroup:
-        """The group as the first of the files has it."""
+        """The group as in the first of the files."""
         first = self.take(np.zeros(1, np.int64))
         variables = {
             name: replace(
@@ -555,7 +555,7 @@ class AlikeHDF5Files:
         }
 
     def _list_encodings(self, name: str) -> Iterator[tuple[str, list[Any]]]:
-        """Yield what of the encoding of a variable is that of its file."""
+        """Yield the part of the encoding of a variable that depends on its file."""
         variable, columns = self.known.variables[name], self.columns[name]
         yield "source", self._paths
         shape, chunks = _list_rows(columns.shape), _list_rows(columns.chunks)
@@ -570,10 +570,10 @@ class AlikeHDF5Files:
     def _paths(self) -> list[str]:
         return [path_or_url(source.url) for source in self.sources]
 
-    def take(self, places: Ints) -> AlikeHDF5Files:
+    def take(self, places: Ints) -> HDF5FileBatch:
         """Return some of the files, in another order."""
         order = places.tolist()
-        return AlikeHDF5Files(
+        return HDF5FileBatch(
             self.known,
             [self.numbers[n] for n in order],
             [self.sources[n] for n in order],
@@ -617,7 +617,7 @@ def _list_rows(column: Ints) -> list[tuple[int, ...]]:
 
 @dataclass
 class _Structures:
-    """The structures that were used last, by the group and the names that were left out."""
+    """The most recently used structures, by the group and the names that were left out."""
 
     kept: list[tuple[Part, FileStructure]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -628,7 +628,7 @@ class _Structures:
             return [known for other, known in self.kept if other == part]
 
     def use(self, part: Part, known: FileStructure) -> None:
-        """Keep a structure as the latest."""
+        """Make a structure the latest one."""
         with self.lock:
             rest = [pair for pair in self.kept if pair[1] is not known]
             self.kept = [(part, known), *rest][:MAX_KNOWN]
@@ -645,8 +645,8 @@ def read_together(
     skip: Iterable[str],
     must_be_equal: MustBeEqual,
     below: bool = False,
-) -> Iterator[Sequence[AlikeHDF5Files]]:
-    """Read files together where they have one structure, as `ReadTogether` has it."""
+) -> Iterator[Sequence[HDF5FileBatch]]:
+    """Read files of the same structure together; implements `ReadTogether`."""
     if get_options().hdf5 != "auto" or not isinstance(group, str | None) or len(urls) < FEWEST:
         yield ()
         return
@@ -672,9 +672,9 @@ class _BatchReader:
     ) -> None:
         self.files, self.numbers = files, numbers
         self.part, self.must_be_equal = part, must_be_equal
-        self.found: list[AlikeHDF5Files] = []
+        self.found: list[HDF5FileBatch] = []
 
-    def read(self) -> list[AlikeHDF5Files]:
+    def read(self) -> list[HDF5FileBatch]:
         """Return the files of each structure."""
         rest = np.arange(len(self.files.readers))
         for known in STRUCTURES.list(self.part):
@@ -689,12 +689,12 @@ class _BatchReader:
                 continue
             left = self._take(made, rest)
             tries += len(rest) - len(left) < FEWEST
-            # the first file fits its own structure, unless it has changed meanwhile
+            # the first file matches its own structure, unless it has changed meanwhile
             rest = left if len(left) < len(rest) else rest[1:]
         return self.found
 
     def _take(self, known: FileStructure, which: Ints) -> Ints:
-        """Add the files that have a structure; return the files that have not."""
+        """Add the files with a structure; return the files without it."""
         if len(which) < FEWEST:
             return which
         files = self.files.select(which)
@@ -711,7 +711,7 @@ class _BatchReader:
         while attributes is None and len(fits) >= FEWEST:
             try:
                 attributes = known.read_attributes(match, fits)
-            except UnreadValuesError as error:
+            except SeparateAttributesError as error:
                 # each time there are fewer files left
                 fits = fits[error.same]
         if attributes is None:
@@ -720,7 +720,7 @@ class _BatchReader:
         columns = {name: one.take(fits) for name, one in found.columns.items()}
         sources = [files.readers[n].source for n in fits.tolist()]
         first, *others = (
-            AlikeHDF5Files(
+            HDF5FileBatch(
                 group.group,
                 self.numbers[which[fits]].tolist(),
                 sources,

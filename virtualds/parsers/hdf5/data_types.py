@@ -1,7 +1,7 @@
 """The types of HDF5, and which of them numpy reads as stored.
 
-HDF5 converts while it reads: integers of odd precision, floats of odd layout, padded strings. Where
-numpy cannot read the stored bytes, h5py reads the values.
+HDF5 converts while it reads: integers of unusual precision, floats of unusual layout, padded
+strings. If numpy cannot read the stored bytes, h5py reads the values.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from virtualds.parsers.hdf5.structure.element_types import HDF5Type, parse_type_
 from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
 
 # ---------------------------------------------------------------------- types of numpy
-# The numpy dtypes that h5py gives to the types of HDF5.
+# h5py's numpy dtypes for the types of HDF5.
 #
-# HDF5 converts values to these dtypes while it reads, so a dtype may be wider than what is stored.
+# HDF5 converts values to these dtypes while it reads, so a dtype may be wider than the stored type.
 
 
 POINTER = np.dtype("P").itemsize
-"""Bytes of a string of varying length in memory; other sequences have a length too."""
+"""Bytes of a string of varying length in memory; other sequences also have a length."""
 CHARSETS = {0: "ascii", 1: "utf-8"}
 """Character sets of strings (IV.A.2.d)."""
 NUMPY_TAG = b"NUMPY:"
-"""Start of the tag of an opaque type that h5py made of a dtype."""
+"""Start of the tag of an opaque type that h5py made from a dtype."""
 COMPLEX_NAMES = (b"r", b"i")
-"""Members of a compound that h5py takes for a complex number."""
+"""Members of a compound that h5py interprets as a complex number."""
 BOOLEANS = {b"FALSE": 0, b"TRUE": 1}
-"""Members of an enum that h5py takes for a boolean."""
+"""Members of an enum that h5py interprets as a boolean."""
 VAX = 0b1000000
 """The bit of a float in the byte order of the VAX."""
 IMPLIED = 0b10
@@ -42,7 +42,7 @@ IMPLIED = 0b10
 
 
 class FloatRange(NamedTuple):
-    """A dtype of floats, and what it can hold."""
+    """A dtype of floats, and its range."""
 
     dtype: np.dtype[Any]
     fraction: int
@@ -51,7 +51,7 @@ class FloatRange(NamedTuple):
 
 
 @cache
-def list_floats() -> tuple[FloatRange, ...]:
+def get_float_types() -> tuple[FloatRange, ...]:
     """Return the dtypes of floats, narrow ones first."""
     found = []
     for code in "efdg":
@@ -69,9 +69,9 @@ def _stores_first_bit(info: Any) -> bool:
 
 @cache
 def describe_floats() -> dict[tuple[int, int, bytes], np.dtype[Any]]:
-    """Return the dtypes of floats by size, bits and properties of the type that is stored alike."""
+    """Return the dtypes of floats by size, bits and properties of the equivalent stored type."""
     found: dict[tuple[int, int, bytes], np.dtype[Any]] = {}
-    for number in list_floats():
+    for number in get_float_types():
         info = np.finfo(number.dtype)
         size, exponent, fraction = number.dtype.itemsize, int(info.iexp), number.fraction
         bias = 2 ** (exponent - 1) - 1
@@ -88,7 +88,7 @@ def describe_floats() -> dict[tuple[int, int, bytes], np.dtype[Any]]:
 
 
 def find_dtype(kind: HDF5Type) -> np.dtype[Any]:
-    """Return the dtype of values of a type as h5py reads them, with h5py's metadata.
+    """Return the dtype of values of a type as read by h5py, with h5py's metadata.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def find_dtype(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def size_in_memory(kind: HDF5Type) -> int:
-    """Return the bytes of an element once HDF5 has read it."""
+    """Return the bytes of an element in memory after HDF5 has read it."""
     if not kind.refers:
         return kind.size
     if kind.kind == TypeClass.VLEN:
@@ -110,9 +110,9 @@ def size_in_memory(kind: HDF5Type) -> int:
 
 
 def list_members(kind: HDF5Type) -> list[tuple[bytes, int, HDF5Type]]:
-    """Return the members of a compound with their places once HDF5 has read it.
+    """Return the members of a compound with their offsets after HDF5 has read it.
 
-    Where members refer to the heap, HDF5 sorts all by their offset, and moves those behind.
+    If members refer to the heap, HDF5 sorts all by their offset, and moves those after.
     """
     found = [(name, *part) for name, part in zip(kind.names, kind.parts, strict=True)]
     if not kind.refers:
@@ -154,11 +154,11 @@ def _order_of(kind: HDF5Type) -> Literal["<", ">"]:
 
 
 def _find_float(kind: HDF5Type) -> np.dtype[Any]:
-    """Return the narrowest float that holds all values of a type."""
+    """Return the narrowest float that can represent all values of a type."""
     if kind.bits & VAX:
         raise TypeError("numpy has no floats in the byte order of the VAX")
     highest, lowest = 2**kind.exponent - kind.bias - 1, 1 - kind.bias
-    for number in list_floats():
+    for number in get_float_types():
         if (
             number.dtype.itemsize >= kind.size
             and number.fraction >= kind.fraction
@@ -182,7 +182,7 @@ def _charset_of(kind: HDF5Type) -> str:
 
 
 def _find_opaque(kind: HDF5Type) -> np.dtype[Any]:
-    """Return bytes, or the dtype in a tag of h5py if it is one of plain values of that size."""
+    """Return bytes, or the dtype in a tag of h5py if it has plain values of that size."""
     tag = kind.properties
     if not tag.startswith(NUMPY_TAG):
         return np.dtype(f"V{kind.size}")
@@ -219,13 +219,13 @@ def _check_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> Non
 
 
 def _find_pair(part: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of complex numbers made of a float."""
+    """Return the dtype of complex numbers with floats as parts."""
     return np.dtype(f"c{2 * part.itemsize}").newbyteorder(part.byteorder)
 
 
 def _find_complex(kind: HDF5Type) -> np.dtype[Any]:
     find_dtype(kind.base)
-    sizes = {2 * number.dtype.itemsize for number in list_floats() if number.dtype.itemsize > 2}
+    sizes = {2 * number.dtype.itemsize for number in get_float_types() if number.dtype.itemsize > 2}
     if kind.size not in sizes:
         raise TypeError(f"numpy has no complex numbers of {kind.size} bytes")
     return np.dtype(f"{_order_of(kind.base)}c{kind.size}")
@@ -286,13 +286,13 @@ FINDERS: dict[TypeClass, Callable[[HDF5Type], np.dtype[Any]]] = {
 TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
 """Strings of varying length, as xarray marks them."""
 OBJECT = 0
-"""The sort of references to objects, as HDF5 wrote them up to version 1.10."""
+"""The kind of references to objects, as HDF5 wrote them up to version 1.10."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
 """Paddings of strings of fixed length."""
 ORDER = 0b1
 """The bit of the byte order of a number."""
 ENCODING_HEAD = 2
-"""Bytes before the message in what `H5Tencode` gives: the type of the message, and a version."""
+"""Bytes before the message in the result of `H5Tencode`: type of the message, and version."""
 
 
 class StoredType(NamedTuple):
@@ -301,7 +301,7 @@ class StoredType(NamedTuple):
     Parameters
     ----------
     dtype : numpy dtype
-        Of the values; objects where they lie in a heap.
+        Of the values; objects if they are in a heap.
     declared : numpy dtype or type
         The value of xarray's ``encoding["dtype"]``.
     in_chunks : bool
@@ -339,7 +339,7 @@ def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
 
 
 def find_stored_type(kind: Any) -> StoredType:
-    """Return how elements of a type are stored, which h5py has opened.
+    """Return how elements of a type that h5py has opened are stored.
 
     Raises
     ------
@@ -381,7 +381,7 @@ def _find_stored_type(kind: HDF5Type, name: str | None) -> StoredType:
     dtype = _find_dtype(kind)
     if kind.is_text:
         return StoredType(TEXT_DTYPE, str, in_chunks=False)
-    # only members keep the metadata that h5py reads them by
+    # only members keep the metadata with which h5py reads them
     plain = dtype if dtype.names else np.dtype(dtype.str)
     declared = plain.newbyteorder("=") if plain.names else plain
     return StoredType(plain, declared, in_chunks=_is_plain(kind))
@@ -395,7 +395,7 @@ def _find_dtype(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
-    """Return an enum as its integers, with the names in the metadata as xarray holds them."""
+    """Return an enum as its integers, with the names in the metadata as in xarray."""
     dtype = _find_dtype(kind.base)
     try:
         members = {raw.decode(): value for raw, value in list_enum_members(kind).items()}
@@ -419,7 +419,7 @@ def check_type(kind: HDF5Type) -> None:
 
 
 def find_obstacle(kind: HDF5Type) -> str:
-    """Return why h5py cannot read the values of a type correctly; nothing if it can."""
+    """Return why h5py cannot read the values of a type correctly, or "" if it can."""
     if _holds_references(kind):
         return "references to regions, or within other types, have no values"
     if _holds_foreign_sequences(kind):
@@ -455,7 +455,7 @@ def _unsupported_error(kind: HDF5Type, reason: str) -> UnsupportedError:
 
 
 def _is_plain(kind: HDF5Type) -> bool:
-    """Return whether numpy reads the bytes of a type as h5py does."""
+    """Return whether numpy reads the bytes of a type in the same way as h5py."""
     rule = PLAIN.get(kind.kind)
     return rule is not None and rule(kind)
 
@@ -482,11 +482,11 @@ def _is_plain_string(kind: HDF5Type) -> bool:
 def _is_plain_compound(kind: HDF5Type) -> bool:
     dtype = find_dtype(kind)
     if dtype.names is None:
-        # a pair of floats that h5py takes for a complex number, however it is laid out
+        # a pair of floats that h5py interprets as a complex number, whatever its layout
         (_, first), (start, second) = kind.parts
         return kind.size == 2 * start == 2 * first.size and _is_plain(first) and _is_plain(second)
     return _is_made_of_plain(kind) and all(
-        # a boolean of h5py is one byte, whatever integer the enum is made of
+        # a boolean of h5py is one byte, whatever the integer type of the enum
         dtype[name.decode()].itemsize == part.size
         for name, _, part in list_members(kind)
     )

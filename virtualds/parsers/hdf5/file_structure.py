@@ -1,8 +1,8 @@
-"""The structure of an HDF5 file that others may have, and files that are read together by it.
+"""The structure of an HDF5 file that others may share, and reading files together by it.
 
-The notes of a file that was parsed (`file_bytes`) say which of its bytes are structure. Another
-file whose blocks, found by its own addresses, have the same structure bytes is the same but for its
-slots. So the slots of many files are read as columns, and nothing of these files is parsed.
+The notes of a parsed file (`file_bytes`) record which of its bytes are structure. Another file
+whose blocks, found by its own addresses, have the same structure bytes only differs in its slots.
+So the slots of many files are read as columns, without parsing these files.
 """
 
 from __future__ import annotations
@@ -75,11 +75,12 @@ class Match:
     sound : bool array, shape (files,)
         Whether a file matches.
     rows : list of uint8 array, shape (files, bytes)
-        The bytes of each block; objects of the global heap lie where they do in the first file.
+        The bytes of each block; objects of the global heap are at their positions in the first
+        file.
     objects : dict of (int, int) to (int array, int array)
         By block and number of an object in a collection: where it begins, and its length.
     heaps : dict of int to uint8 array
-        The bytes of collections as they lie in the files.
+        The bytes of collections as stored in the files.
     """
 
     sound: Bools
@@ -146,7 +147,7 @@ class Blueprint:
         files.fetch(which, [(addresses[number, which], size) for number, size in places])
 
     def _take_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
-        """Return a block of each file, zeros of a file that does not match."""
+        """Return a block of each file, with zeros for a file that does not match."""
         size, which = len(self.notes.blocks[number].data), np.flatnonzero(match.sound)
         found = files.take_rows(which, address[which], size)
         if len(which) == len(address):
@@ -156,7 +157,7 @@ class Blueprint:
         return rows
 
     def _find_addresses(self, number: int, match: Match, files: ManyFiles) -> Ints:
-        """Return where a block lies in each file; a file in which it cannot lie does not match."""
+        """Return the address of a block in each file; impossible ones exclude a file."""
         block = self.notes.blocks[number]
         found = self._get_addresses(block.pointer, match, len(files.ends))
         fits = (found >= 0) & (found <= files.ends - len(block.data))
@@ -169,7 +170,7 @@ class Blueprint:
         return read_uints(match.get_column(Slot(*pointer, self.offset_size)))
 
     def _check_addresses(self, addresses: Ints, match: Match) -> None:
-        """Require that what is one block in the first file is one in all, and no two are."""
+        """Require that blocks that are equal in the first file are equal in all, and vice versa."""
         count = addresses.shape[1]
         for pointer, number in self.notes.same:
             found = self._get_addresses(pointer, match, count)
@@ -190,7 +191,7 @@ class Blueprint:
             match.sound[:] &= found == read_uints(rows[:, place:stop])
 
     def _check_references(self, match: Match) -> None:
-        """Require that objects of the global heap have the elements that are counted."""
+        """Require that objects of the global heap have the recorded number of elements."""
         for references in self.notes.references.values():
             for reference in references:
                 count = read_uints(match.get_column(reference.counted))
@@ -198,9 +199,9 @@ class Blueprint:
                 match.sound[:] &= count * reference.width <= length
 
     def _put_objects_in_place(self, number: int, rows: Bytes, match: Match) -> Bytes:
-        """Return collections with their objects where they lie in the first file.
+        """Return collections with their objects at the positions of the first file.
 
-        Strings of other lengths move the objects behind them.
+        Strings of other lengths move the objects after them.
         """
         count, size = rows.shape
         moved = rows.copy()
@@ -238,7 +239,7 @@ class Blueprint:
         return equal
 
     def _is_equal_in_heap(self, match: Match, reference: HeapReference) -> Bools:
-        """Compare an object of the global heap whose count of elements is that of the first."""
+        """Compare an object of the global heap with as many elements as in the first file."""
         block, begin, _ = self._find_object(reference)
         counted = self.notes.blocks[reference.counted.block].data
         place = reference.counted.begin
@@ -250,7 +251,7 @@ class Blueprint:
         return equal
 
     def read_texts(self, match: Match, reference: HeapReference, places: Ints) -> list[bytes]:
-        """Return an object of the global heap in some files, of as many bytes as are counted."""
+        """Return an object of the global heap in some files, with the counted number of bytes."""
         count = read_uints(match.get_column(reference.counted)[places]) * reference.width
         begin = match.objects[reference.block, reference.number][0][places]
         rows = match.heaps[reference.block][places]
@@ -258,7 +259,7 @@ class Blueprint:
         return [row[a:b].tobytes() for row, a, b in zip(rows, begin.tolist(), ends, strict=True)]
 
     def _find_object(self, reference: HeapReference) -> tuple[Block, int, int]:
-        """Return the collection of an object, and where the object begins and how long it is."""
+        """Return the collection of an object, and the object's offset and length."""
         for number, begin, length in self.notes.objects[reference.block]:
             if number == reference.number:
                 return self.notes.blocks[reference.block], begin, length
@@ -266,7 +267,7 @@ class Blueprint:
 
 
 def _gather(rows: Bytes, begin: Ints, length: int) -> Bytes:
-    """Return so many bytes of each row from a place on; past the end they are the last byte."""
+    """Return a range of bytes of each row; past the end they are the last byte."""
     places = np.minimum(begin[:, None] + np.arange(length), rows.shape[1] - 1)
     return np.take_along_axis(rows, places, axis=1)
 
@@ -285,7 +286,7 @@ def _sort_by_level(blocks: list[Block]) -> list[list[int]]:
 
 
 class Part(NamedTuple):
-    """What is read of each file: a group, the groups below it if wanted, and names to leave out."""
+    """What is read of each file: a group, the groups below it or not, and names to leave out."""
 
     path: str
     skip: frozenset[str]
@@ -325,7 +326,7 @@ class GroupStructure(NamedTuple):
     ----------
     group : ManifestGroup
     dims : dict of str to Dimension
-        By the name that the group knows it by.
+        By its name in the group.
     """
 
     group: ManifestGroup
@@ -334,7 +335,7 @@ class GroupStructure(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileStructure:
-    """The structure of a file, and what the slots are in which others may differ from it.
+    """The structure of a file, and the slots in which others may differ from it.
 
     Parameters
     ----------
@@ -342,14 +343,14 @@ class FileStructure:
     half : int
         Half of the most children of a node of a version 1 B-tree of chunks.
     source : SourceFile
-        The file that the structure is known from.
+        The file from which the structure is known.
     groups : dict of str to GroupStructure
         By path, the one that is read, "", and those below it.
     variables : dict of Variable to VariableStructure
     axes : dict of (int, int) to Dimension
         By owner and axis of every dataset: its dimension.
     attributes : dict of (str, str, str) to Attribute
-        By group, variable, "" for the group, and name: the attributes that users see.
+        By group, variable ("" for the group), and name: the attributes visible to users.
     """
 
     blueprint: Blueprint
@@ -367,7 +368,7 @@ class FileStructure:
 
         Raises
         ------
-        UnreadValuesError
+        SeparateAttributesError
             Some files have values that cannot be read together.
         """
         notes = self.blueprint.notes
@@ -389,12 +390,12 @@ class FileStructure:
                     decode_texts(some) if known else None for some in zip(*texts, strict=True)
                 ]
             if key[1] in OF_DECODING or any(value is None for value in values):
-                raise UnreadValuesError(same)
+                raise SeparateAttributesError(same)
             found[path][key[0], key[1]] = values
         return found
 
     def find_equal(self, match: Match, must_be_equal: MustBeEqual) -> Bools:
-        """Return which files have the attributes of the known file, of those that are heeded."""
+        """Return which files agree with the known one in the attributes that must be equal."""
         shown = {one.key: self._get_value(*path) for path, one in self.attributes.items()}
         keys = [
             key
@@ -411,8 +412,8 @@ class FileStructure:
         return owner.attributes.get(name)
 
 
-class UnreadValuesError(Exception):
-    """Some files have attributes that cannot be read together; ``same`` says which have not."""
+class SeparateAttributesError(Exception):
+    """Some files have attributes that cannot be read together; ``same`` is which do not."""
 
     def __init__(self, same: Bools) -> None:
         super().__init__()
@@ -420,11 +421,11 @@ class UnreadValuesError(Exception):
 
 
 OF_DECODING = frozenset({"_FillValue", "least_significant_digit"})
-"""Attributes that decide more than their own value."""
+"""Attributes that affect more than their own value."""
 
 
 def read_structure(source: SourceFile, part: Part) -> FileStructure | None:
-    """Read a file with notes of its bytes; None if nothing can be known by it of other files."""
+    """Read a file with notes of its bytes, or return None if it reveals nothing about others."""
     notes = Notes()
     try:
         with HDF5Files(source, notes) as files:
@@ -471,7 +472,7 @@ def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> FileStru
 def _list_attributes(
     path: str, variable: str, known: Attributes
 ) -> dict[tuple[str, str, str], Attribute]:
-    """Return the attributes that users see of a variable, or of the group."""
+    """Return the attributes of a variable, or of the group, that are visible to users."""
     texts = {name.decode("utf-8", "surrogateescape"): one for name, one in known.items()}
     return {(path, variable, name): one for name, one in texts.items() if name not in RESERVED}
 
@@ -503,14 +504,14 @@ def _list_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
 
 
 def _find_dimension(read: GroupsRead, where: PathParts, name: str) -> Dimension:
-    """Return a dimension that a group knows by a name."""
+    """Return a dimension by its name in a group."""
     if len(read.groups) == 1 and not read.groups[read.where].axes.grow:
         return read.where, name
     return read.together.find_owner(where, name), name
 
 
 def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
-    """Return whether all that is known of the values of a variable are its chunks."""
+    """Return whether the values of a variable are completely described by its chunks."""
     layout = dataset.facts.layout
     return (
         isinstance(data, ManifestArray)
@@ -525,9 +526,9 @@ def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
 # ---------------------------------------------------------------------- many files
 
 FEWEST = 3
-"""Fewest files that are read together."""
+"""The fewest files that are read together."""
 OPEN_ERRORS = (OSError, ValueError)
-"""What opening raises for a file that cannot be read; it is then opened alone, which says why."""
+"""What opening raises for an unreadable file, which is then opened alone for its own error."""
 
 Result = TypeVar("Result")
 
@@ -547,10 +548,10 @@ class FileReader(Protocol):
         """Fill a buffer with the bytes from an address on; return how many there are."""
 
     def hold(self) -> AbstractContextManager[None]:
-        """Let what is fetched of the file serve all who read it, until the end of the block."""
+        """Share what is fetched of the file with all its readers, until the end of the block."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
 
 
 class LocalReader:
@@ -585,7 +586,7 @@ class LocalReader:
 
 
 class RemoteReader:
-    """Reads a remote file, and holds what it fetched."""
+    """Reads a remote file, and caches what it fetched."""
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
         self._scan = ScannedStore(url, options)
@@ -595,26 +596,26 @@ class RemoteReader:
         self._blocks = self._scan.get_blocks(self.source)
 
     def read_into(self, address: int, buffer: memoryview) -> int:
-        """Fill a buffer with bytes, of those that were fetched where they are held."""
+        """Fill a buffer with bytes, from the cache if they are there."""
         found = self._blocks.read(address, len(buffer))
         buffer[: len(found)] = found
         return len(found)
 
     def fetch(self, ranges: Sequence[Range]) -> None:
-        """Fetch what is going to be read, all of it at once."""
+        """Fetch what is about to be read, all at once."""
         self._blocks.fetch_together(ranges)
 
     def hold(self) -> AbstractContextManager[None]:
-        """Let what is fetched of the file serve all who read it, until the end of the block."""
+        """Share what is fetched of the file with all its readers, until the end of the block."""
         return self._scan.hold()
 
     def close(self) -> None:
-        """Let go of what was fetched; connections are kept."""
+        """Release what was fetched; connections are kept."""
         self._scan.close()
 
 
 Fetch = Callable[[Sequence[FileReader], Sequence[Sequence[Range]]], None]
-"""Fetches ranges of files, of all at once."""
+"""Fetches ranges of files, for all at once."""
 
 
 @dataclass(eq=False)
@@ -650,7 +651,7 @@ class ManyFiles:
         return ManyFiles([self.readers[n] for n in numbers.tolist()], self.fetch_ranges)
 
     def fetch(self, file: Ints, ranges: Sequence[tuple[Ints, int]]) -> None:
-        """Fetch what is going to be read, of all files at once.
+        """Fetch what is about to be read, for all files at once.
 
         Parameters
         ----------
@@ -673,7 +674,7 @@ class ManyFiles:
         Raises
         ------
         RowsError
-            Rows lie outside of their files.
+            Rows are outside their files.
         """
         fits = (address >= 0) & (address <= self.ends[file] - length)
         if not fits.all():
@@ -696,7 +697,7 @@ class ManyFiles:
         return gathered
 
     def _read_rows(self, file: Ints, address: Ints, which: Ints, rows: Bytes) -> None:
-        """Read some of the rows, each into its place."""
+        """Read some of the rows, each into its position."""
         files, addresses, length = file[which].tolist(), address[which].tolist(), rows.shape[1]
         self.fetch(file[which], [(address[which], length)])
         readers, view = self.readers, rows.reshape(-1).data
@@ -717,7 +718,7 @@ def open_many(
     urls : sequence of str
     options : StorageOptions, optional
     is_alike : callable
-        Says of the first remote files whether it is worth to ask for the others, too.
+        Returns for the first remote files whether it is worth requesting the others, too.
 
     Returns
     -------
@@ -760,7 +761,7 @@ def _fetch_ranges(
 
 @contextmanager
 def _choose_runner(count: int, is_local: bool) -> Iterator[Callable[..., Any]]:
-    """Give a function like `map` that asks for all files at once where they are remote."""
+    """Return a function like `map` that requests all files at once if they are remote."""
     if is_local:
         yield lambda work, items: list(map(work, items))
         return

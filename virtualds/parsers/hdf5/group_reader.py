@@ -1,9 +1,9 @@
 """Reading one HDF5 group, or all groups below one.
 
 `netcdf_rules` applies the conventions of netCDF. The values of a dataset become references to its
-chunks (`storage`) or to the sources of a virtual dataset (`virtual_datasets`). Values that no byte
-range holds as they are, in heaps, of converted types, of assembled datasets, are read on demand, or
-at once where they are few: strings by our own reader, all others by h5py.
+chunks (`storage`) or to the sources of a virtual dataset (`virtual_datasets`). Values that are not
+stored in byte ranges (in heaps, of converted types, of assembled datasets) are read on demand, or
+at once if they are few: strings by our own reader, all others by h5py.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ from virtualds.parsers.hdf5.storage import (
     build_stored_array,
     can_defer,
     check_filters,
-    fill_of,
+    get_fill,
     read_chunks,
 )
 from virtualds.parsers.hdf5.structure import element_types
@@ -99,8 +99,8 @@ from virtualds.urls import path_or_url
 # ---------------------------------------------------------------------- checks of the heap
 # Check references into the global heap before HDF5 follows them.
 #
-# HDF5 keeps strings and sequences of varying length as references (HDF5 File Format Specification
-# 3.0, IV.B). A bad reference can make HDF5 end the process, or read for ever.
+# HDF5 stores strings and sequences of varying length as references (HDF5 File Format Specification
+# 3.0, IV.B). An invalid reference can make HDF5 end the process, or read forever.
 
 
 BYTES_AT_ONCE = 2**26
@@ -151,7 +151,7 @@ def read_elements(
 def _cut_box(
     shape: tuple[int, ...], box: Sequence[slice] | None, size: int
 ) -> list[tuple[slice, ...]]:
-    """Cut the part of a box inside an array into smaller parts, along the first axis."""
+    """Divide the part of a box inside an array into smaller parts, along the first axis."""
     whole = box or tuple(slice(0, n) for n in shape)
     inside = [slice(min(k.start, n), min(k.stop, n)) for k, n in zip(whole, shape, strict=True)]
     if not shape:
@@ -177,7 +177,7 @@ def holds_texts(dataset: Dataset) -> bool:
     fill = dataset.facts.fill
     # a fill value that h5py found has no bytes here
     is_known = bool(fill.raw) or not fill.is_chosen
-    # without any fill value HDF5 refuses a dataset that was never written
+    # without any fill value, HDF5 cannot read a dataset that was never written
     layout = dataset.facts.layout
     is_written = layout.address is not None or layout.kind == LayoutClass.COMPACT
     is_known = is_known and (is_written or fill.state != FillState.UNDEFINED)
@@ -204,7 +204,7 @@ def read_texts(dataset: Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_
         found = element_types.read_texts(budget, kind, elements, encoding)
         pairs = zip(part, box, strict=True)
         at: Any = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
-        # with an ellipsis a scalar is the string, and not an array that holds it
+        # with an ellipsis, a scalar is the string itself instead of an array with it
         whole[(*at, ...)] = found.reshape([p.stop - p.start for p in part])
     return whole
 
@@ -217,7 +217,7 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class HDF5Array:
-    """An array that is read on demand, by h5py unless it holds strings.
+    """An array that is read on demand, by h5py unless it contains strings.
 
     Parameters
     ----------
@@ -225,11 +225,11 @@ class HDF5Array:
     path : str
         Of the dataset, within the file.
     shape : tuple of int
-        As netCDF sees it: longer than the dataset where another variable is longer along an
-        unlimited dimension.
+        As in netCDF: longer than the dataset if another variable is longer along an unlimited
+        dimension.
     dtype : numpy dtype
     needs : tuple of SourceFile
-        Other files that hold values; HDF5 silently fills values of missing files.
+        Other files with values; HDF5 silently fills values of missing files.
     """
 
     source: SourceFile
@@ -249,7 +249,7 @@ class HDF5Array:
         Raises
         ------
         ReadError
-            The file is gone, has changed, or is damaged.
+            The file no longer exists, has changed, or is damaged.
         UnsupportedError
             The box around the selection has more elements than may be loaded.
         """
@@ -289,7 +289,7 @@ class HDF5Array:
 
 
 def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int64]]:
-    """Return the slice of an axis that covers an index, and what the index takes of it."""
+    """Return the slice of an axis that covers an index, and what the index selects of it."""
     if isinstance(key, slice):
         # an axis may have more elements than memory has bytes
         chosen = range(size)[key]
@@ -322,7 +322,7 @@ def _check_source(source: SourceFile) -> None:
 
 
 def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values:
-    """Read a box of a dataset; what lies past its end is its fill value."""
+    """Read a box of a dataset; past the end of the dataset, it contains the fill value."""
     rank = len(dataset.shape or ())
     inside = tuple(
         slice(min(k.start, n), min(k.stop, n))
@@ -343,7 +343,7 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
 
 
 def _read_values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Values:
-    """Read a box that lies inside: strings as str, references as paths."""
+    """Read a box inside a dataset: strings as str, references as paths."""
     import h5py
 
     if h5py.check_string_dtype(dataset.dtype) is not None and dataset.dtype.hasobject:
@@ -366,7 +366,7 @@ def load_or_defer(
 ) -> Values | HDF5Array:
     """Return the values of a small dataset, or an array that is read on demand.
 
-    ``needs`` are the other files that hold values.
+    ``needs`` are the other files with values.
 
     Raises
     ------
@@ -389,10 +389,11 @@ def load_or_defer(
 
 
 # ---------------------------------------------------------------------- reading ahead
-# What is read of a remote HDF5 file, fetched level by level before it is read in earnest.
+# The metadata of a remote HDF5 file, fetched level by level before they are actually read.
 #
-# Each function is a `Work` (`virtualds.parsers.hdf5.structure.file_bytes`): it reads one thing, and
-# returns what that leads to. What is not foreseen here costs requests of its own, and nothing else.
+# Each function is a `Work` (`virtualds.parsers.hdf5.structure.file_bytes`): it reads one object,
+# and returns those to which it refers. Anything that is missing here costs further requests,
+# nothing else.
 
 
 def fetch_groups(
@@ -409,7 +410,7 @@ def fetch_groups(
     below : bool
         Whether groups below are read, too.
     """
-    # HDF5 reads the same bytes, and cannot be asked for them ahead
+    # HDF5 reads the same bytes, which cannot be requested ahead
     files = copy(here.files)
     files.by_library, files.roots = False, {}
     scales, all_of_it = _Visitor(None), _Visitor(skip, below)
@@ -424,7 +425,7 @@ class _Visitor:
     Parameters
     ----------
     skip : collection of str or None
-        Datasets whose chunks nobody needs; None where that is all of them.
+        Datasets whose chunks are not needed, or None for all of them.
     below : bool
         Whether groups below are read, too.
     """
@@ -465,13 +466,13 @@ def _visit_attributes(place: HDF5Location) -> list[Work]:
 
 
 def _visit_heap(file: FileBytes, attribute: Attribute) -> list[Work]:
-    """Read what an attribute refers to in the global heap."""
+    """Read the objects of the global heap to which an attribute refers."""
     read_sequences(file, attribute)
     return []
 
 
 def _visit_chunks(place: HDF5Location) -> list[Work]:
-    """Read where the chunks of a dataset lie."""
+    """Read the positions of the chunks of a dataset."""
     dataset = make_dataset("", place)
     layout = dataset.facts.layout
     if place.files.defers and can_defer(dataset):
@@ -486,13 +487,13 @@ def _visit_chunks(place: HDF5Location) -> list[Work]:
 
 
 LARGEST_VOID = 2**31 - 1
-"""Most bytes of an element in numpy."""
+"""The most bytes of an element in numpy."""
 NOT_A_COORDINATE = "_nc4_non_coord_"
-"""Prefix that netCDF-C gives a variable with the name of a dimension whose scale it is not."""
+"""netCDF-C's prefix for a variable with the name of a dimension whose scale it is not."""
 
 
 class GroupRead(NamedTuple):
-    """A group as it was read, what it was read from, and how its dimensions were found."""
+    """A group as read, its source, and how its dimensions were found."""
 
     group: ManifestGroup
     members: GroupMembers
@@ -509,12 +510,12 @@ class GroupsRead(NamedTuple):
 
     @property
     def group(self) -> ManifestGroup:
-        """The group that was asked for, with those below it."""
+        """The requested group, with those below it."""
         return self.groups[self.where].group
 
 
 def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: bool) -> GroupsRead:
-    """Read the group at a path, and all groups below it if they are wanted.
+    """Read the group at a path, and all groups below it if they are requested.
 
     Raises
     ------
@@ -572,7 +573,7 @@ class _GroupReader:
     def read(
         self, group: HDF5Group, together: FileGroups, below: Mapping[str, ManifestGroup]
     ) -> ManifestGroup:
-        """Read a group; ``below`` holds its child groups."""
+        """Read a group; ``below`` are its child groups."""
         found = group.found
         for name in found.broken.keys() - self.skip:
             self._note(name, found.broken[name])
@@ -592,13 +593,13 @@ class _GroupReader:
         if not group.where and not group.found.groups:
             return Dimensions(axes, lambda: len(axes.scales), {})
         lengths = together.find_lengths(group.where, axes) if axes.grow else {}
-        return Dimensions(axes, partial(together.count_dimensions_before, group.where), lengths)
+        return Dimensions(axes, partial(together.count_earlier_dimensions, group.where), lengths)
 
     def _read_variables(
         self, datasets: Mapping[str, Dataset], dims: Dimensions
     ) -> dict[str, ManifestVariable]:
         variables = {}
-        # the scale decides how long a dimension is
+        # the scale determines the length of a dimension
         scales = [d for d in datasets.values() if d.is_scale and d.shape]
         sizes = {d.name: dims.lengths.get(d.name, d.shape[0]) for d in scales}
         for name, names in dims.of.items():
@@ -642,7 +643,7 @@ class _GroupReader:
         kind: str = "variable",
         source: SourceFile | None = None,
     ) -> VirtualdsError:
-        """Note what cannot be read; errors of HDF5 are raised again if they are about no file."""
+        """Record what cannot be read; errors of HDF5 that concern no file are raised again."""
         if not isinstance(error, VirtualdsError):
             found = explain_damage(source or self.files.source, error)
             if found is None:
@@ -715,7 +716,7 @@ class _GroupReader:
             return load_or_defer(dataset, stored, shape, needs, self.files)
         if shape == array.shape:
             return array
-        fill = find_fill_beyond(fill_of(dataset, stored.dtype), stored.dtype)
+        fill = find_fill_beyond(get_fill(dataset, stored.dtype), stored.dtype)
         # its own gaps have another fill value than the part past its end
         array = convert_gaps_to_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)

@@ -1,8 +1,8 @@
 """The conventions of netCDF on HDF5: fill values, the user's attributes, and dimensions.
 
 A netCDF4 file is an HDF5 file with conventions (netCDF-C documentation, "NetCDF-4 File Format";
-HDF5 Dimension Scale Specification 1.0). Names come in the order of creation, as the netCDF library
-gives them.
+HDF5 Dimension Scale Specification 1.0). Names are in the order of creation, as in the netCDF
+library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from virtualds.parsers.hdf5.structure.element_types import (
     parse_type_message,
     read_sequences,
 )
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, give_up, note_same
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, mark_incomplete, note_same
 from virtualds.parsers.hdf5.structure.messages import MESSAGE_ERRORS, TypeClass
 from virtualds.parsers.hdf5.structure.object_header import IN_PLACE, Attribute, find_string_size
 
@@ -78,7 +78,7 @@ def find_fill_beyond(chosen: bytes | None, dtype: np.dtype[Any]) -> Any:
 
 
 def list_attribute_names(owner: HDF5Location) -> list[str]:
-    """Return the names of all attributes, in the order of creation where the file kept it."""
+    """Return the names of all attributes, in the order of creation if the file has it."""
     return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]
 
 
@@ -98,24 +98,24 @@ RESERVED = frozenset(
         "_NCProperties",
     }
 )
-"""Attributes that serve dimension scales and the netCDF library, not the user."""
+"""Attributes for dimension scales and the netCDF library, not for the user."""
 
 LONGEST_TEXT = 2**31 - 1
-"""Most bytes of a string in numpy."""
+"""The most bytes of a string in numpy."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
 """Paddings of strings of fixed length."""
 
 
 PLAIN = frozenset({TypeClass.INTEGER, TypeClass.FLOAT})
-"""Classes of numbers that h5py gives no other type than that of the bytes."""
+"""Classes of numbers that h5py reads with the type of the bytes."""
 STRINGS = {
     struct.pack("<BBHIBBHIHH", 0x19, 1, charset, 16, 0x10, 0, 0, 1, 0, 8) for charset in CHARSETS
 }
-"""Types of strings of varying length, where addresses have 8 bytes (IV.A.2.d)."""
+"""Types of strings of varying length, with 8-byte addresses (IV.A.2.d)."""
 
 
 def read_attribute(owner: Any, name: str) -> Any:
-    """Return one attribute the way netCDF4-python returns it.
+    """Return one attribute in the way of netCDF4-python.
 
     Strings are str, several of them a list; one number is a scalar, several are an array.
     References to objects are the paths of these objects.
@@ -125,7 +125,7 @@ def read_attribute(owner: Any, name: str) -> Any:
     UnsupportedError
         Its type has no value in Python.
     FormatError
-        It lies in a heap that is damaged.
+        It is in a damaged heap.
     """
     raw = name.encode("utf-8", "surrogateescape")
     known = owner.attributes[raw]
@@ -138,10 +138,10 @@ def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any
     import h5py
 
     if is_region(known.kind):
-        # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
+        # regions are in the heap too, and HDF5 looks for them there as soon as it reads references
         raise _unsupported_error("it refers to regions")
     if not known.kind or known.kind[0] & 0x0F not in IN_PLACE:
-        give_up(known.data)
+        mark_incomplete(known.data)
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
         has_parts = kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY)
@@ -189,13 +189,13 @@ def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
 
 
 def decode_texts(raw: Sequence[bytes]) -> Any:
-    """Return strings of varying length as h5py reads them: one as str, several as a list."""
+    """Return strings of varying length as read by h5py: one as str, several as a list."""
     texts = [_to_text(one.partition(b"\0")[0]) for one in raw]
     return texts[0] if len(texts) == 1 else texts
 
 
 def decode_in_place(known: Attribute) -> Any:
-    """Return the value of an attribute that refers to nothing, or None for uncommon types."""
+    """Return the value of an attribute without references, or None for uncommon types."""
     count = known.elements
     dtype = _find_plain_type(known.kind)
     if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):
@@ -245,7 +245,7 @@ def _unsupported_error(reason: str) -> UnsupportedError:
 
 
 def path_of(reference: Any, owner: Any) -> str:
-    """Return the path of the object that a reference points to, "" where it points to none."""
+    """Return the path of the object to which a reference points, or "" if it points to none."""
     import h5py
 
     name = h5py.h5r.get_name(reference, owner.id) if reference else None
@@ -273,11 +273,11 @@ Names = list[tuple[Dataset, tuple[str | None, ...]]]
 
 
 def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
-    """Return the address of the last scale of every axis, or None where there is none.
+    """Return the address of the last scale of every axis, or None if there is none.
 
-    Of several scales of an axis the netCDF library takes the one that was attached last (netCDF-C,
+    Of several scales of an axis, the netCDF library uses the one attached last (netCDF-C,
     ``dimscale_visitor``). HDF5's own function for them (`H5DSiterate_scales`) reads the whole list
-    for each axis, and ends the process where the list is damaged.
+    for each axis, and ends the process if the list is damaged.
 
     Raises
     ------
@@ -296,7 +296,7 @@ def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
 
 
 def _find_last_reference(dataset: Dataset, references: bytes) -> int | None:
-    """Return the address that the last of some references to objects holds."""
+    """Return the address in the last of some references to objects."""
     width = dataset.file.offset_size
     place = len(references) - width
     if place < 0:
@@ -307,13 +307,13 @@ def _find_last_reference(dataset: Dataset, references: bytes) -> int | None:
 
 
 def _is_reference_list(kind: bytes) -> bool:
-    """Return whether a type is that of sequences of references to objects (IV.A.2.d)."""
+    """Return whether a type is a sequence of references to objects (IV.A.2.d)."""
     base = kind[8:12]
     return is_sequence(kind) and base[0] & 0x0F == TypeClass.REFERENCE and base[1] & 0x0F == 0
 
 
 def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
-    """Return the name of the last scale of an axis, which lies in another group."""
+    """Return the name of the last scale of an axis, which is in another group."""
     import h5py
 
     dtype = h5py.vlen_dtype(h5py.ref_dtype)
@@ -373,7 +373,7 @@ class NamedAxes:
         }
 
     def _find_unlimited_lengths(self) -> dict[str, int]:
-        """Return how long variables of the group make every unlimited dimension that they see."""
+        """Return the length of every visible unlimited dimension, from the group's variables."""
         # a dimension hides those of the same name further up
         seen = {d.name: d for d in [*self._by_address.values(), *self.scales]}
         lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
@@ -403,10 +403,10 @@ class NamedAxes:
         )
 
     def _find_dimension(self, scale: Dataset) -> Dataset:
-        """Return the link to a scale that its dimension is named after.
+        """Return the link to a scale after which its dimension is named.
 
         A scale that the netCDF library numbered is one dimension, whatever links there are to it.
-        Of another scale each link is a dimension, as the library has it.
+        For another scale, each link is a dimension, as in the library.
         """
         first = self._by_address[scale.address]
         return first if first is not scale and DIMENSION_ID.encode() in first.attributes else scale
@@ -449,7 +449,7 @@ class Dimensions:
         self.unlimited_here = {name for name, _, grows in self._here if grows}
 
     def _complete(self, dataset: Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
-        """Name the axes that have no scale."""
+        """Name the axes without scales."""
         taken = [name for name in names if name is not None]
         if len(taken) == len(names):
             return tuple(taken)
@@ -480,14 +480,14 @@ class Dimensions:
 
 
 MAX_GROUPS = 100_000
-"""Most groups that are read: links can make more of a small file."""
+"""The most groups that are read: with links, a small file can have more."""
 
 PathParts = tuple[str, ...]
 """The names of the groups from the root to one of them."""
 
 
 class HDF5Group(NamedTuple):
-    """A group, what it holds, and the scales of the groups above it, the outermost first."""
+    """A group, its content, and the scales of the groups above it, the outermost first."""
 
     where: PathParts
     place: HDF5Location
@@ -507,9 +507,9 @@ def read_groups_below(
     skip: Collection[str] = (),
     around: Collection[tuple[str, int]] = (),
 ) -> Iterator[HDF5Group]:
-    """Yield every group below one, inner groups first, and last the group itself.
+    """Yield every group below one, inner groups first, and finally the group itself.
 
-    A group that cannot be read, or that a link leads back to, is ``broken`` in its parent.
+    A group that cannot be read, or to which a link leads back, is ``broken`` in its parent.
     """
     found = list_members(place, skip)
     scales = (*above, *found.scales)
@@ -540,7 +540,7 @@ class FileGroups:
     ----------
     root : HDF5Location
     known : list of HDF5Group, optional
-        All groups, where they have been read already.
+        All groups, if they have already been read.
     """
 
     def __init__(self, root: HDF5Location, known: list[HDF5Group] | None = None) -> None:
@@ -565,7 +565,7 @@ class FileGroups:
 
     @cached_property
     def _lengths(self) -> dict[tuple[PathParts, str], int]:
-        """How long every unlimited dimension is, by the group that defines it."""
+        """The length of every unlimited dimension, by the group that defines it."""
         longest: dict[tuple[PathParts, str], int] = {}
         for where, axes in self.axes.items():
             for name, n in axes.lengths.items():
@@ -574,7 +574,7 @@ class FileGroups:
         return longest
 
     def find_owner(self, where: PathParts, name: str) -> PathParts:
-        """Return the group that defines the dimension which a group knows by a name."""
+        """Return the group that defines a dimension of a group."""
         for depth in range(len(where), 0, -1):
             axes = self.axes.get(where[:depth])
             if axes is not None and any(d.name == name for d in axes.scales):
@@ -582,7 +582,7 @@ class FileGroups:
         return ()
 
     def find_lengths(self, where: PathParts, axes: NamedAxes) -> dict[str, int]:
-        """Return the lengths of the unlimited dimensions that a group sees."""
+        """Return the lengths of the unlimited dimensions that are visible in a group."""
         keys = {name: (self.find_owner(where, name), name) for name in axes.lengths}
         return {name: self._lengths.get(key, 0) for name, key in keys.items()}
 
@@ -595,8 +595,8 @@ class FileGroups:
             count += Dimensions(axes, lambda: 0, self.find_lengths(where, axes)).invented
         return first
 
-    def count_dimensions_before(self, where: PathParts) -> int:
-        """Return how many dimensions netCDF numbers before those it invents for a group.
+    def count_earlier_dimensions(self, where: PathParts) -> int:
+        """Return the number of dimensions that netCDF counts before those invented for a group.
 
         It numbers all dimensions of the file first, then invented ones, those of child groups
         before those of their parent.

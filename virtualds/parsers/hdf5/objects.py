@@ -1,8 +1,8 @@
-"""Groups and datasets of HDF5 files: how they are found, and what their object headers say.
+"""Groups and datasets of HDF5 files: how they are found, and the content of their object headers.
 
-HDF5 File Format Specification 3.0, IV.A. Forms that are not known here are declined. Then the
-file is read once more, and HDF5 says which links and what datasets there are
-(`HDF5Files.by_library`); all else is read as bytes in any case.
+HDF5 File Format Specification 3.0, IV.A. Forms that are unknown here raise `DeclinedError`. Then
+the file is read once more, and links and datasets are those reported by HDF5
+(`HDF5Files.by_library`); everything else is read as bytes in any case.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from virtualds.parsers.hdf5.structure.messages import (
     SpaceClass,
     TypeClass,
     UnknownFormError,
-    blame_file,
+    add_file_to_error,
     parse_layout,
 )
 from virtualds.parsers.hdf5.structure.object_header import (
@@ -80,7 +80,7 @@ from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
 
 PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
-"""Variables of the environment that change where HDF5 looks for files."""
+"""Environment variables that change where HDF5 looks for files."""
 HDF5_ERRORS = (OSError, RuntimeError, ValueError, OverflowError)
 """Errors that h5py raises for damaged files."""
 OWN_ERRORS = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
@@ -107,7 +107,7 @@ def open_hdf5(source: SourceFile) -> Iterator[Any]:
 
 @contextmanager
 def describe_damage(source: SourceFile) -> Iterator[None]:
-    """Turn errors of HDF5 within the block into `FormatError`."""
+    """Convert errors of HDF5 within the block to `FormatError`."""
     try:
         yield
     except HDF5_ERRORS as error:
@@ -117,14 +117,14 @@ def describe_damage(source: SourceFile) -> Iterator[None]:
 
 
 def explain_damage(source: SourceFile, error: BaseException) -> FormatError | None:
-    """Return the error that an error of HDF5 means, or None if it says itself what is wrong."""
+    """Return the meaning of an error of HDF5, or None if it says itself what is wrong."""
     if isinstance(error, OWN_ERRORS) or getattr(error, "errno", None) in (EMFILE, ENFILE):
         return None
     found = FormatError(
         f"{source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, fetch it "
         f"again"
     )
-    # an error of the system may pass, so that opening is tried again; HDF5's own say no more
+    # an error of the system may be temporary, so opening is tried again; HDF5's own are not
     found.__cause__ = error if getattr(error, "errno", None) else None
     return found
 
@@ -136,11 +136,11 @@ class HDF5Files:
     ----------
     source : SourceFile
     notes : Notes, optional
-        Where is noted what the bytes of the file mean.
+        Records the meaning of the bytes of the file.
     defers : bool
         Whether large indexes of chunks are not read; chunks are looked up when they are read.
     by_library : bool
-        Whether the HDF5 library says which links and what datasets there are.
+        Whether links and datasets are those reported by the HDF5 library.
     """
 
     def __init__(
@@ -175,11 +175,11 @@ class HDF5Files:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing but the bytes of the file itself were read."""
+        """Whether only the bytes of the file itself were read."""
         return not self._open and self._bytes.keys() == {self.source}
 
     def get_bytes(self, source: SourceFile) -> FileBytes:
-        """Return the bytes of a file that is open, until it is closed."""
+        """Return the bytes of a file, which stays open until it is closed."""
         if source not in self._bytes:
             found = FileBytes(source, self._notes if source == self.source else None)
             self._stack.callback(found.close)
@@ -201,7 +201,7 @@ class HDF5Files:
 
 
 ListCandidates = Callable[[str, SourceFile], list[str]]
-"""Takes a name and the file that holds it, and returns the urls where the named file may lie."""
+"""Takes a name and the file that contains it, and returns possible urls of the named file."""
 
 
 def list_beside(name: str, holder: SourceFile) -> list[str]:
@@ -213,12 +213,12 @@ def list_beside(name: str, holder: SourceFile) -> list[str]:
 
 
 def list_absolute(name: str, holder: SourceFile) -> list[str]:
-    """Return the url of an absolute name; none for a relative one."""
+    """Return the url of an absolute name, or none for a relative one."""
     return [normalise_url(name)] if os.path.isabs(name) else []
 
 
 def list_in_working_directory(name: str, holder: SourceFile) -> list[str]:
-    """Return the url in the working directory; none if the holder is remote."""
+    """Return the url in the working directory, or none if the holder is remote."""
     return [normalise_url(name)] if scheme_of(holder.url) == "file" else []
 
 
@@ -227,11 +227,11 @@ def find_referenced_file(
     holder: SourceFile,
     places: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
 ) -> SourceFile:
-    """Return the file that another one refers to by ``name``.
+    """Return the file to which another one refers by ``name``.
 
-    HDF5 looks beside the file that holds the name and then in the working directory (HDF5
-    reference manual, `H5Pset_virtual_prefix`, `H5Pset_elink_prefix`), for raw data in the working
-    directory alone (`H5Pset_efile_prefix`).
+    HDF5 looks beside the file with the name and then in the working directory (HDF5 reference
+    manual, `H5Pset_virtual_prefix`, `H5Pset_elink_prefix`), for raw data in the working directory
+    only (`H5Pset_efile_prefix`).
 
     Raises
     ------
@@ -275,9 +275,9 @@ def find_referenced_file(
 SCALE = b"DIMENSION_SCALE"
 """The CLASS of a scale."""
 LONGEST_TEXT = 2**16
-"""Most bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
+"""The most bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
 NULL_TERMINATED, PADDINGS = (0,), (0, 1, 2)
-"""Ways to fill up strings of fixed length (IV.A.2.d): HDF5 knows a scale by the first alone."""
+"""Paddings of strings of fixed length (IV.A.2.d): HDF5 only recognises scales by the first."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -288,7 +288,7 @@ class HDF5Location:
     ----------
     files : HDF5Files
     source : SourceFile
-        The file that it lies in.
+        The file that contains it.
     path : bytes
         Its path in that file.
     at : int
@@ -329,7 +329,7 @@ class HDF5Location:
 
     @cached_property
     def file(self) -> FileBytes:
-        """The bytes of the file that it lies in."""
+        """The bytes of the file that contains it."""
         return self.files.get_bytes(self.source)
 
     @cached_property
@@ -344,12 +344,12 @@ class HDF5Location:
 
     @cached_property
     def attributes(self) -> Attributes:
-        """Its attributes, in the order of creation where the file kept it."""
+        """Its attributes, in the order of creation if the file has it."""
         return read_attributes(self.file, self.messages, int(self.at))
 
     @cached_property
     def links(self) -> list[Link]:
-        """The links of a group, in the order of creation where the file kept it, else by name."""
+        """The links of a group, in the order of creation if the file has it, otherwise by name."""
         if self.files.by_library:
             return _list_links_by_library(self)
         return read_links(self.file, self.messages)
@@ -389,7 +389,7 @@ class Dataset(HDF5Location):
 
     @property
     def rank(self) -> int:
-        """Number of its axes, without those that every element has."""
+        """Number of its axes, without those within elements."""
         return len(self.space.limits)
 
     @cached_property
@@ -404,14 +404,14 @@ class Dataset(HDF5Location):
         Raises
         ------
         UnsupportedError
-            There are no values for its type.
+            Values of its type are not supported.
         """
         is_named = self.type.kind == TypeClass.ENUM and self._has_committed_type
         name = name_of_type(self.id.get_type()) if is_named else None
         try:
             return parse_stored_type(self.facts.kind, name)
         except MESSAGE_ERRORS as error:
-            blame_file(self.file, error)
+            add_file_to_error(self.file, error)
 
     @property
     def _has_committed_type(self) -> bool:
@@ -419,7 +419,7 @@ class Dataset(HDF5Location):
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """The lengths of its axes, and of those that every element has; () if it has no space."""
+        """The lengths of its axes, including those within elements; () without a dataspace."""
         return (self.space.shape or ()) + self._inner_axes
 
     @cached_property
@@ -432,7 +432,7 @@ class Dataset(HDF5Location):
 
     @property
     def limits(self) -> tuple[int | None, ...]:
-        """The greatest length of each axis, None where there is no limit."""
+        """The greatest length of each axis, or None if there is no limit."""
         return self.space.limits
 
     @cached_property
@@ -452,13 +452,13 @@ class Dataset(HDF5Location):
 
     @property
     def is_bare(self) -> bool:
-        """Whether it is a scale that stands for a dimension without a variable."""
+        """Whether it is a scale that represents a dimension without a variable."""
         return self.is_scale and self._read_text(b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
 
     def _read_text(self, name: bytes, paddings: tuple[int, ...]) -> bytes:
-        """Return an attribute that is one fixed-length string with such padding; else empty bytes.
+        """Return an attribute that is one fixed-length string with such padding, or b"".
 
-        HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
+        HDF5's own functions for scales (`H5DSis_scale`) end the process if the type differs.
         """
         found = self.attributes.get(name)
         if found is None:
@@ -470,17 +470,17 @@ class Dataset(HDF5Location):
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it is assembled from others."""
+        """Whether it is assembled from other datasets."""
         return self.facts.layout.kind == LayoutClass.VIRTUAL
 
     @property
     def is_external(self) -> bool:
-        """Whether its elements lie in other files."""
+        """Whether its elements are in other files."""
         return EXTERNAL_FILES in self.kinds
 
     @property
     def referring(self) -> HDF5Type | None:
-        """The type of its elements if they refer to the global heap, else None."""
+        """The type of its elements if they refer to the global heap, or None."""
         return self.type if self.type.refers else None
 
 
@@ -496,7 +496,7 @@ def check_fill(place: HDF5Location, of_type: HDF5Type) -> None:
 
 @dataclass(frozen=True)
 class GroupMembers:
-    """The members of a group, in the order of creation where the file kept it.
+    """The members of a group, in the order of creation if the file has it.
 
     Parameters
     ----------
@@ -512,7 +512,7 @@ class GroupMembers:
 
     @property
     def scales(self) -> list[Dataset]:
-        """Its scales, each once, by the first of several names."""
+        """Its scales, each once, under the first of several names."""
         distinct: dict[tuple[str, int], Dataset] = {}
         for dataset in self.datasets.values():
             if dataset.is_scale:
@@ -521,7 +521,7 @@ class GroupMembers:
 
 
 def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
-    """Return the error of a path at which there is no group."""
+    """Return the error for a path without a group."""
     return FileNotFoundError(
         f"{source.url}: there is no group {path!r}; list its groups with "
         f"virtualds.open_virtual_datatree or ncdump -h"
@@ -529,7 +529,7 @@ def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
 
 
 def make_dataset(name: str, place: HDF5Location) -> Dataset:
-    """Return the dataset at a place."""
+    """Return the dataset at a location."""
     facts = (
         _read_facts_by_library(place)
         if place.files.by_library
@@ -543,7 +543,7 @@ def make_dataset(name: str, place: HDF5Location) -> Dataset:
         name=name,
         facts=facts,
     )
-    # what is known of the place is known of the dataset
+    # facts about the location are facts about the dataset
     found.__dict__.update(place.__dict__)
     check_fill(found, found.type)
     return found
@@ -557,7 +557,7 @@ KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}
 LINK_COUNT = 0x16
 """The type of the message that counts links."""
 MAX_LINKS = 16
-"""Soft and external links that may follow each other, as in HDF5 (`H5Pset_nlinks`)."""
+"""The most soft and external links in a row, as in HDF5 (`H5Pset_nlinks`)."""
 
 
 def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
@@ -574,13 +574,13 @@ def _find_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     file = files.get_bytes(source)
     superblock = file.superblock
     if file.unknown:
-        file.decline(file.unknown)
+        file.raise_unsupported(file.unknown)
     if files.by_library:
         return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
     if superblock.is_being_written:
-        file.decline("a writer has it open, or died before it closed it")
+        file.raise_unsupported("a writer has it open, or died before it closed it")
     if file.is_defined(superblock.driver):
-        file.decline("a file that is split over others")
+        file.raise_unsupported("a file that is split over others")
     if superblock.end > file.end:
         file.refuse(f"it has {file.end} bytes of {superblock.end}")
     return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
@@ -594,7 +594,7 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
         if link.kind != HARD and name in skip:
             continue
         try:
-            # a link may lead to what is no file, and HDF5 may refuse what it leads to
+            # a link may lead to something other than a file, or to something that HDF5 rejects
             with describe_damage(place.source):
                 found = follow_link(place, link)
                 _check_known(found)
@@ -610,17 +610,17 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
 
 
 def _check_known(place: HDF5Location) -> None:
-    """Decline an object that HDF5 may refuse because of what it does not know either."""
+    """Decline an object that HDF5 may reject because of another unknown feature."""
     if place.files.by_library:
         # opening it shows
         _ = place.id
         return
     if unknown := place.kinds - KNOWN_MESSAGES:
-        place.file.decline(f"a message of type {min(unknown):#x}")
+        place.file.raise_unsupported(f"a message of type {min(unknown):#x}")
     if LINK_COUNT in place.kinds:
         counts = [m.data[1:] for m in place.messages if m.kind == LINK_COUNT]
         if not all(map(any, counts)):
-            place.file.decline("an object without links")
+            place.file.raise_unsupported("an object without links")
 
 
 def is_group(place: HDF5Location) -> bool:
@@ -678,7 +678,7 @@ def follow_link(place: HDF5Location, link: Link, left: int = MAX_LINKS) -> HDF5L
         start = open_root(place.files, source)
     if target.startswith(b"/"):
         start = open_root(place.files, start.source)
-    # HDF5 knows links of other types, which lead nowhere here
+    # HDF5 supports links of other types, which lead nowhere here
     found = _walk_path(start, target, left - 1) if target else None
     if found is None:
         raise make_no_target_error(place.source, link.name, target, source)
@@ -686,7 +686,7 @@ def follow_link(place: HDF5Location, link: Link, left: int = MAX_LINKS) -> HDF5L
 
 
 def _walk_path(start: HDF5Location, path: bytes, left: int) -> HDF5Location | None:
-    """Return what lies at a path below a group, or None if nothing does."""
+    """Return the object at a path below a group, or None if there is none."""
     place = start
     for part in path.split(b"/"):
         if part in (b"", b"."):
@@ -703,14 +703,14 @@ def _split_external(place: HDF5Location, link: Link) -> tuple[bytes, bytes]:
     name, stop, rest = link.target[1:].partition(b"\0")
     path, end, _ = rest.partition(b"\0")
     if link.target[:1] != b"\0" or not (name and stop and path and end):
-        place.file.decline("an external link of an unknown form")
+        place.file.raise_unsupported("an external link of an unknown form")
     return name, path
 
 
 def make_no_target_error(
     holder: SourceFile, link: bytes, path: bytes, source: SourceFile
 ) -> FormatError:
-    """Return the error of a link that leads nowhere."""
+    """Return the error for a link that leads nowhere."""
     return FormatError(
         f"{holder.url}: the link {link.decode('utf-8', 'replace')!r} leads to "
         f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
@@ -718,14 +718,14 @@ def make_no_target_error(
     )
 
 
-# ---------------------------------------------------------------------- what HDF5 says
+# ---------------------------------------------------------------------- read by HDF5
 
 
 def _list_links_by_library(place: HDF5Location) -> list[Link]:
     import h5py
 
     group = place.id
-    # HDF5 refuses an order that the file did not keep
+    # HDF5 rejects an order that the file does not have
     tracked = group.get_create_plist().get_link_creation_order()
     for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME)[not tracked :]:
         found: list[Link] = []
@@ -750,7 +750,7 @@ def _list_links_by_library(place: HDF5Location) -> list[Link]:
 
 
 def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
-    """Return the target of a soft or external link as `Link` has it, nothing if there is none."""
+    """Return the target of a soft or external link as in `Link`, or nothing if there is none."""
     if kind not in (SOFT, EXTERNAL):
         return b""
     try:
@@ -761,7 +761,7 @@ def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
 
 
 def _read_facts_by_library(place: HDF5Location) -> DatasetFacts:
-    """Return what HDF5 says of a dataset."""
+    """Return HDF5's description of a dataset."""
     kind = _find_type(place)
     # HDF5 follows a fill value into the heap as soon as it reads the properties
     check_fill(place, parse_type(place.file, kind))
@@ -785,9 +785,9 @@ def _read_space_by_library(place: HDF5Location) -> Dataspace:
 
 
 def _find_type(place: HDF5Location) -> bytes:
-    """Return the message of the type of a dataset, made by h5py if its form is unknown.
+    """Return the message of the type of a dataset, created by h5py if its form is unknown.
 
-    h5py gives types of varying length other sizes than they have in the file.
+    In h5py, types of varying length have other sizes than in the file.
     """
     found = [m for m in place.messages if m.kind == DATATYPE]
     if len(found) != 1:
@@ -801,7 +801,7 @@ def _find_type(place: HDF5Location) -> bytes:
 
 
 def _read_fill_by_library(plist: Any, kind: bytes) -> FillValue:
-    """Return the fill value, with bytes only where those of the file are values."""
+    """Return the fill value, with bytes only if those of the file are values."""
     state = FillState(plist.fill_value_defined())
     if state != FillState.CHOSEN:
         return FillValue(state)
@@ -824,14 +824,14 @@ def read_storage_fill(plist: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def _find_layout(place: HDF5Location, plist: Any) -> Layout:
-    """Return where elements lie; without an index of chunks if its form is unknown."""
+    """Return the position of elements, without a chunk index if its form is unknown."""
     found = [m.data for m in place.messages if m.kind == LAYOUT]
     if len(found) != 1:
         place.file.refuse(f"a dataset has {len(found)} layouts")
     try:
         return parse_layout(bytes(found[0]), place.file.offset_size, place.file.length_size)
     except MessageError as error:
-        blame_file(place.file, error)
+        add_file_to_error(place.file, error)
     except UnknownFormError:
         of_class, offset = LayoutClass(plist.get_layout()), place.id.get_offset()
         if of_class == LayoutClass.CHUNKED:

@@ -1,6 +1,6 @@
-"""How the values of an HDF5 dataset are stored: type, filters, layout, and where its chunks lie.
+"""How the values of an HDF5 dataset are stored: type, filters, layout, and positions of chunks.
 
-h5py reads values that byte ranges cannot express; others are refused by name.
+h5py reads values that byte ranges cannot express; others are errors that name them.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ from virtualds.stores import find_store, is_in_archive
 from virtualds.stores.store import Range
 
 # ---------------------------------------------------------------------- the index of chunks
-# The chunks of one HDF5 dataset, whose index is read as those of many are.
+# The chunks of one HDF5 dataset, whose index is read like those of many.
 #
-# Only the smallest index is read in another way, without arrays of rows: a version 1 B-tree that is
-# a single leaf, which most datasets of most files have.
+# Only the smallest index is read differently, without arrays of rows: a version 1 B-tree with a
+# single leaf, which most datasets of most files have.
 
 
 NODE = Struct("<4sBBH")
@@ -91,7 +91,7 @@ def read_chunks(dataset: Dataset) -> ChunkRows:
     try:
         return _read_index(dataset)
     except UnknownRowsError as error:
-        file.decline(error.reason)
+        file.raise_unsupported(error.reason)
     except RowsError as error:
         file.refuse(error.reason)
 
@@ -103,7 +103,7 @@ def _read_index(dataset: Dataset) -> ChunkRows:
     if layout.index_kind is None:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
             # perhaps an extensible array, whose chunks HDF5 lists at wrong positions
-            file.decline("an unknown index of chunks")
+            file.raise_unsupported("an unknown index of chunks")
         return _list_by_hdf5(dataset, Indexes(file, form, one[0], one[0], one[1]))
     if layout.address is None:
         return ChunkRows.empty(len(shape))
@@ -121,7 +121,7 @@ class ListedChunks(NamedTuple):
 
 
 def read_one_leaf(dataset: Dataset) -> ListedChunks | None:
-    """Read a B-tree of one leaf that lists all chunks; None if anything else is there."""
+    """Read a B-tree of one leaf that lists all chunks, or return None for anything else."""
     file, layout, shape = dataset.file, dataset.facts.layout, dataset.facts.space.shape or ()
     if layout.index_kind != IndexKind.B_TREE_1 or layout.address is None:
         return None
@@ -155,7 +155,7 @@ def read_one_leaf(dataset: Dataset) -> ListedChunks | None:
 
 @cache
 def _make_entry_forms(rank: int, offset_size: int) -> tuple[Struct, Struct]:
-    """Return an entry of a leaf (bytes, filter mask, position, address), and its key alone."""
+    """Return an entry of a leaf (bytes, filter mask, position, address), and only its key."""
     return Struct(f"<II{rank}Q{FORMS[offset_size]}"), Struct(f"<II{rank}Q")
 
 
@@ -171,7 +171,7 @@ def _list_chunk_starts(
 
 
 def _list_by_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
-    """Return the chunks as HDF5 lists them."""
+    """Return the chunks as listed by HDF5."""
     listed: list[Any] = []
     dataset.id.chunk_iter(listed.append)
     place = np.array([chunk.chunk_offset for chunk in listed], np.int64)
@@ -190,9 +190,9 @@ def _list_by_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
 # ---------------------------------------------------------------------- deferred chunks
 # They are looked up in their index when they are read.
 #
-# Who opens a large file to read a part of it needs few of its chunks. A tree is descended by key,
-# an array is read where the element stands; the whole index is read once it was asked so often that
-# this costs less.
+# Reading a part of a large file needs few of its chunks. A tree is descended by key, an array is
+# read at the position of the element; the whole index is read after so many lookups that this costs
+# less.
 
 
 MANY_CHUNKS = 1024
@@ -200,15 +200,15 @@ MANY_CHUNKS = 1024
 MAX_FILTERS = 3
 """Filters up to which there is a pipeline for each filter mask that a chunk may have."""
 LARGEST_GRID = 2**62
-"""Chunks that can be numbered."""
+"""The most chunks that can be numbered."""
 LOOKUP = {True: 2_000, False: 50_000}
-"""Chunks whose part of an index is read in the time that one lookup takes, by whether the file is
-near: the levels of a far one are read one after the other."""
+"""Chunks whose part of an index is read in the time of one lookup, by whether the file is
+local: the levels of a remote one are read one after the other."""
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The bytes of a file as `ByteRows`, of its store, which knows whether it has changed."""
+    """The bytes of a file as `ByteRows`, from its store, which checks whether it has changed."""
 
     source: SourceFile
     base: int
@@ -223,7 +223,7 @@ class StoredRows:
         return np.array([self.end])
 
     def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
-        """Return rows of equal length, as `ByteRows` has it."""
+        """Return rows of equal length, as in `ByteRows`."""
         return gather_rows(address, length, self.end, self._read)
 
     def _read(self, ranges: list[Range]) -> Iterator[bytes]:
@@ -238,7 +238,7 @@ class StoredRows:
 
 
 class _IndexCache:
-    """The manifest of all chunks, once it was read, and the cost of what was asked before."""
+    """The manifest of all chunks, after it was read, and the cost of earlier lookups."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -261,7 +261,7 @@ class IndexedChunks(Table):
     shape : tuple of int
         Of the dataset.
     grid : tuple of int
-        Chunks per axis, the axes within elements included, which are never cut.
+        Chunks per axis, including axes within elements, which are never divided.
     filters : int
     name : str
         Of the dataset, for errors.
@@ -285,7 +285,7 @@ class IndexedChunks(Table):
         return self.filters > 0
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the file that they lie in.
+        """Return the chunks with these numbers, in their shape, and their file.
 
         Raises
         ------
@@ -314,11 +314,11 @@ class IndexedChunks(Table):
 
     @property
     def where(self) -> str:
-        """Where the rows lie, for people."""
+        """The location of the rows, for people."""
         return ", looked up in the index of their file"
 
     def _find_whole(self, asked: int) -> ChunkManifest | None:
-        """Return the manifest of all chunks if it pays to read it, or if it was read."""
+        """Return the manifest of all chunks if it is worth reading it, or if it was read."""
         cached = self._cache
         near = not find_store(self.rows.source.url).reach.at_once
         with cached.lock:
@@ -338,7 +338,7 @@ class IndexedChunks(Table):
             return cached.whole
 
     def _look_up(self, known: Ints) -> ChunkManifest:
-        """Return chunks by their numbers, which ascend."""
+        """Return chunks by their ascending numbers."""
         ndim = len(self.shape)
         places = np.stack(np.unravel_index(known, self.grid[:ndim])).reshape(ndim, -1)
         return self._spread(self._read(places.astype(np.int64)), known)
@@ -354,7 +354,7 @@ class IndexedChunks(Table):
             raise make_damage_error(self.rows.source.url, error.reason) from None
 
     def _spread(self, found: ChunkRows, known: Ints) -> ChunkManifest:
-        """Return the manifest of chunks by their numbers, which ascend; others may be found."""
+        """Return the manifest of chunks by their ascending numbers; others may be found."""
         number = found.count_before(self.form.chunks, self.grid)
         at = np.minimum(np.searchsorted(known, number), known.size - 1)
         wanted = known[at] == number
@@ -375,7 +375,7 @@ class IndexedChunks(Table):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle where the index lies, not what was read of it."""
+        """Pickle the position of the index, not what was read of it."""
         facts = self.rows, self.form, self.root, self.shape, self.grid, self.filters, self.name
         return IndexedChunks, facts
 
@@ -388,7 +388,7 @@ class IndexedChunks(Table):
 
 
 def can_defer(dataset: Dataset) -> bool:
-    """Return whether an index of chunks is large, and chunks can be looked up in it."""
+    """Return whether a chunk index is large, and supports lookups."""
     layout, count = dataset.facts.layout, len(dataset.facts.filters)
     lengths = zip(dataset.facts.space.shape or (), dataset.limits, layout.dims, strict=False)
     grid = [(-(-n // c), -(-(limit or 0) // c)) for n, limit, c in lengths]
@@ -398,7 +398,7 @@ def can_defer(dataset: Dataset) -> bool:
         and layout.index_kind is not None
         and layout.address is not None
         and count <= MAX_FILTERS
-        # chunks at the edges may be unfiltered, which no mask says
+        # chunks at the edges may be unfiltered, which no mask shows
         and (layout.is_filtering_edges or not count)
         and not is_in_archive(dataset.source)
     )
@@ -416,7 +416,7 @@ def defer_chunks(
     pipeline : CodecPipeline
         Of chunks that skipped no filter.
     grid : tuple of int
-        Chunks per axis, the axes within elements included.
+        Chunks per axis, including axes within elements.
     """
     (space, _, _, filters, layout), file = dataset.facts, dataset.file
     form, count = IndexForm.of(dataset.facts), len(filters)
@@ -429,7 +429,7 @@ def defer_chunks(
 
 
 def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:
-    """Return a pipeline without the filters that a mask says were skipped.
+    """Return a pipeline without the filters that a mask marks as skipped.
 
     HDF5 file format, III.A.1, "Version 1 B-trees", field "Filter Mask".
     """
@@ -438,12 +438,12 @@ def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:
 
 
 # ---------------------------------------------------------------------- filters
-# Filters that HDF5 itself undoes, with those of the package hdf5plugin where it is installed.
+# Filters that HDF5 itself undoes, with those of the package hdf5plugin if it is installed.
 
 
-def can_undo(numbers: Iterable[int]) -> bool:
-    """Return whether h5py can undo all filters of such numbers."""
-    return all(map(_is_there, numbers))
+def can_decode_filters(numbers: Iterable[int]) -> bool:
+    """Return whether h5py can undo all filters with these numbers."""
+    return all(map(_exists, numbers))
 
 
 def check_filters(dataset: Any) -> None:
@@ -456,11 +456,11 @@ def check_filters(dataset: Any) -> None:
     """
     plist = dataset.id.get_create_plist()
     numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
-    if missing := [number for number in numbers if not _is_there(number)]:
+    if missing := [number for number in numbers if not _exists(number)]:
         raise make_no_filter_error(missing[0])
 
 
-def _is_there(number: int) -> bool:
+def _exists(number: int) -> bool:
     return _is_known(number) or (_import_plugins() and _is_known(number))
 
 
@@ -474,7 +474,7 @@ def _is_known(number: int) -> bool:
 
 @cache
 def _import_plugins() -> bool:
-    """Import hdf5plugin, which registers its filters with HDF5; say whether it is installed."""
+    """Import hdf5plugin, which registers its filters with HDF5; return whether it is installed."""
     try:
         import_module("hdf5plugin")
     except ImportError:
@@ -488,7 +488,7 @@ def _import_plugins() -> bool:
 ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that skipped all filters."""
 FEW_CHUNKS = 512
-"""Most chunks of a table that is made without columns."""
+"""The most chunks of a table that is built without columns."""
 
 
 def build_stored_array(
@@ -500,12 +500,12 @@ def build_stored_array(
 ) -> ManifestArray | None:
     """Return the values of a dataset as references; add to ``encoding`` how they are stored.
 
-    ``defers`` says that a large index of chunks is not read, but asked when chunks are.
+    With ``defers``, a large chunk index is not read now, but consulted when chunks are read.
 
     Returns
     -------
     ManifestArray or None
-        None where only h5py can make values of the stored bytes.
+        None if only h5py can decode the stored bytes.
 
     Raises
     ------
@@ -525,7 +525,7 @@ def build_stored_array(
     try:
         pipeline = _find_pipeline(dataset, stored, facts.filters if chunks is not None else ())
     except UnsupportedError:
-        if can_undo(f.number for f in facts.filters):
+        if can_decode_filters(f.number for f in facts.filters):
             return None
         raise
     if chunks is None:
@@ -549,7 +549,7 @@ def _find_chunks(dataset: Dataset) -> tuple[int, ...] | None:
 
 
 def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
-    """Return elements as stored, ``size`` bytes each; where nothing is, the fill value or zeros.
+    """Return elements as stored, ``size`` bytes each; unwritten ones are the fill value or zeros.
 
     Raises
     ------
@@ -559,14 +559,14 @@ def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
     within, chunks = dataset.shape[dataset.rank :], _find_chunks(dataset)
     filters = () if chunks is None else dataset.facts.filters
     dtype = np.dtype(f"V{size}")
-    # there are no bytes of one that h5py found, and those of an array type are a whole array
+    # a fill value that h5py found has no bytes, and that of an array type is a whole array
     fill = dataset.facts.fill.raw if len(dataset.facts.fill.raw) == size else None
     pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), fill, filters)
     if chunks is not None:
         return _build_chunked(dataset, pipeline, chunks)
     found = _build_unchunked(dataset, pipeline)
     if found is None:
-        dataset.file.decline("references to the heap that lie in other files")
+        dataset.file.raise_unsupported("references to the heap that lie in other files")
     return found
 
 
@@ -580,7 +580,7 @@ def _find_pipeline(
 ) -> CodecPipeline:
     """Return how chunks of a dataset become values; equal pipelines are one object."""
     made = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
-    fill = fill_of(dataset, stored.dtype)
+    fill = get_fill(dataset, stored.dtype)
     return made(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
 
 
@@ -593,8 +593,8 @@ def _make_pipeline(
     return CodecPipeline(dtype, codecs, fill, tuple(range(rank)))
 
 
-def fill_of(dataset: Dataset, dtype: np.dtype[Any]) -> bytes | None:
-    """Return the storage fill value as bytes, or None for zero; it is not the attribute."""
+def get_fill(dataset: Dataset, dtype: np.dtype[Any]) -> bytes | None:
+    """Return the storage fill value as bytes, or None for zero; not the attribute."""
     fill = dataset.facts.fill
     if not fill.is_chosen:
         return None
@@ -607,11 +607,11 @@ def _build_chunked(
     dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> ManifestArray:
     axes, grid = _cut_axes(dataset.shape, chunks)
-    has_bare = _has_bare_edges(dataset, pipeline, chunks)
+    has_bare = _has_unfiltered_edges(dataset, pipeline, chunks)
     listed = None if has_bare else read_one_leaf(dataset)
     if listed is None:
         index = read_chunks(dataset)
-        listed = None if has_bare else _list_few(index, prod(grid))
+        listed = None if has_bare else _list_complete_index(index, prod(grid))
     if listed is not None:
         offset = [address + dataset.file.base for address in listed.address]
         manifest = ChunkManifest.in_file(grid, dataset.source, offset, listed.length)
@@ -619,7 +619,9 @@ def _build_chunked(
     if not index.owner.size:
         return _build_array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
     check_table(grid, index.owner.size, f"dataset {dataset.name!r}")
-    mask = np.where(_find_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, index.mask)
+    mask = np.where(
+        _find_unfiltered_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, index.mask
+    )
     pipelines, number = _split_by_mask(pipeline, mask)
     flat = index.count_before(chunks, grid)
 
@@ -643,20 +645,22 @@ def _build_chunked(
 def _cut_axes(
     shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> tuple[tuple[ChunkAxis, ...], tuple[int, ...]]:
-    """Return how axes are cut, and the chunks of each."""
+    """Return the division of axes, and the chunks of each."""
     axes = make_regular_axes(shape, chunks)
     return axes, tuple(axis.nchunks for axis in axes)
 
 
-def _list_few(index: ChunkRows, count: int) -> ListedChunks | None:
-    """Return the chunks of an index if they are all and few, and none skipped a filter."""
+def _list_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
+    """Return the chunks of an index if they are complete and few, and none skipped a filter."""
     if not 0 < index.owner.size == count <= FEW_CHUNKS or index.mask.any():
         return None
     return ListedChunks(index.address.tolist(), index.length.tolist())
 
 
-def _has_bare_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
-    """Return whether chunks reach past the end, which are without filters while others have some.
+def _has_unfiltered_edges(
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
+) -> bool:
+    """Return whether chunks that reach past the end are unfiltered while others are filtered.
 
     HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """
@@ -665,11 +669,11 @@ def _has_bare_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int
     return any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
 
 
-def _find_bare_edges(
+def _find_unfiltered_edges(
     dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> npt.NDArray[np.bool_]:
     """Return which chunks reach past the end and were written without filters."""
-    if not _has_bare_edges(dataset, pipeline, chunks):
+    if not _has_unfiltered_edges(dataset, pipeline, chunks):
         return np.zeros(index.owner.size, bool)
     past = [p + c > n for p, c, n in zip(index.place, chunks, dataset.shape, strict=False)]
     bare: npt.NDArray[np.bool_] = np.any(past, axis=0)
@@ -694,7 +698,7 @@ def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArra
     if layout.size is not None and layout.size < nbytes and layout.address is not None:
         dataset.file.refuse(f"a dataset has {layout.size} bytes of {nbytes}")
     if layout.kind == LayoutClass.COMPACT:
-        # it lies in the object header
+        # it is in the object header
         raw = layout.data[:nbytes]
         if len(raw) < nbytes:
             dataset.file.refuse(f"a dataset has {len(raw)} bytes of {nbytes}")
@@ -710,7 +714,7 @@ def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArra
 
 
 def _build_external(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
-    """Return a dataset whose bytes lie in other files, or None where a file ends within a row."""
+    """Return a dataset whose bytes are in other files, or None if a file ends within a row."""
     segments = list_external_segments(dataset)
     files, offsets, lengths = zip(*segments, strict=True)
     manifest = ChunkManifest.build(
@@ -730,15 +734,15 @@ def _build_external(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray 
 def list_external_segments(
     dataset: Dataset, places: Sequence[ListCandidates] = (list_in_working_directory, list_beside)
 ) -> list[tuple[SourceFile, int, int]]:
-    """Return where the bytes of a dataset with external files lie: file, offset, length.
+    """Return the positions of the bytes of a dataset with external files: file, offset, length.
 
-    HDF5 file format, IV.A.2.h, External Data Files message. ``places`` says where to look for
+    HDF5 file format, IV.A.2.h, External Data Files message. ``places`` determines where to look for
     relative names.
 
     Raises
     ------
     FormatError
-        A file is missing, or shorter than it has to be: HDF5 would read zeros.
+        A file is missing or too short: HDF5 would read zeros.
     """
     left = prod(dataset.facts.space.shape or ()) * dataset.type.size
     segments = []

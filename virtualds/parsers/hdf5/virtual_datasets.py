@@ -28,14 +28,14 @@ from virtualds.parsers.hdf5.objects import (
     list_beside,
     list_in_working_directory,
 )
-from virtualds.parsers.hdf5.storage import build_stored_array, fill_of, list_external_segments
+from virtualds.parsers.hdf5.storage import build_stored_array, get_fill, list_external_segments
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 
 FILE_NUMBER_PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
 """Names with a file number in them (HDF5 reference manual, `H5Pset_virtual`)."""
 MAX_CELLS = 10**8
-"""Most cells, between the edges of all boxes, in which overlaps are looked for."""
+"""The most cells, between the edges of all boxes, in which overlaps are searched."""
 SELECT_ALL, SELECT_HYPERSLABS = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
 
@@ -48,12 +48,12 @@ class HyperslabBox(NamedTuple):
 
     @property
     def stop(self) -> tuple[int, ...]:
-        """Where it ends, per axis."""
+        """The end of the box, per axis."""
         return tuple(s + n for s, n in zip(self.start, self.shape, strict=True))
 
 
 class Mapping(NamedTuple):
-    """Where a part of a source dataset stands; None for a selection that is no box."""
+    """The position of a part of a source dataset, or None for a selection other than a box."""
 
     target: HyperslabBox | None
     file: SourceFile
@@ -73,12 +73,12 @@ def build_mapped_array(
     files : HDF5Files
         Keeps the other files open.
     above : frozenset
-        Addresses of the virtual datasets that this one is part of.
+        Addresses of the virtual datasets of which this one is a part.
 
     Returns
     -------
     ManifestArray or None
-        None where references cannot express it, but h5py can read it.
+        None if references cannot express it, but h5py can read it.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def build_mapped_array(
     boxes = [m.target for m in mappings if m.target is not None]
     if any(part is None for part in parts) or _is_overlapping(boxes):
         return None
-    fill = fill_of(dataset, stored.dtype)
+    fill = get_fill(dataset, stored.dtype)
     rest = np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
     placed = [(box.start, part) for box, part in zip(boxes, parts, strict=True) if part is not None]
     native = stored.dtype.newbyteorder("=")
@@ -139,7 +139,7 @@ def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, .
 
 
 def list_mapped_sources(dataset: Dataset, files: HDF5Files) -> Iterator[tuple[SourceFile, Dataset]]:
-    """Yield each source of a virtual dataset, with the file that the mapping names.
+    """Yield each source of a virtual dataset, with the file in the mapping.
 
     That file stays open until the next one.
     """
@@ -193,7 +193,7 @@ def _build_parts(
 
 
 def _to_box(space: Any) -> HyperslabBox | None:
-    """Return a selection as a box, or None if it is no box."""
+    """Return a selection as a box, or None if it is not a box."""
     if space.get_select_type() == SELECT_ALL:
         shape = space.get_simple_extent_dims()
         return HyperslabBox((0,) * len(shape), tuple(shape))
@@ -202,7 +202,7 @@ def _to_box(space: Any) -> HyperslabBox | None:
     try:
         start, last = space.get_select_bounds()
     except RuntimeError:
-        return None  # a selection without end has no bounds
+        return None  # an unlimited selection has no bounds
     shape = tuple(b - a + 1 for a, b in zip(start, last, strict=True))
     return HyperslabBox(tuple(start), shape) if prod(shape) == space.get_select_npoints() else None
 
@@ -210,7 +210,7 @@ def _to_box(space: Any) -> HyperslabBox | None:
 def _build_part(
     mapping: Mapping, source: ManifestArray | None, stored: StoredType
 ) -> ManifestArray | None:
-    """Return what one mapping shows of its source, with the axes of the virtual dataset."""
+    """Return the part of the source in one mapping, with the axes of the virtual dataset."""
     target, box = mapping.target, mapping.source
     if source is None or target is None or box is None:
         return None
@@ -222,7 +222,7 @@ def _build_part(
 
 
 def _find_source(mapping: Mapping, files: HDF5Files) -> Dataset:
-    """Return the source dataset of a mapping, perhaps through links to other files."""
+    """Return the source dataset of a mapping, possibly through links to other files."""
     found = find_dataset(files, mapping.file, mapping.path)
     if found is None:
         raise FormatError(
@@ -245,7 +245,7 @@ def _build_source_array(
 
 
 def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | None:
-    """Insert and remove axes of length 1 to give an array a shape; None if that cannot do it.
+    """Insert and remove axes of length 1 to reshape an array, or return None if it is impossible.
 
     A mapping pairs the elements of both selections in C order.
     """
@@ -261,7 +261,7 @@ def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | No
 
 
 def _is_overlapping(boxes: list[HyperslabBox]) -> bool:
-    """Return whether any two boxes share an element, or lie too irregularly to tell."""
+    """Return whether any two boxes share an element, or are too irregular to tell."""
     if len(boxes) < 2 or not boxes[0].shape:
         return len(boxes) > 1
     starts = np.array([box.start for box in boxes])

@@ -1,11 +1,11 @@
 """TIFF files through tifffile: BigTIFF, GeoTIFF and cloud optimised GeoTIFF too.
 
-tifffile reads the headers and says which pages make one image. Here pages become references: where
-their tiles and strips lie, and how they decode. Overviews are groups ``"1"``, ``"2"`` ..., further
+tifffile reads the headers and groups pages into images. Here pages become references: the positions
+of their tiles and strips, and their codecs. Overviews are groups ``"1"``, ``"2"`` ..., further
 images ``"series_1"`` ...
 
-Sources: TIFF 6.0 (strips in section 3, tiles in section 15), BigTIFF, and GDAL's way to leave out
-tiles (offset and length 0).
+Sources: TIFF 6.0 (strips in section 3, tiles in section 15), BigTIFF, and GDAL's convention for
+missing tiles (offset and length 0).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from virtualds.urls import path_or_url
 
 IMAGES: tuple[type[Codec], ...] = (Jpeg, Webp, Png, Jpeg2000, JpegXl, Lerc)
 PLAIN, UNPREDICTED = 1, 1
-"""Compression and predictor of pages that have none."""
+"""Compression and predictor of pages without them."""
 LARGEST_TRIED = 2**26
 """Bytes of the largest strip that a scan decodes: see `_is_padded`."""
 
@@ -63,23 +63,23 @@ def build_page_array(
     ----------
     source : SourceFile
     pages : sequence
-        Pages of tifffile in C order of the leading axes, None for a missing page; or the first
-        page alone, if all others follow it without a gap.
+        Pages of tifffile in C order of the leading axes, with None for a missing page; or only the
+        first page, if all others follow it without a gap.
     leading : sequence of int
         Lengths of the axes before those of a page.
     keyframe : TiffPage
-        The page that says how all are stored.
+        The page that defines the storage of all.
 
     Returns
     -------
     ManifestArray
-        After the leading axes come rows and columns; samples, if there are several, come last, or
+        Rows and columns follow the leading axes; samples, if there are several, come last, or
         before the rows if each has its plane.
 
     Raises
     ------
     UnsupportedError
-        Something is stored in a way that chunks cannot express, or that no codec decodes.
+        The storage cannot be expressed by chunks, or no codec supports it.
     FormatError
         The file contradicts itself.
     """
@@ -91,7 +91,7 @@ def build_page_array(
     if _is_padded(keyframe, offsets, lengths):
         cut = _cut_axes(keyframe, padded=True)
     if int(keyframe.compression) == PLAIN and not _is_packed(keyframe):
-        # what lies behind the rows of the image is padding
+        # everything after the rows of the image is padding
         lengths = np.minimum(
             lengths.reshape(-1, *grid), _find_plain_lengths(cut, keyframe)
         ).reshape(-1)
@@ -114,13 +114,13 @@ def build_page_array(
 
 
 def _count_described(pages: Sequence[Any], keyframe: Any) -> int:
-    """Return how many chunks pages describe one by one."""
+    """Return how many chunks pages describe individually."""
     there = [page for page in pages if page is not None]
     return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in there)
 
 
 def _find_plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
-    """Return how many bytes the chunks of a page have that is not compressed."""
+    """Return the lengths of the chunks of an uncompressed page."""
     found: Any = np.int64(page.dtype.itemsize)
     for axis in cut:
         found = np.multiply.outer(found, axis.slabs().encoded)
@@ -158,7 +158,7 @@ def _check_array(page: Any) -> None:
 
 
 def _name(value: Any) -> str:
-    """Return the number of a tag, with the name that tifffile has for it."""
+    """Return the number of a tag, with its name in tifffile."""
     return f"{getattr(value, 'name', 'unknown')} ({int(value)})"
 
 
@@ -182,14 +182,15 @@ def _is_different(page: Any, code: int) -> bool:
 
 
 def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
-    """Return whether the last strip holds as many rows as the others, some beyond the image.
+    """Return whether the last strip has as many rows as the others, some outside the image.
 
-    By TIFF 6.0, section 3, it ends with the image. Some writers pad it, and only decoding shows
-    that. So the first of the last strips is decoded, unless that would take long beside a scan.
+    According to TIFF 6.0, section 3, it ends with the image. Some writers pad it, which only
+    decoding shows. So the first of the last strips is decoded, unless that would take much longer
+    than the scan.
     """
     rows = _count_strip_rows(page)
     compression = int(page.compression)
-    # the decoder of fax is told how many rows there are
+    # the decoder of fax needs the number of rows
     if page.is_tiled or compression in (PLAIN, *Fax.tiff_compressions):
         return False
     if not page.imagelength % rows:
@@ -216,9 +217,9 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
 
 
 def _count_strip_rows(page: Any) -> int:
-    """Return how many rows a whole strip has, which may be more than the image has."""
+    """Return the number of rows of a whole strip, which may be more than those of the image."""
     tag = page.tags.get("RowsPerStrip")
-    # tifffile cuts its own value to the image
+    # tifffile limits its own value to the image
     said = tag.value if tag and isinstance(tag.value, int) else 0
     return max(int(page.rowsperstrip), said)
 
@@ -266,7 +267,7 @@ def _find_byte_ranges(
 
 
 def _find_contiguous_ranges(page: Any, count: int) -> Any:
-    """Return the places of pages that follow the first one without a gap, as ImageJ writes them."""
+    """Return the positions of pages that follow the first one without a gap, as in ImageJ."""
     if not page.is_contiguous:
         raise UnsupportedError(
             f"TIFF series of {count} pages that describes only the first, which is not "
@@ -296,13 +297,13 @@ def _find_page_ranges(page: Any, keyframe: Any, count: int) -> Any:
 
 
 def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], np.dtype[Any]]:
-    """Return how chunks decode, and the dtype they decode to."""
+    """Return how chunks are decoded, and the decoded dtype."""
     dtype = page.dtype.newbyteorder(page.parent.byteorder)
     compression, predictor = int(page.compression), int(page.predictor)
     last = () if compression == PLAIN else (codec_from_tiff(compression, page),)
     if last and isinstance(last[0], Fax | Image | Jpeg):
-        # images have the order of the machine, and no predictors; GDAL puts numbers into LERC as
-        # they lie in the file
+        # images have the order of the machine, and no predictors; GDAL puts numbers into LERC in
+        # the byte order of the file
         order = page.parent.byteorder if isinstance(last[0], Lerc) else "<"
         return (*last, *_reverse_bits(page)), dtype.newbyteorder(order)
     last = (*last, *_reverse_bits(page))
@@ -370,11 +371,11 @@ STORAGE_TAGS: dict[int, tuple[int, ...]] = {
     **dict.fromkeys((258, 259, 266, 277, 284, 317, 339), (1,)),
     278: (2**32 - 1,),
 }
-"""Tags that say how a page is stored (TIFF 6.0, section 8), and their values if they are not there:
+"""Tags that define how a page is stored (TIFF 6.0, section 8), and their defaults:
 lengths of the image and of tiles; bits, compression, order of bits, samples, planes, predictor,
 format; rows of a strip."""
 INTEGER_TYPES = {1: "B", 3: "H", 4: "I", 16: "Q"}
-"""Types of tags that are integers without a sign."""
+"""Types of tags that are unsigned integers."""
 TIFF_ERRORS = (
     ArithmeticError,
     AssertionError,
@@ -390,7 +391,7 @@ TIFF_ERRORS = (
 IMAGE = "band_data"
 """Name of the variable, as in rioxarray."""
 DIMS = {"S": "band"}
-"""Names of axes that are not tifffile's letters in lower case."""
+"""Names of axes other than tifffile's letters in lower case."""
 TEXTS = {
     "ImageDescription": "TIFFTAG_IMAGEDESCRIPTION",
     "DocumentName": "TIFFTAG_DOCUMENTNAME",
@@ -400,7 +401,7 @@ TEXTS = {
     "HostComputer": "TIFFTAG_HOSTCOMPUTER",
     "Copyright": "TIFFTAG_COPYRIGHT",
 }
-"""Tags that are attributes, under the names that GDAL gives them."""
+"""Tags that are attributes, with their names in GDAL."""
 PIXEL_IS_POINT = 2
 
 
@@ -425,7 +426,7 @@ def read(
         Names of variables to leave out.
     below : bool
         Whether an image and its overviews are siblings, since children share the axes of their
-        parent in a tree. The image itself is the group ``"0"`` then, unless it is the only one.
+        parent in a tree. Then the image itself is the group ``"0"``, unless it is the only one.
 
     Raises
     ------
@@ -506,7 +507,7 @@ def _check_alike_pages(series: Any) -> None:
     first = series.keyframe
     expected = _read_storage_tags(first)
     for page in series.pages:
-        # a page that none describes has no directory
+        # a page without a description has no directory
         if page is None or page is first or not page.offset or page.parent is not first.parent:
             continue
         if (found := _read_storage_tags(page)) != expected:
@@ -518,7 +519,7 @@ def _check_alike_pages(series: Any) -> None:
 
 
 def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
-    """Return the values of tags that say how a page is stored, or how many there are."""
+    """Return the values of tags that define how a page is stored, or how many there are."""
     form, file = page.parent.tiff, page.parent.filehandle
     file.seek(page.offset)
     [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
@@ -533,9 +534,9 @@ def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
         if letter and number * struct.calcsize(letter) <= len(raw):
             found[code] = struct.unpack_from(f"{form.byteorder}{number}{letter}", raw)
         else:
-            # the values lie elsewhere
+            # the values are stored elsewhere
             found[code] = (number,) * 2
-    # a strip of more rows than the image has is one of all rows
+    # a strip with more rows than the image is one of all rows
     found[278] = min(found[278], found[257])
     return found
 
@@ -610,11 +611,11 @@ def _build_array(source: SourceFile, series: Any) -> ManifestArray:
 
 
 Affine = tuple[float, float, float, float, float, float]
-"""As GDAL has it: x and y of the corner, then x = c + a * column + b * row, y = f + d * ... ."""
+"""As in GDAL: x and y of the corner, then x = c + a * column + b * row, y = f + d * ... ."""
 
 
 def _find_geotransform(page: Any) -> Affine | None:
-    """Return where the outer corner of the first pixel lies, and how long pixels are.
+    """Return the position of the outer corner of the first pixel, and the size of pixels.
 
     References
     ----------
@@ -648,7 +649,7 @@ def _coarsen(affine: Affine, columns: float, rows: float) -> Affine:
 
 
 def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable]:
-    """Return the coordinates of pixel centres, to the last bit as rasterio computes them.
+    """Return the coordinates of pixel centres, bit for bit as computed by rasterio.
 
     There are none for a rotated grid.
     """
@@ -661,7 +662,7 @@ def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVa
 
 
 def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
-    """Return the variable whose attributes georeference the file, as rioxarray's, and GeoKeys."""
+    """Return the variable with the georeference of the file in its attributes, and GeoKeys."""
     keys = read_geo_keys(page.geotiff_tags or {})
     attributes = describe_system(keys)
     if affine is not None:
@@ -710,7 +711,7 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
         if sample is None:
             found[name] = text
             continue
-        # GDAL, too, takes the number that the text begins with, or else the first band
+        # like GDAL, use the number at the beginning of the text, or else the first band
         number = re.match(r"\s*[0-9]{1,9}", sample)
         band = int(number[0]) if number else 0
         if role := item.get("role"):
@@ -721,7 +722,7 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
 
 
 def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, Any]:
-    """Return names, units and packing of bands; packing is CF's if all bands agree in all of it."""
+    """Return names, units and packing of bands; packing follows CF if all bands agree."""
     found: dict[str, Any] = {}
     for role, name in {"description": "long_name", "unittype": "units"}.items():
         texts = [roles.get(role, {}).get(band, "") for band in range(count)]
@@ -732,7 +733,7 @@ def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int)
         for role, default in {"scale": "1", "offset": "0"}.items()
     }
     if any(len(set(each)) > 1 or isinstance(each[0], str) for each in numbers.values()):
-        # a part of the packing alone, which readers of CF apply, would give other numbers
+        # with only a part of the packing, readers of CF would compute other numbers
         used = {role: each for role, each in numbers.items() if roles.get(role)}
         return found | {f"{role}s": each for role, each in used.items()}
     [scale], [offset] = map(set, numbers.values())
@@ -741,7 +742,7 @@ def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int)
 
 
 def _parse_number(text: str) -> float | str:
-    """Return the number that a text begins with, as GDAL does; the text if there is none."""
+    """Return the number at the beginning of a text, like GDAL, or the text if there is none."""
     with suppress(ValueError):
         return float(text)
     # the decimal point may be a comma
@@ -750,7 +751,7 @@ def _parse_number(text: str) -> float | str:
 
 
 def _check_packing(attributes: Mapping[str, Any]) -> None:
-    """Raise an error for an image whose scales or offsets are no numbers."""
+    """Raise an error for an image whose scales or offsets are not numbers."""
     for name in ("scales", "offsets"):
         known = attributes.get(name)
         if odd := [n for n in known if isinstance(n, str)] if isinstance(known, list) else []:

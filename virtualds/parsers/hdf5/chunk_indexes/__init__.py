@@ -1,7 +1,7 @@
-"""Where the chunks of HDF5 datasets lie: all indexes of chunks, read as columns.
+"""The positions of the chunks of HDF5 datasets: all chunk indexes, read as columns.
 
-HDF5 File Format Specification 3.0, III.A and VII. The indexes of alike datasets, of one file
-or of many, are read together.
+HDF5 File Format Specification 3.0, III.A and VII. The indexes of datasets of the same form, of one
+file or of many, are read together.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, is_defined, req
 from virtualds.parsers.hdf5.structure.messages import IndexKind
 
 # ---------------------------------------------------------------------- no index, or a single chunk
-# Chunks without an index: a single chunk, and chunks that lie one after the other.
+# Chunks without an index: a single chunk, and consecutive chunks.
 #
 # HDF5 File Format Specification 3.0, VII.A and VII.B.
 
 
 def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
-    """Return the chunk of each dataset that has no other (VII.A)."""
+    """Return the chunk of each dataset that has only one (VII.A)."""
     count, form = len(indexes.file), indexes.form
     single = (indexes.shape == np.array(form.chunks)).all(axis=1)
     require(
@@ -44,7 +44,7 @@ def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
 
 
 def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
-    """Return chunks that lie one after the other, all of the greatest shape (VII.B)."""
+    """Return consecutive chunks, all with the greatest shape (VII.B)."""
     form, file, ends = indexes.form, indexes.file, indexes.rows.ends
     can = not form.has_filters and None not in form.limits
     require(np.full(len(file), can), file, "chunks that may grow have no index")
@@ -88,7 +88,7 @@ READERS: dict[int, Callable[[Indexes], ChunkRows]] = {
     IndexKind.EXTENSIBLE_ARRAY: read_extensible_arrays,
     IndexKind.B_TREE_2: read_trees_2,
 }
-"""What reads each kind of index; a single chunk stands in the layout message."""
+"""Readers of each kind of index; a single chunk is in the layout message."""
 
 
 def read_indexes(
@@ -101,7 +101,7 @@ def read_indexes(
     mask: Ints | None = None,
     wanted: Ints | None = None,
 ) -> ChunkRows:
-    """Read the chunk indexes of alike datasets.
+    """Read the chunk indexes of datasets of the same form.
 
     Parameters
     ----------
@@ -110,14 +110,14 @@ def read_indexes(
     file : int64 array, shape (n,)
         The file of each dataset.
     root : int64 array, shape (n,)
-        The address in its layout message, as `read_uints` reads it.
+        The address in its layout message, as returned by `read_uints`.
     shape : int64 array, shape (n, ndim)
     length, mask : int64 array, shape (n,), optional
         Bytes and filter mask of single chunks, from the layout message.
     wanted : int64 array, shape (ndim, k), optional
         Chunks to look up in the index of a single dataset, counted in chunks and in C order. Only
-        the parts of the index that they need are read, and other chunks of these parts are found,
-        too. Everything that is read is checked as if all were read.
+        the parts of the index that they need are read; other chunks of these parts are found, too.
+        Everything that is read is checked as if all were read.
 
     Returns
     -------

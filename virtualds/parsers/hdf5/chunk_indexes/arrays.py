@@ -19,10 +19,10 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     check_chunks,
     find_numbers,
     find_places,
-    group_alike,
+    group_by_header,
+    intersect,
     is_element_size,
     join_chunks,
-    meet,
     parse_elements,
     sort_chunks,
     take_heads,
@@ -44,9 +44,9 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 
 
 class Run(NamedTuple):
-    """Runs of elements: whose they are, the number of the first of each, and their bytes.
+    """Runs of elements: their array, the number of the first element, and their bytes.
 
-    ``size`` has the bytes of an element; ``used`` how many elements of each array may be used.
+    ``size`` is the bytes of an element; ``used`` how many elements of each array may be used.
     """
 
     owner: Ints
@@ -57,7 +57,7 @@ class Run(NamedTuple):
 
 
 def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
-    """Require headers of version 0, whose client says whether chunks have filters."""
+    """Require headers of version 0, whose client states whether chunks have filters."""
     version, client = heads[:, 4], heads[:, 5]
     known = (version == 0) & (client < 2)
     if not known.all():
@@ -80,14 +80,14 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
 
 
 def join_runs(indexes: Indexes, runs: Iterable[Run], find: Callable[[Ints], Ints]) -> ChunkRows:
-    """Return the chunks of all elements that are there, by ``find`` from their numbers."""
+    """Return the chunks of all existing elements, by ``find`` from their numbers."""
     found = [_parse_run(indexes, run, find) for run in runs]
     joined = join_chunks(found, len(indexes.form.chunks))
     return sort_chunks(check_chunks(indexes, joined))
 
 
 def _parse_run(indexes: Indexes, run: Run, find: Callable[[Ints], Ints]) -> ChunkRows:
-    """Return the chunks of elements that are there and may be used."""
+    """Return the chunks of existing elements that may be used."""
     size = indexes.rows.offset_size
     count = run.raw.shape[1] // run.size
     raw = np.ascontiguousarray(run.raw).reshape(-1, run.size)
@@ -108,7 +108,7 @@ def _parse_run(indexes: Indexes, run: Run, find: Callable[[Ints], Ints]) -> Chun
 
 # ---------------------------------------------------------------------- fixed arrays
 # HDF5 File Format Specification 3.0, VII.C. An array has an element for each chunk of the greatest
-# shape; a long one is cut into pages.
+# shape; a long one is divided into pages.
 
 BEFORE_HEADER = 6
 """Bytes of a block before the address of its header: signature, version and client."""
@@ -123,7 +123,7 @@ class _FixedForm(NamedTuple):
 
     @property
     def pages(self) -> int:
-        """Pages, 0 for an array that is not cut."""
+        """Number of pages, or 0 for an array without pages."""
         return -(-self.elements // self.page) if self.elements > self.page else 0
 
 
@@ -132,11 +132,11 @@ def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
     rows = indexes.rows
     heads = take_heads(indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array")
     check_versions(indexes, heads, "a fixed array")
-    return group_alike(indexes, heads, slice(6, 8 + rows.length_size), _read_alike_fixed)
+    return group_by_header(indexes, heads, slice(6, 8 + rows.length_size), _read_equal_fixed)
 
 
-def _read_alike_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
-    """Read arrays whose headers differ in the address of their data block alone."""
+def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
+    """Read arrays whose headers only differ in the address of their data block."""
     rows, form, file = indexes.rows, indexes.form, indexes.file
     begin = 8 + rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
@@ -161,7 +161,7 @@ def _read_alike_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
 def _read_fixed_blocks(
     indexes: Indexes, array: _FixedForm, owner: Ints, block: Ints
 ) -> Iterator[Run]:
-    """Yield the elements of arrays that are not cut into pages."""
+    """Yield the elements of arrays that are not divided into pages."""
     start = BEFORE_HEADER + indexes.rows.offset_size
     size = start + array.elements * array.element + CHECKSUM_BYTES
     first = np.zeros(len(owner), np.int64)
@@ -173,7 +173,7 @@ def _read_fixed_blocks(
 def _read_fixed_pages(
     indexes: Indexes, array: _FixedForm, owner: Ints, block: Ints
 ) -> Iterator[Run]:
-    """Yield the elements of the pages that were written: any other page may hold any bytes."""
+    """Yield the elements of the pages that were written: any other page is undefined."""
     rows, file = indexes.rows, indexes.file
     start = BEFORE_HEADER + rows.offset_size
     size = start + -(-array.pages // 8) + CHECKSUM_BYTES
@@ -185,7 +185,7 @@ def _read_fixed_pages(
     if indexes.wanted is not None:
         form, order = indexes.form, list(range(len(indexes.form.chunks)))
         wanted = find_numbers(form, indexes.wanted, order, form.greatest_grid)
-        needed = meet(wanted, page * array.page, (page + 1) * array.page)
+        needed = intersect(wanted, page * array.page, (page + 1) * array.page)
         which, page = which[needed], page[needed]
     length = array.page * array.element + CHECKSUM_BYTES
     address = block[which] + size + page * length
@@ -203,7 +203,7 @@ def _read_fixed_pages(
 
 # ---------------------------------------------------------------------- extensible arrays
 # HDF5 File Format Specification 3.0, VII.D. HDF5's own list of chunks (`H5Dchunk_iter`, up to 2.0)
-# has them at wrong positions where the unlimited axis is not the first.
+# returns wrong positions if the unlimited axis is not the first.
 
 """Bytes of a block before the address of its header: signature, version and client."""
 CONTRADICTION = "the header of an extensible array contradicts itself"
@@ -222,22 +222,22 @@ class _ArrayForm(NamedTuple):
 
     @property
     def page(self) -> int:
-        """Elements of a page: longer data blocks are cut into pages."""
+        """Elements of a page: longer data blocks are divided into pages."""
         return 1 << self.page_bits
 
     @property
     def supers(self) -> int:
-        """Most super blocks of the array."""
+        """The most super blocks of the array."""
         return 1 + self.max_bits - (self.least.bit_length() - 1)
 
     @property
     def supers_in_index(self) -> int:
-        """Super blocks whose data blocks the index block itself names."""
+        """Super blocks whose data blocks are listed in the index block itself."""
         return 2 * (self.pointers.bit_length() - 1)
 
     @property
     def blocks_in_index(self) -> int:
-        """Data blocks that the index block names."""
+        """Data blocks that the index block lists."""
         return 2 * (self.pointers - 1)
 
     @property
@@ -249,7 +249,7 @@ class _ArrayForm(NamedTuple):
 class _Arrays(NamedTuple):
     """Arrays of one form, how many elements of each may be used, and the numbers of those wanted.
 
-    ``wanted`` is None if all are.
+    ``wanted`` is None if all are wanted.
     """
 
     indexes: Indexes
@@ -266,7 +266,7 @@ class _Arrays(NamedTuple):
 
 
 class _IndexBlocks(NamedTuple):
-    """What the index blocks of some arrays name: data blocks and super blocks."""
+    """The contents of the index blocks of some arrays: data blocks and super blocks."""
 
     owner: Ints
     blocks: Ints
@@ -276,7 +276,7 @@ class _IndexBlocks(NamedTuple):
 class _DataBlocks(NamedTuple):
     """Data blocks of one length: the number of the first element of each, and its pages.
 
-    ``pages`` says which pages were written; it is None for blocks that have none.
+    ``pages`` is which pages were written, or None for blocks without pages.
     """
 
     owner: Ints
@@ -290,10 +290,10 @@ def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
     size = 12 + 6 * indexes.rows.length_size + indexes.rows.offset_size
     heads = take_heads(indexes, size, b"EAHD", "extensible array")
     check_versions(indexes, heads, "an extensible array")
-    return group_alike(indexes, heads, slice(6, 12), _read_alike)
+    return group_by_header(indexes, heads, slice(6, 12), _read_equal_headers)
 
 
-def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
+def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     """Read arrays whose headers differ in how much is used, and where."""
     rows, file = indexes.rows, indexes.file
     form = _make_form(indexes, heads)
@@ -303,7 +303,7 @@ def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
     begin += 2 * rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
-    # the numbers of chunks run over the greatest shape, with the unlimited axis in front
+    # chunks are numbered over the greatest shape, with the unlimited axis first
     limits = indexes.form.limits
     order = sorted(range(len(limits)), key=lambda axis: limits[axis] is not None)
 
@@ -318,12 +318,12 @@ def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
 
 
 def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
-    """Return the form of arrays from the header that they share."""
+    """Return the form of arrays from their common header."""
     form, limits = _ArrayForm(*heads[0, 6:12].tolist()), indexes.form.limits
     powers = all(n and not n & (n - 1) for n in (form.least, form.pointers))
     sound = powers and form.supers_in_index <= form.supers and form.max_bits <= 64
     sound = sound and is_element_size(indexes.form, form.element, indexes.rows.offset_size)
-    # blocks that the index block names have no pages
+    # blocks listed in the index block have no pages
     sound = sound and form.least << form.supers_in_index // 2 <= form.page
     sound = sound and limits.count(None) == 1 and 0 not in limits
     sound = sound and max(indexes.form.greatest_grid) < 2**63
@@ -362,7 +362,7 @@ def _read_addresses(fields: Bytes, size: int) -> Ints:
 
 
 def _list_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_DataBlocks]]:
-    """Return the data blocks that are there, by the number of their elements.
+    """Return the existing data blocks, by the number of their elements.
 
     Super block ``n`` has ``2**(n // 2)`` data blocks of ``least * 2**((n + 1) // 2)`` elements.
     """
@@ -388,7 +388,7 @@ def _list_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
         # of each array: the elements of the block that comes first, second ...
         begin = first + np.arange(count) * length
         which, at = np.nonzero(
-            is_defined(address, size) & meet(arrays.wanted, begin, begin + length)
+            is_defined(address, size) & intersect(arrays.wanted, begin, begin + length)
         )
         if which.size:
             some = None if pages is None else pages[which, at]
@@ -421,7 +421,7 @@ def _read_super_blocks(
 
 
 def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iterator[Run]:
-    """Yield the elements of data blocks of one length, by pages where they have pages."""
+    """Yield the elements of data blocks of one length, by pages if they have pages."""
     indexes, form = arrays.indexes, arrays.form
     has_pages = length > form.page
     start = BEFORE_HEADER + indexes.rows.offset_size + form.number_size
@@ -437,7 +437,7 @@ def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iter
         if not has_pages:
             yield _make_run(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
     if has_pages:
-        # only super blocks, which say what pages were written, have blocks of this length
+        # only super blocks, which state the written pages, have blocks of this length
         written = [np.zeros((0, 0)) if blocks.pages is None else blocks.pages for blocks in found]
         yield from _read_pages(arrays, owner, first, address + size, np.concatenate(written))
 
@@ -445,11 +445,11 @@ def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iter
 def _read_pages(
     arrays: _Arrays, owner: Ints, first: Ints, begin: Ints, written: Bools
 ) -> Iterator[Run]:
-    """Yield the elements of the pages that were written: any other page may hold any bytes."""
+    """Yield the elements of the pages that were written: any other page is undefined."""
     indexes, form = arrays.indexes, arrays.form
     size = form.page * form.element + CHECKSUM_BYTES
     start = first[:, None] + np.arange(written.shape[1]) * form.page
-    which, page = np.nonzero(written & meet(arrays.wanted, start, start + form.page))
+    which, page = np.nonzero(written & intersect(arrays.wanted, start, start + form.page))
     owner, first = owner[which], first[which] + page * form.page
     address, file = begin[which] + page * size, indexes.file[owner]
     for part, data in take_parts(indexes.rows, file, address, size):

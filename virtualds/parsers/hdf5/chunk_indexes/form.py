@@ -1,4 +1,4 @@
-"""What chunk indexes have in common: the form of alike datasets, and the chunks as columns."""
+"""What chunk indexes have in common: the form of datasets, and the chunks as columns."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from virtualds.parsers.hdf5.structure.object_header import DatasetFacts
 MASK_BYTES = 4
 """Bytes of a filter mask."""
 LAST = 2**63 - 1
-"""The greatest number that a column holds."""
+"""The greatest number in a column."""
 
 
 @dataclass(frozen=True)
 class IndexForm:
-    """What the chunk indexes of alike datasets share.
+    """What the chunk indexes of datasets of the same form have in common.
 
     Parameters
     ----------
     kind : int
-        Which index it is: an `IndexKind`.
+        The kind of index: an `IndexKind`.
     chunks : tuple of int
         Elements of a chunk along each axis.
     itemsize : int
         Bytes of an element.
     limits : tuple of int or None
-        The greatest length of each axis, None for an unlimited one.
+        The greatest length of each axis, or None for an unlimited one.
     has_filters : bool
     """
 
@@ -58,7 +58,7 @@ class IndexForm:
     def of(cls, facts: DatasetFacts) -> IndexForm:
         """Return the form of the index of a dataset with chunks.
 
-        Where it is not known, HDF5 lists the chunks, in the order of a version 1 B-tree.
+        If it is unknown, HDF5 lists the chunks, in the order of a version 1 B-tree.
         """
         layout, limits = facts.layout, facts.space.limits
         kind = IndexKind.B_TREE_1 if layout.index_kind is None else layout.index_kind
@@ -71,15 +71,15 @@ class IndexForm:
 
     @cached_property
     def greatest_grid(self) -> tuple[int, ...]:
-        """Chunks along each axis when it is as long as it may be; 0 for an unlimited one."""
+        """Chunks along each axis at its greatest length; 0 for an unlimited one."""
         return tuple(-(-(n or 0) // c) for n, c in zip(self.limits, self.chunks, strict=True))
 
 
 class Indexes(NamedTuple):
-    """The indexes of alike datasets: of each the file, the address of its root and its shape.
+    """The indexes of datasets of the same form: the file, the root address and the shape of each.
 
-    ``wanted`` has the chunks to look up in a single index, one row for each axis, counted in
-    chunks and in C order; None if all chunks of all indexes are read.
+    ``wanted`` are the chunks to look up in a single index, one row per axis, counted in chunks and
+    in C order, or None if all chunks of all indexes are read.
     """
 
     rows: ByteRows
@@ -96,7 +96,7 @@ class Indexes(NamedTuple):
     def count_before(self, place: Ints) -> Ints:
         """Return how many chunks of the only dataset come before positions, counted in chunks.
 
-        Keys of trees may lie outside of the shape.
+        Keys of trees may be outside the shape.
         """
         grid = tuple((-(-self.shape[0] // np.array(self.form.chunks))).tolist())
         total = np.zeros(place.shape[1:], np.int64)
@@ -119,7 +119,7 @@ class ChunkRows(NamedTuple):
     mask : int64 array, shape (n,)
         Which filters were skipped.
     address, length : int64 array, shape (n,)
-        Where the bytes lie, relative to the base of the file.
+        The position of the bytes, relative to the base of the file.
     """
 
     owner: Ints
@@ -137,7 +137,7 @@ class ChunkRows(NamedTuple):
     def count_before(self, chunks: tuple[int, ...], grid: tuple[int, ...]) -> Ints:
         """Return how many chunks of a grid come before each of these, in C order.
 
-        The grid may have more axes, within elements, which are never cut.
+        The grid may have more axes, within elements, which are never divided.
         """
         total = np.zeros(self.owner.size, np.int64)
         for first, chunk, stride in zip(self.place, chunks, compute_strides(grid), strict=False):
@@ -150,9 +150,9 @@ class ChunkRows(NamedTuple):
 
 
 def parse_elements(form: IndexForm, raw: Bytes, offset_size: int) -> tuple[Ints, Ints, Ints]:
-    """Return filter mask, address and length from elements of an array, or what is so in records.
+    """Return filter mask, address and length from elements of an array or equivalent records.
 
-    Chunks without filters have all the same length, and their elements are addresses alone. The
+    Chunks without filters all have the same length, and their elements are only addresses. The
     width of a length follows from that of an element (VII.C.3, VII.D.3).
     """
     address = read_uints(raw[:, :offset_size])
@@ -172,14 +172,14 @@ def take_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Byte
 
 
 def is_element_size(form: IndexForm, size: int, offset_size: int) -> bool:
-    """Return whether an element may have so many bytes."""
+    """Return whether an element may have ``size`` bytes."""
     if not form.has_filters:
         return size == offset_size
     return 1 <= size - offset_size - MASK_BYTES <= 8
 
 
 def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
-    """Return the chunks of all parts; the list is emptied, to give up columns one by one."""
+    """Return the chunks of all parts; the list is emptied, to free columns one by one."""
     if len(parts) == 1:
         return parts.pop()
     columns = [list(column) for column in zip(*parts, strict=True)]
@@ -192,7 +192,7 @@ def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
 
 
 def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
-    """Return chunks that lie in the shape and in the file."""
+    """Return chunks that are within the shape and in the file."""
     form, file, owner = indexes.form, indexes.file, found.owner
     if not form.has_filters:
         same = found.length == form.nbytes
@@ -210,7 +210,7 @@ def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
 
 
 def _of_owners(values: Ints, owner: Ints) -> npt.NDArray[np.uint64]:
-    """Return the value of each chunk's dataset; one for all if there is one dataset."""
+    """Return the value of each chunk's dataset, or one for all if there is one dataset."""
     return (values if len(values) == 1 else values[owner]).view(np.uint64)
 
 
@@ -231,7 +231,7 @@ def find_ascending(owner: Ints, place: Ints) -> Bools:
 
 
 def check_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
-    """Return chunks if each comes after the one before: a tree needs the order to find them."""
+    """Return chunks if each comes after the one before: trees need the order for lookups."""
     after = find_ascending(found.owner, found.place)
     _require(after, indexes.file, found.owner[1:], "chunks are listed twice, or not in their order")
     return found
@@ -256,7 +256,7 @@ def find_places(form: IndexForm, number: Ints, order: list[int], sizes: tuple[in
     order : list of int
         The axes, the slowest first.
     sizes : tuple of int
-        Chunks along each axis; that of the first in order has no end.
+        Chunks along each axis; that of the first in order is unlimited.
     """
     place = np.empty((len(form.chunks), len(number)), np.int64)
     for axis in reversed(order[1:]):
@@ -270,25 +270,25 @@ def find_places(form: IndexForm, number: Ints, order: list[int], sizes: tuple[in
 
 
 def find_numbers(form: IndexForm, place: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
-    """Return the numbers of chunks over a grid, ascending; `find_places` is the way back."""
+    """Return the numbers of chunks over a grid, ascending; the inverse of `find_places`."""
     number = np.zeros(place.shape[1:], np.int64)
     for axis in order:
         number = number * sizes[axis] + place[axis]
     return np.sort(number)
 
 
-def meet(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
-    """Return which runs of numbers have one of those that are wanted; all have if it is None."""
+def intersect(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
+    """Return which ranges of numbers contain one that is wanted; all do if it is None."""
     if wanted is None:
         return np.ones(begin.shape, bool)
     found: Bools = np.searchsorted(wanted, begin) < np.searchsorted(wanted, end)
     return found
 
 
-def group_alike(
+def group_by_header(
     indexes: Indexes, heads: Bytes, fields: slice, read: Callable[[Indexes, Bytes], ChunkRows]
 ) -> ChunkRows:
-    """Read together the indexes that have the same bytes in some fields of their headers."""
+    """Read together the indexes with the same bytes in some fields of their headers."""
     same = heads[:, fields]
     if len(same) == 1 or (same == same[0]).all():
         return read(indexes, heads)

@@ -20,11 +20,11 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     Indexes,
     check_chunks,
     check_order,
-    group_alike,
+    group_by_header,
+    intersect,
     is_before,
     is_element_size,
     join_chunks,
-    meet,
     parse_elements,
     take_heads,
 )
@@ -45,9 +45,9 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 )
 
 # ---------------------------------------------------------------------- version 1
-# HDF5 File Format Specification 3.0, III.A.1. HDF5 finds a chunk by the keys on its way down, and
-# its own list of chunks (`H5Dchunk_iter`) shows only those of the last level. Where keys contradict
-# each other the list has chunks that HDF5 does not find.
+# HDF5 File Format Specification 3.0, III.A.1. HDF5 finds a chunk by the keys of all levels, but its
+# own list of chunks (`H5Dchunk_iter`) only uses those of the last level. If keys contradict each
+# other, the list contains chunks that HDF5 does not find.
 
 
 NODE_HEAD = 8
@@ -60,7 +60,7 @@ Entries = npt.NDArray[Any]
 
 
 class _OldNodes(NamedTuple):
-    """Nodes of one level: whose they are, where they lie, and the keys that their parent gives.
+    """Nodes of one level: their owners, their addresses, and the keys from their parents.
 
     ``low`` and ``high`` are None for roots, which have no parent.
     """
@@ -78,7 +78,7 @@ class _OldNodes(NamedTuple):
 
 
 class _NodeForm(NamedTuple):
-    """How nodes are laid out: bytes, most entries, and the form of an entry."""
+    """The layout of nodes: bytes, most entries, and the form of an entry."""
 
     size: int
     most: int
@@ -89,7 +89,7 @@ class _NodeForm(NamedTuple):
 @lru_cache(64)
 def make_node_form(rank: int, half: int, offset_size: int) -> _NodeForm:
     """Return the form of a node; ``rank`` counts the axes and the bytes of an element."""
-    # a key always has 8 bytes for each axis
+    # a key always has 8 bytes per axis
     key = [("length", "<u4"), ("mask", "<u4"), ("place", "<i8", (rank,))]
     entry = np.dtype([*key, ("child", "u1", (offset_size,))])
     begin = NODE_HEAD + 2 * offset_size
@@ -121,7 +121,7 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
             else:
                 leaves.append(_list_chunks(indexes, nodes, used, entries, last))
     found = join_chunks(leaves, len(form.chunks))
-    # trees of fewer levels than others come in any place
+    # trees with fewer levels than others may be anywhere
     if (found.owner[1:] < found.owner[:-1]).any():
         found = found.at(np.argsort(found.owner, kind="stable"))
     return check_order(indexes, check_chunks(indexes, found))
@@ -137,7 +137,7 @@ def _chain(
 def _take_old_nodes(
     indexes: Indexes, node: _NodeForm, children: list[_OldNodes]
 ) -> Iterator[tuple[_OldNodes, Bytes]]:
-    """Yield the nodes of a level in parts, those of an index in their order."""
+    """Yield the nodes of a level in parts, those of an index in order."""
     if not children:
         return
     nodes = _OldNodes(*(np.concatenate(column) for column in zip(*children, strict=True)))
@@ -153,9 +153,9 @@ def _take_old_nodes(
 def _check_nodes(
     indexes: Indexes, node: _NodeForm, nodes: _OldNodes, data: Bytes, level: int
 ) -> tuple[Ints, Entries, Ints]:
-    """Return how many entries nodes have, these, and the last key of each node.
+    """Return the number of entries of nodes, the entries, and the last key of each node.
 
-    A root that has lost its last chunk is a leaf without entries.
+    A root whose last chunk was removed is a leaf without entries.
     """
     file, is_root = indexes.file[nodes.owner], nodes.low is None
     known = np.frombuffer(b"TREE" + bytes([OF_CHUNKS, level]), np.uint8)
@@ -176,7 +176,7 @@ def _check_nodes(
 
 
 def _read_last_keys(node: _NodeForm, data: Bytes, used: Ints) -> Ints:
-    """Return the positions in the keys behind the last entries."""
+    """Return the positions in the keys after the last entries."""
     places = node.entry["place"]
     begin = node.entries_at + used * node.entry.itemsize + MASK_AND_LENGTH
     at = begin[:, None] + np.arange(places.itemsize)
@@ -206,7 +206,7 @@ def _check_keys(
 def _list_old_children(
     indexes: Indexes, nodes: _OldNodes, used: Ints, entries: Entries, last: Ints
 ) -> _OldNodes:
-    """Return the children of nodes, with the keys that they lie between."""
+    """Return the children of nodes, with the keys before and after them."""
     stop = np.cumsum(used)
     low = entries["place"]
     high = np.empty_like(low)
@@ -223,18 +223,18 @@ def _list_old_children(
 
 
 def _keep_wanted(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
-    """Return the nodes below which HDF5 would look for the chunks that are wanted."""
+    """Return the nodes below which HDF5 would look for the wanted chunks."""
     if indexes.wanted is None or nodes.low is None or nodes.high is None:
         return nodes
     steps = np.array(indexes.form.chunks)
     low, high = (indexes.count_before((k[:, :-1] // steps).T) for k in (nodes.low, nodes.high))
-    return nodes.cut(np.flatnonzero(meet(indexes.count_before(indexes.wanted), low, high)))
+    return nodes.cut(np.flatnonzero(intersect(indexes.count_before(indexes.wanted), low, high)))
 
 
 def _list_chunks(
     indexes: Indexes, nodes: _OldNodes, used: Ints, entries: Entries, last: Ints
 ) -> ChunkRows:
-    """Return the chunks that leaves list."""
+    """Return the chunks in leaves."""
     owner = np.repeat(nodes.owner, used)
     file, places = indexes.file, entries["place"]
     place = np.ascontiguousarray(places[:, :-1].T)
@@ -252,8 +252,8 @@ def _list_chunks(
 
 
 # ---------------------------------------------------------------------- version 2
-# HDF5 File Format Specification 3.0, III.A.2. Records lie in nodes of all levels; each node says
-# how many records lie below it, so that every record has a known place in the order.
+# HDF5 File Format Specification 3.0, III.A.2. Records are in nodes of all levels; each node has the
+# number of records below it, so that every record has a known position in the order.
 
 PLAIN, FILTERED = 10, 11
 """Types of records: of chunks without and with filters (III.A.2)."""
@@ -262,7 +262,7 @@ TREE_HEAD = 16
 
 
 class _Nodes(NamedTuple):
-    """Nodes of one level: whose, where, their records, and all records up to their last one.
+    """Nodes of one level: owners, addresses, records, and all records up to their last one.
 
     ``begin`` counts the records of all trees that come before.
     """
@@ -279,7 +279,7 @@ class _Nodes(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """Records, and their places in the order of all."""
+    """Records, and their positions in the order of all."""
 
     number: Ints
     raw: Bytes
@@ -293,11 +293,11 @@ def read_trees(indexes: Indexes) -> ChunkRows:
     kind = FILTERED if indexes.form.has_filters else PLAIN
     require(heads[:, 4] == 0, file, "a B-tree of an unknown version", UnknownRowsError)
     require(heads[:, 5] == kind, file, f"a B-tree has no records of type {kind}")
-    return group_alike(indexes, heads, slice(6, 14), _read_alike)
+    return group_by_header(indexes, heads, slice(6, 14), _read_equal_headers)
 
 
-def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
-    """Read trees whose headers differ in their roots alone."""
+def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
+    """Read trees whose headers only differ in their roots."""
     rows, file = indexes.rows, indexes.file
     form = _make_form(indexes, heads)
     address, rest = (
@@ -334,20 +334,20 @@ def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
 
 
 def _find_needed(indexes: Indexes, nodes: _Nodes, raw: Bytes, wanted: Ints) -> Bools:
-    """Return below which children of nodes chunks may lie that are wanted.
+    """Return below which children of nodes the wanted chunks may be.
 
-    ``raw`` has the records of the nodes, which lie between the children.
+    ``raw`` are the records of the nodes, which are between the children.
     """
     steps = np.array(indexes.form.chunks)[:, None]
     place = _parse_records(indexes, np.repeat(nodes.owner, nodes.records), raw).place
     before = indexes.count_before(place // steps)
     edges = np.concatenate(([-1], before, [LAST]))
     at = _count_up(np.cumsum(nodes.records) - nodes.records, nodes.records + 1)
-    return meet(indexes.count_before(wanted), edges[at] + 1, edges[at + 1])
+    return intersect(indexes.count_before(wanted), edges[at] + 1, edges[at + 1])
 
 
 def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
-    """Return the records of one tree that were read as rows, in their order."""
+    """Return the records of one tree that were read as rows, in order."""
     ndim = len(indexes.form.chunks)
     if not parts:
         return ChunkRows.empty(ndim)
@@ -358,7 +358,7 @@ def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
 
 
 def _make_form(indexes: Indexes, heads: Bytes) -> TreeForm:
-    """Return the form of trees from the header that they share."""
+    """Return the form of trees from their common header."""
     size, record, depth = (
         int(read_uints(heads[:1, a:b])[0]) for a, b in ((6, 10), (10, 12), (12, 14))
     )
@@ -401,12 +401,12 @@ def _take_nodes(
 
 
 def _count_up(begin: Ints, count: Ints) -> Ints:
-    """Return the numbers from each beginning on, so many of each."""
+    """Return ``count`` consecutive numbers from each beginning on."""
     return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
 
 
 def _read_records(form: TreeForm, nodes: _Nodes, data: Bytes, level: int) -> Bytes:
-    """Return the records that nodes hold themselves."""
+    """Return the records in the nodes themselves."""
     most = form.most[level]
     stop = BEFORE_RECORDS + most * form.record
     room = data[:, BEFORE_RECORDS:stop].view(f"V{form.record}")
@@ -434,7 +434,7 @@ def _list_children(
     require(within, indexes.file[owner], wrong)
     exact = np.add.reduceat(total, start) + nodes.records == nodes.total
     require(exact, indexes.file[nodes.owner], wrong)
-    # every child is followed by one record, but for the last child of a node
+    # every child is followed by one record, except for the last child of a node
     step = total + 1
     before = np.cumsum(step) - step
     first = np.repeat(nodes.begin - before[start], children) + before
@@ -445,7 +445,7 @@ def _list_children(
 def _join_records(
     indexes: Indexes, form: TreeForm, total: Ints, parts: list[_Records]
 ) -> ChunkRows:
-    """Return all records in their order as rows."""
+    """Return all records in order as rows."""
     raw = np.empty((int(total.sum()), form.record), np.uint8)
     while parts:
         part = parts.pop()
@@ -459,7 +459,7 @@ def _join_records(
 
 
 def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:
-    """Return records as rows; they count positions in chunks."""
+    """Return records as rows; positions are counted in chunks."""
     chunks = indexes.form.chunks
     stop = raw.shape[1] - 8 * len(chunks)
     columns = parse_elements(indexes.form, raw[:, :stop], indexes.rows.offset_size)

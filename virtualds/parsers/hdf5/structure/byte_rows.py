@@ -1,4 +1,4 @@
-"""The bytes of several files as rows, and what is done with rows of any metadata.
+"""The bytes of several files as rows, and operations on rows of any metadata.
 
 HDF5 File Format Specification 3.0. Rows of equal length become columns of numbers; an error
 of rows names the files that they come from.
@@ -23,7 +23,7 @@ Bools = npt.NDArray[np.bool_]
 CHECKSUM_BYTES = 4
 """Bytes of a checksum."""
 NEAR = 2**14
-"""Bytes between rows that are rather read than skipped."""
+"""Bytes between rows up to which they are read instead of skipped."""
 READ_TOGETHER = 2**22
 """Bytes of rows that are read at a time."""
 
@@ -72,12 +72,12 @@ class ByteRows(Protocol):
         Raises
         ------
         RowsError
-            Rows lie outside of their files.
+            Rows are outside their files.
         """
 
 
 def require(sound: Bools, file: Ints, reason: str, error: type[RowsError] = RowsError) -> None:
-    """Raise an error that names the files of the rows that are not sound."""
+    """Raise an error that names the files of invalid rows."""
     if not sound.all():
         raise error(frozenset(file[~sound].tolist()), reason)
 
@@ -97,7 +97,7 @@ def compute_checksums(rows: Bytes | list[Bytes]) -> Ints:
 
 
 def read_uints(fields: Bytes) -> Ints:
-    """Return the unsigned integers of fields of up to eight bytes; of 2**63 and more negative.
+    """Return the unsigned integers of fields of up to eight bytes; 2**63 and more are negative.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def check_once(
 ) -> None:
     """Require that blocks of one length have one parent, and fit together into their file.
 
-    ``owner`` says of which index a block is.
+    ``owner`` is the index of each block.
     """
     order = np.lexsort((address, owner))
     near, of = address[order], owner[order]
@@ -151,12 +151,12 @@ def check_once(
 def gather_rows(
     address: Ints, length: int, end: int, read: Callable[[list[Range]], Iterator[bytes]]
 ) -> Bytes:
-    """Return rows of a file of equal length; near ones come in one range.
+    """Return rows of a file of equal length; close ones are read in one range.
 
     Raises
     ------
     RowsError
-        Rows lie past the end.
+        Rows are past the end.
     """
     if not address.size:
         return np.empty((0, length), np.uint8)
@@ -177,7 +177,7 @@ def gather_rows(
 
 
 def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
-    """Return runs of sorted rows to be read at once: near ones, of few bytes together."""
+    """Return runs of sorted rows to read at once: close ones, with few bytes together."""
     far = np.diff(address) > length + NEAR
     block = (address - address[0]) // READ_TOGETHER
     cuts = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()
@@ -190,11 +190,11 @@ def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
 BEFORE_RECORDS = 6
 """Bytes of a node before its records: signature, version and type (III.A.2)."""
 DEEPEST = 32
-"""More levels than any tree has: it would hold more records than there are addresses."""
+"""More levels than any tree has: it would have more records than there are addresses."""
 
 
 class TreeForm(NamedTuple):
-    """How the nodes of a version 2 B-tree are laid out (III.A.2).
+    """The layout of the nodes of a version 2 B-tree (III.A.2).
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ class TreeForm(NamedTuple):
         most, pointer, total = [room // record], [0], [0]
         below = most[0]
         for level in range(1, depth + 1):
-            # pointers to nodes that are no leaves also give the number of all records below
+            # pointers to inner nodes also contain the number of all records below
             total.append(_count_bytes(below) if level > 1 else 0)
             pointer.append(offset_size + _count_bytes(most[0]) + total[level])
             most.append((room - pointer[level]) // (record + pointer[level]))
@@ -239,5 +239,5 @@ class TreeForm(NamedTuple):
 
 
 def _count_bytes(number: int) -> int:
-    """Return the bytes that a number takes."""
+    """Return the number of bytes of a number."""
     return -(-number.bit_length() // 8)

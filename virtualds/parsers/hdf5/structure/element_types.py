@@ -1,4 +1,4 @@
-"""The types of elements, and the global heap, which holds those of varying length.
+"""The types of elements, and the global heap with elements of varying length.
 
 HDF5 File Format Specification 3.0, IV.A.2.d, "Datatype Message", and III.E, "Global Heap".
 """
@@ -32,7 +32,7 @@ from virtualds.parsers.hdf5.structure.messages import (
     MessageError,
     TypeClass,
     UnknownFormError,
-    blame_file,
+    add_file_to_error,
     check_end,
     read_bytes,
     read_uint,
@@ -41,7 +41,7 @@ from virtualds.parsers.hdf5.structure.messages import (
 from virtualds.parsers.hdf5.structure.object_header import MAX_BYTES, Attribute
 
 # ---------------------------------------------------------------------- types
-# Datatype messages: the types of HDF5 as the file has them.
+# Datatype messages: the types of HDF5 as stored in the file.
 #
 # HDF5 File Format Specification 3.0, IV.A.2.d. Versions 1 to 5 are known.
 
@@ -49,7 +49,7 @@ from virtualds.parsers.hdf5.structure.object_header import MAX_BYTES, Attribute
 VERSIONS = range(1, 6)
 """Known versions: 3 has no padding, 4 has other references, 5 has complex numbers."""
 TYPE_HEAD = 8
-"""Bytes that all types begin with: version and class, bits of the class, bytes of an element."""
+"""Bytes at the beginning of all types: version and class, class bits, bytes of an element."""
 REGION = 1
 """The sort of references to regions."""
 SEQUENCE, TEXT = 0, 1
@@ -57,9 +57,9 @@ SEQUENCE, TEXT = 0, 1
 RECTANGULAR = 1
 """The bits of complex numbers: both parts of one type, in rectangular form."""
 DEEPEST = 64
-"""Most types within each other."""
+"""The most nested types."""
 MAX_AXES = 32
-"""Most axes of an array."""
+"""The most axes of an array."""
 PROPERTY_LENGTHS = {
     TypeClass.INTEGER: 4,
     TypeClass.FLOAT: 12,
@@ -68,13 +68,13 @@ PROPERTY_LENGTHS = {
     TypeClass.BITFIELD: 4,
     TypeClass.REFERENCE: 0,
 }
-"""Bytes behind the head of types that hold no others."""
+"""Bytes after the head of types that contain no others."""
 NUMBERS = frozenset({TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.BITFIELD})
 """Classes of types with a bit offset and a precision."""
 
 
 class HDF5Type(NamedTuple):
-    """A type, and the types that it holds.
+    """A type, and the types that it contains.
 
     Parameters
     ----------
@@ -87,10 +87,10 @@ class HDF5Type(NamedTuple):
     bits : int
         The bit field of the class.
     properties : bytes
-        What follows the head: bit offset, precision and so on of a number, the tag of an opaque
+        The bytes after the head: bit offset, precision and so on of a number, the tag of an opaque
         type, the values of an enum.
     parts : tuple of (int, HDF5Type)
-        The types that it holds, each with its offset in an element.
+        The types that it contains, each with its offset in an element.
     names : tuple of bytes
         Of the members of a compound or an enum.
     dims : tuple of int
@@ -108,12 +108,12 @@ class HDF5Type(NamedTuple):
 
     @property
     def sort(self) -> int:
-        """The lowest four bits: the padding of a string, the sort of a reference or a sequence."""
+        """The lowest four bits: the padding of a string, or the kind of reference or sequence."""
         return self.bits & 0x0F
 
     @property
     def base(self) -> HDF5Type:
-        """The type that an enum, an array, a complex number, or a type of varying length holds."""
+        """The type inside an enum, an array, a complex number, or a type of varying length."""
         return self.parts[0][1]
 
     @property
@@ -176,14 +176,14 @@ def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
     try:
         return parse_type_message(bytes(data))
     except MESSAGE_ERRORS as error:
-        blame_file(file, error)
+        add_file_to_error(file, error)
 
 
 @lru_cache(4096)
 def parse_type_message(data: bytes) -> HDF5Type:
     """Return the type of a message."""
     found = _parse(data, 0, 0)
-    # old writers reserved more for members of compounds than they took, and HDF5 reads past it
+    # old writers reserved more for members of compounds than they used, and HDF5 reads past it
     behind = data[found.length :]
     if not behind or any(behind):
         check_end(data, found.length)
@@ -211,7 +211,7 @@ def _parse(data: bytes, place: int, depth: int) -> HDF5Type:
 
 
 def _parse_plain(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
-    """Read a type that holds no others."""
+    """Read a type that contains no others."""
     length = PROPERTY_LENGTHS[head.kind]
     properties = read_bytes(data, place + TYPE_HEAD, length)
     found = head._replace(length=TYPE_HEAD + length, properties=properties)
@@ -225,7 +225,7 @@ def _parse_plain(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Typ
 
 
 def _parse_opaque(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
-    """Read an opaque type: its tag is filled up to 8 bytes."""
+    """Read an opaque type: its tag is padded to 8 bytes."""
     length = head.bits & 0xFF
     if length % 8:
         raise MessageError(f"an opaque type has a tag of {length} bytes")
@@ -248,7 +248,7 @@ def _parse_complex(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5T
 
 
 def _hold(head: HDF5Type, base: HDF5Type, start: int) -> HDF5Type:
-    """Return a type with the one that it holds, whose message starts so many bytes behind it."""
+    """Return a type with the one inside it, whose message begins ``start`` bytes after it."""
     return head._replace(length=start + base.length, parts=((0, base),))
 
 
@@ -269,7 +269,7 @@ def _parse_enum(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type
 
 
 def _read_name(data: bytes, place: int, at: int) -> tuple[bytes, int]:
-    """Return a name, and where it ends; before version 3, names are filled up to 8 bytes."""
+    """Return a name, and where it ends; before version 3, names are padded to 8 bytes."""
     end = data.find(b"\0", at)
     if end < 0:
         raise MessageError("a name in a type has no end")
@@ -280,7 +280,7 @@ def _read_name(data: bytes, place: int, at: int) -> tuple[bytes, int]:
 
 def _parse_array(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
     old, rank = data[place] >> 4 < 3, read_uint(data, place + TYPE_HEAD, 1)
-    # before version 3 reserved bytes come first, and the order of axes after their lengths
+    # before version 3, reserved bytes come first, and the order of axes after their lengths
     start = TYPE_HEAD + (4 if old else 1)
     dims = read_uints(data, place + start, 4, rank)
     start += 4 * rank * (2 if old else 1)
@@ -316,7 +316,7 @@ def _parse_compound(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5
 
 
 def _repeat(data: bytes, place: int, part: HDF5Type) -> HDF5Type:
-    """Return the type of a member: version 1 has its axes, at most four, before it."""
+    """Return the type of a member: in version 1, its axes, at most four, precede it."""
     rank = read_uint(data, place, 1)
     if rank > 4:
         raise MessageError(f"a member of a type has {rank} axes")
@@ -349,15 +349,15 @@ PARSERS: dict[int, Parse] = {
     TypeClass.ARRAY: _parse_array,
     TypeClass.COMPLEX: _parse_complex,
 }
-"""Parsers of types by class: of a message, the place of the type in it, its head, and how deep it
-lies in others."""
+"""Parsers of types by class: of a message, the offset of the type in it, its head, and its depth
+of nesting."""
 
 
 # ---------------------------------------------------------------------- the global heap
-# The global heap of HDF5, which holds strings and sequences of varying length.
+# The global heap of HDF5, which contains strings and sequences of varying length.
 #
 # HDF5 File Format Specification 3.0, III.E, "Global Heap". HDF5 trusts the heap: damage there can
-# end the process, or keep it busy for ever. So this module checks the heap before HDF5 reads it.
+# end the process, or keep it busy forever. So this module checks the heap before HDF5 reads it.
 
 
 REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
@@ -366,14 +366,14 @@ REFERENCE_DTYPES = {
     size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
     for size in FORMS
 }
-"""A reference, by the bytes of an address: elements of the sequence, address of the collection that
-holds it, and its number there (IV.B)."""
+"""A reference, by the bytes of an address: elements of the sequence, address of the collection with
+it, and its number there (IV.B)."""
 REFERENCE_SIZES = Struct("<4xI4xI")
 """Bytes of a reference, and of an element of the sequence, in a type of sequences (IV.A.2.d)."""
 SEQUENCE_KINDS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
 LEAST_COLLECTION = 2**12
-"""Fewest bytes that HDF5 gives a collection."""
+"""The fewest bytes of a collection of HDF5."""
 COLLECTION_HEAD = 16
 """Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
 OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}
@@ -386,7 +386,7 @@ Elements = npt.NDArray[np.uint8]
 
 
 class Collection(NamedTuple):
-    """A collection of the heap: where its objects begin, and how long they are, by number."""
+    """A collection of the heap: offsets and lengths of its objects, by number."""
 
     address: int
     data: bytes
@@ -395,9 +395,9 @@ class Collection(NamedTuple):
 
 
 class Budget:
-    """How many more bytes sequences may have: all together hardly more than the file.
+    """How many more bytes sequences may take: in total little more than the size of the file.
 
-    In a sound file no two elements share an object. A damaged file could name an object of a
+    In a valid file no two elements share an object. A damaged file could refer to an object of a
     megabyte a million times.
     """
 
@@ -406,7 +406,7 @@ class Budget:
         self.left = file.end + MAX_BYTES
 
     def locate(self, collection: Collection, number: int, nbytes: int) -> int:
-        """Return where an object begins in a collection; it must have at least so many bytes."""
+        """Return the offset of an object in a collection, which must have enough bytes."""
         there = collection.lengths.get(number, -1)
         if there < nbytes:
             where = f"the global heap at {collection.address}"
@@ -419,7 +419,7 @@ class Budget:
     def locate_all(
         self, collection: Collection, numbers: list[int], nbytes: list[int]
     ) -> list[int]:
-        """Return where objects begin, like `locate`."""
+        """Return the offsets of objects, like `locate`."""
         # a file may have many strings, so there is no Python loop over them
         found = map(collection.lengths.get, numbers, repeat(-1))
         if any(map(gt, nbytes, found)):
@@ -441,8 +441,8 @@ def is_sequence(kind: bytes) -> bool:
 def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = False) -> list[bytes]:
     """Return the bytes of each element of an attribute of sequences.
 
-    With ``is_value`` they may differ between files of one structure; without, nothing else about
-    the file depends on them than what the caller notes.
+    With ``is_value`` they may differ between files of the same structure; without it, only what the
+    caller records depends on them.
     """
     kind, data, count = attribute.kind, attribute.data, attribute.elements
     budget = Budget(file)
@@ -512,7 +512,7 @@ def _check_references(budget: Budget, kind: HDF5Type, elements: Elements) -> Non
 def read_texts(
     budget: Budget, kind: HDF5Type, elements: Elements, encoding: str
 ) -> npt.NDArray[np.object_]:
-    """Return elements that are strings of varying length, each up to its first NUL.
+    """Return strings of varying length, each up to its first NUL.
 
     Bytes that are no text become the replacement character. Parameters and errors are those of
     `check_elements`.
@@ -526,7 +526,7 @@ def read_texts(
 
 
 class _Part(NamedTuple):
-    """Elements that lie in one collection: their numbers, and where they begin in its data."""
+    """Elements in one collection: their numbers, and their offsets in its data."""
 
     which: npt.NDArray[np.intp]
     data: bytes
@@ -535,7 +535,7 @@ class _Part(NamedTuple):
 
 
 def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[_Part]:
-    """Yield the elements of each collection; those that refer to nothing are in no part."""
+    """Yield the elements of each collection; those without a reference are in no part."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
     if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
@@ -576,7 +576,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             stop = begin + prefix + length
             begin += prefix + (length + 7 & -8)
         else:
-            # the length of free space includes its header; with less, HDF5 would loop for ever
+            # the length of free space includes its header; with less, HDF5 would loop forever
             stop = begin = begin + length if length >= prefix else size + 1
     if stop > size or count > len(begins):
         file.refuse(f"the global heap at {address} contradicts itself")

@@ -1,4 +1,4 @@
-"""The bytes of HDF5 files, with notes of what they mean; superblocks and object headers.
+"""The bytes of HDF5 files, with notes of their meaning; superblocks and object headers.
 
 HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock", and IV.A.1, "Object
 Headers".
@@ -31,9 +31,9 @@ from virtualds.urls import local_path, scheme_of
 # ---------------------------------------------------------------------- notes
 # Notes on the bytes of an HDF5 file: what depends on each of them.
 #
-# While a file is parsed, every byte is *structure*, unless a parser says otherwise: it decides what
-# is read next, or what the file is. Other bytes are addresses, slots (values that may differ
-# between files of one structure), checksums, or mean nothing. A blueprint is made of the notes
+# While a file is parsed, every byte is *structure*, unless a parser says otherwise: it determines
+# what is read next, or what the file is. Other bytes are addresses, slots (values that may differ
+# between files of the same structure), checksums, or unused. The notes form a blueprint
 # (`virtualds.parsers.hdf5.file_structure`).
 #
 # A file without notes is read as plain `bytes` and `int`; the functions here then do nothing.
@@ -44,22 +44,23 @@ FIXED = -1
 
 
 class Pointer(NamedTuple):
-    """Where an address stands: the number of a block, and the place in it."""
+    """The position of an address: the number of a block, and the offset in it."""
 
     block: int
     place: int
 
 
 class Address(int):
-    """An address that knows where it stands in the file."""
+    """An address that knows its position in the file."""
 
     pointer: Pointer
 
 
 class Piece(bytes):
-    """Bytes that know where they lie: in which block, and from where on.
+    """Bytes that know their position: the block, and the offset in it.
 
-    They are no keys, so that no cache keeps the notes of a file: ``bytes(piece)`` is one.
+    They are not hashable, so that no cache keeps the notes of a file; use ``bytes(piece)`` as a
+    key.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -76,7 +77,7 @@ class Block:
     Parameters
     ----------
     pointer : Pointer
-        Where the address stands.
+        The position of the address.
     data : bytes
     structure : bytearray
         For each byte, 1 if it is structure.
@@ -88,7 +89,7 @@ class Block:
 
 
 class Slot(NamedTuple):
-    """Bytes that may differ between files of one structure."""
+    """Bytes that may differ between files of the same structure."""
 
     block: int
     begin: int
@@ -98,8 +99,8 @@ class Slot(NamedTuple):
 class HeapReference(NamedTuple):
     """A reference to an object of the global heap: the bytes of the object are a slot.
 
-    ``counted`` is where the elements of the object are counted, in four bytes before the address of
-    the collection ``block``; each element has ``width`` bytes.
+    ``counted`` is the position of the number of elements, in four bytes before the address of the
+    collection ``block``; each element has ``width`` bytes.
     """
 
     counted: Slot
@@ -110,24 +111,24 @@ class HeapReference(NamedTuple):
 
 @dataclass(eq=False)
 class Notes:
-    """What the bytes of one file mean.
+    """The meaning of the bytes of one file.
 
     Parameters
     ----------
     blocks : list of Block
-        In the order in which they were read; an address stands in a block before its own.
+        In the order in which they were read; an address is in a block before its own.
     slots : dict
-        What may differ between files, by what it is.
+        What may differ between files, by its meaning.
     references : dict
-        Objects of the global heap that may differ, by what they are.
+        Objects of the global heap that may differ, by their meaning.
     same : list of (Pointer, int)
-        Addresses that are those of blocks.
+        Addresses of existing blocks.
     checksums : dict of int to int
-        The place of the checksum of a block.
+        The offset of the checksum of a block.
     objects : dict of int to list of (int, int, int)
         For a collection of the global heap: number, begin and length of each object.
     complete : bool
-        Whether all bytes that were read are noted.
+        Whether all bytes that were read are recorded.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -140,7 +141,7 @@ class Notes:
     _numbers: dict[int, int] = field(default_factory=dict)
 
     def add(self, address: int, data: bytes) -> bytes:
-        """Note a block that was read, and return its bytes with their place."""
+        """Record a block that was read, and return its bytes with their position."""
         if not isinstance(address, Address):
             self.complete = False
             return data
@@ -177,14 +178,14 @@ def _make_address(value: int, block: int, place: int) -> Address:
 
 
 def cut(data: bytes, begin: int, stop: int | None = None) -> bytes:
-    """Return a part of some bytes, with its place if theirs is known."""
+    """Return a part of some bytes, with its position if theirs is known."""
     if not isinstance(data, Piece):
         return data[begin:stop]
     return _make_piece(data.notes, data.block, data.begin + begin, data[begin:stop])
 
 
 def note_address(data: bytes, place: int, size: int, value: int) -> int:
-    """Return an address that was read at a place of some bytes, with that place."""
+    """Return an address that was read at an offset in some bytes, with its position."""
     if not isinstance(data, Piece):
         return value
     free(data, place, place + size)
@@ -192,13 +193,13 @@ def note_address(data: bytes, place: int, size: int, value: int) -> int:
 
 
 def free(data: bytes, begin: int, stop: int) -> None:
-    """Note that bytes mean nothing, or are noted otherwise."""
+    """Record that bytes are unused, or are recorded otherwise."""
     if isinstance(data, Piece):
         _mark(data, begin, stop, b"\0")
 
 
 def keep(data: bytes, begin: int, stop: int) -> None:
-    """Note that bytes that were free are structure."""
+    """Record that bytes that were free are structure."""
     if isinstance(data, Piece):
         _mark(data, begin, stop, b"\1")
 
@@ -211,14 +212,14 @@ def _mark(data: Piece, begin: int, stop: int, mark: bytes) -> None:
 
 
 def note_slot(data: bytes, begin: int, length: int, key: Hashable) -> None:
-    """Note that bytes may differ between files of one structure."""
+    """Record that bytes may differ between files of the same structure."""
     if isinstance(data, Piece):
         free(data, begin, begin + length)
         data.notes.slots[key] = Slot(data.block, data.begin + begin, length)
 
 
 def note_same(data: bytes, place: int, size: int, address: int) -> None:
-    """Note that an address in some bytes is that of a block which was read."""
+    """Record that an address in some bytes is that of a block that was read."""
     if isinstance(data, Piece):
         number = data.notes.find(address)
         if number is None:
@@ -229,14 +230,14 @@ def note_same(data: bytes, place: int, size: int, address: int) -> None:
 
 
 def note_checksum(data: bytes, place: int, size: int) -> None:
-    """Note that a block has its checksum at a place, if it has one."""
+    """Record the position of the checksum of a block, if it has one."""
     if isinstance(data, Piece) and size:
         free(data, place, place + size)
         data.notes.checksums[data.block] = data.begin + place
 
 
 def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, int]) -> None:
-    """Note the objects of a collection of the global heap, by number."""
+    """Record the objects of a collection of the global heap, by number."""
     if isinstance(data, Piece):
         data.notes.objects[data.block] = [(n, begin, lengths[n]) for n, begin in begins.items()]
 
@@ -244,9 +245,9 @@ def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, in
 def note_heap_reference(
     data: bytes, place: int, collection: bytes, number: int, width: int, key: Hashable
 ) -> None:
-    """Note that an object of the global heap may differ between files of one structure.
+    """Record that an object of the global heap may differ between files of the same structure.
 
-    ``place`` is where its elements of ``width`` bytes are counted, in four bytes.
+    ``place`` is the offset of the number of its elements of ``width`` bytes, in four bytes.
     """
     if isinstance(data, Piece) and isinstance(collection, Piece):
         free(data, place, place + 4)
@@ -257,8 +258,8 @@ def note_heap_reference(
             known.append(reference)
 
 
-def give_up(data: bytes) -> None:
-    """Note that bytes mean something that cannot be noted."""
+def mark_incomplete(data: bytes) -> None:
+    """Record that bytes have a meaning that cannot be recorded."""
     if isinstance(data, Piece):
         data.notes.complete = False
 
@@ -269,22 +270,22 @@ def give_up(data: bytes) -> None:
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
 LONGEST = 128
-"""More bytes than a superblock has with addresses of 8 bytes."""
+"""More bytes than a superblock with addresses of 8 bytes has."""
 FORMS = {2: "H", 4: "I", 8: "Q"}
 """Codes of `struct` by the bytes of an address or length; the specification also allows 16 and 32
 bytes."""
 DEFAULT_HALF = 32
-"""Half of the children of a node of chunks, where the file does not say (version 0)."""
+"""Half of the children of a node of chunks, if the file does not state it (version 0)."""
 GROUP_HALF, LEAF_HALF = 16, 4
-"""The same of groups, and half of the symbols of a node (versions 2 and 3)."""
+"""The same for groups, and half of the symbols of a node (versions 2 and 3)."""
 BEING_WRITTEN = 0b101
-"""Flags of a file that a writer has open, alone or beside readers (version 3)."""
+"""Flags of a file that a writer has open, alone or together with readers (version 3)."""
 END_OF_FILE = "end of file"
 """The slot of the end of the file: no file may be shorter."""
 
 
 class Superblock(NamedTuple):
-    """What a superblock says.
+    """The content of a superblock.
 
     Parameters
     ----------
@@ -324,7 +325,7 @@ class UnknownSuperblockError(ValueError):
 
 
 def measure_superblock(head: bytes) -> int:
-    """Return how many bytes the superblock at the beginning of some bytes has.
+    """Return the size of the superblock at the beginning of some bytes.
 
     Raises
     ------
@@ -344,16 +345,16 @@ def measure_superblock(head: bytes) -> int:
 
 
 def measure_symbol(offset_size: int, length_size: int) -> int:
-    """Return how many bytes a symbol table entry has.
+    """Return the size of a symbol table entry.
 
-    The specification (III.C) gives the offset of its name the size of an address. HDF5 itself
-    writes it in the size of a length (`H5G__ent_encode`), which is another one in few files.
+    In the specification (III.C), the offset of its name has the size of an address. HDF5 itself
+    writes it in the size of a length (`H5G__ent_encode`), which differs in a few files.
     """
     return length_size + offset_size + 24
 
 
 def parse_superblock(data: bytes) -> Superblock:
-    """Return what the bytes of a superblock say."""
+    """Return the content of a superblock."""
     return _parse_old(data) if data[8] < 2 else _parse_new(data)
 
 
@@ -412,24 +413,24 @@ def _undefined(size: int) -> int:
 
 
 NEARBY = 2**12
-"""Bytes of a local file that are read where fewer are asked for: others lie close by."""
+"""Bytes of a local file that are read if fewer are requested: others are close by."""
 HEAD_BYTES = 2**14
-"""Bytes of a local file that are read at once when it is opened: most metadata of many files."""
+"""Bytes of a local file that are read when it is opened: most metadata of many files."""
 AHEAD = FIRST_PAGES
-"""Pages that a round of requests fetches behind what it is for."""
+"""Pages that a round of requests fetches after those that it needs."""
 MAX_AHEAD = CACHED_PAGES // 2
-"""Pages that are fetched before they are read: they have to be held until then."""
+"""Pages that are fetched before they are read: they must stay cached until then."""
 
 Work = Callable[[], "list[Work]"]
-"""Reads something, and returns what is to be read after it."""
+"""Reads something, and returns what to read after it."""
 
 
 class DeclinedError(UnsupportedError):
-    """Metadata have a form that is not known here; HDF5 may know it."""
+    """Metadata have a form that is unknown here; HDF5 may support it."""
 
 
 class MissingError(Exception):
-    """Bytes of a remote file are not held; it ends a `Work`, and goes no further."""
+    """Bytes of a remote file are not cached; ends a `Work`, and is caught there."""
 
 
 class FileBytes:
@@ -439,12 +440,12 @@ class FileBytes:
     ----------
     source : SourceFile
     notes : Notes, optional
-        Where is noted what the bytes mean.
+        Records the meaning of the bytes.
 
     Raises
     ------
     FormatError
-        There is no sound superblock.
+        There is no valid superblock.
     DeclinedError
         A writer has the file open.
     """
@@ -462,7 +463,7 @@ class FileBytes:
     shared_messages = 0, 0
     """Address of the table of messages that objects share, and its entries."""
     unknown = ""
-    """The part of its metadata that has an unknown form, empty if none has."""
+    """The part of its metadata with an unknown form, or "" if none has."""
 
     def __init__(self, source: SourceFile, notes: Notes | None = None) -> None:
         self.source = source
@@ -494,7 +495,7 @@ class FileBytes:
         try:
             lock_for_reading(self._handle)
         except BlockingIOError:
-            self.decline("a writer has it open")
+            self.raise_unsupported("a writer has it open")
         self.end = os.fstat(self._handle).st_size
         self._head = os.pread(self._handle, HEAD_BYTES, 0)
 
@@ -510,15 +511,15 @@ class FileBytes:
         Raises
         ------
         FormatError
-            They do not all lie in the file.
+            They are not all in the file.
         """
         data = self.read(address, length)
         return data if self.notes is None else self.notes.add(address, data)
 
     def get_if_loaded(self, address: int, most: int) -> bytes:
-        """Return the bytes from an address on, fewer than ``most`` where the file ends.
+        """Return the bytes from an address on, fewer than ``most`` if the file ends.
 
-        They say how many bytes to take; nothing else may depend on them.
+        They determine how many bytes to take; nothing else may depend on them.
         """
         return self.read(address, max(min(most, self.end - self.base - address), 0))
 
@@ -532,7 +533,7 @@ class FileBytes:
             yield from (self.read(*one) for one in some)
 
     def prepare(self, ranges: Iterable[Range]) -> None:
-        """Fetch what is read next of a remote file, all of it at once."""
+        """Fetch what is about to be read of a remote file, all at once."""
         if self._blocks is None or self.end <= len(self._head):
             return
         places = [(self.base + at, n) for at, n in ranges if n <= MAX_PAGES * PAGE]
@@ -542,11 +543,11 @@ class FileBytes:
             self._wanted.update(self._blocks.find_missing(places))
 
     def read_ahead(self, works: Iterable[Work]) -> None:
-        """Fetch what works read of a remote file, before it is read in earnest.
+        """Fetch what works read of a remote file, before it is actually read.
 
-        A work ends where bytes are not held, and is done again when these have come: those that all
-        works miss are fetched at once. So there are as many rounds of requests as addresses lead
-        from one to the next, however many works there are. A work that fails will fail in earnest.
+        A work ends if bytes are not cached, and is repeated when these have arrived: the missing
+        bytes of all works are fetched at once. So there are as many rounds of requests as addresses
+        in a chain, however many works there are. A work that fails will fail again later.
         """
         if self._blocks is None or self.end <= len(self._head):
             return
@@ -567,14 +568,14 @@ class FileBytes:
                 except MissingError:
                     again.append(work)
                 except VirtualdsError:
-                    # it says so in earnest
+                    # the actual read reports it
                     continue
             works = again
             fetched += blocks.fetch_pages(sorted(wanted)[:MAX_PAGES], AHEAD) if works else 0
             wanted.clear()
 
     def read(self, address: int, length: int) -> bytes:
-        """Return exactly the bytes from an address on, like `take`, without a note of them."""
+        """Return exactly the bytes from an address on, like `take`, without recording them."""
         if not 0 <= address <= self.end - self.base - length or length < 0:
             self.refuse(f"it names bytes {address} to {address + length}, of {self.end}")
         return self._read(self.base + address, length)
@@ -585,7 +586,7 @@ class FileBytes:
         return np.array([self.end - self.base])
 
     def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
-        """Return rows of equal length, as `ByteRows` has it; near ones come in one read."""
+        """Return rows of equal length, as in `ByteRows`; close ones are read in one range."""
         end = self.end - self.base
         if address.size == 1 and 0 <= int(address[0]) <= end - length:
             data = self._read(self.base + int(address[0]), length)
@@ -605,13 +606,13 @@ class FileBytes:
             found = os.pread(self._handle or 0, length, place)
         else:
             if self._wanted is not None:
-                self._check_held(self._blocks, place, length)
+                self._check_cached(self._blocks, place, length)
             found = self._blocks.read(place, length)
         if len(found) < length:
             self.refuse(f"it ends within the bytes {place} to {place + length}")
         return found
 
-    def _check_held(self, blocks: Blocks, place: int, length: int) -> None:
+    def _check_cached(self, blocks: Blocks, place: int, length: int) -> None:
         if (missing := blocks.find_missing([(place, length)])) and self._wanted is not None:
             self._wanted.update(missing)
             raise MissingError
@@ -635,12 +636,12 @@ class FileBytes:
         """Raise `FormatError`: the file contradicts itself."""
         raise make_damage_error(self.source.url, reason)
 
-    def decline(self, reason: str) -> NoReturn:
+    def raise_unsupported(self, reason: str) -> NoReturn:
         """Raise `DeclinedError`: metadata have an unknown form."""
         raise make_unknown_error(self.source.url, reason)
 
     def _read_superblock(self) -> None:
-        # the place of the superblock overrules its base address
+        # the position of the superblock overrides its base address
         self.base = self._find_signature()
         head = self.get_if_loaded(0, LONGEST).ljust(LONGEST, b"\0")
         try:
@@ -669,12 +670,12 @@ class FileBytes:
 
 
 def make_damage_error(url: str, reason: str) -> FormatError:
-    """Return the error of a file that contradicts itself."""
+    """Return the error for a file that contradicts itself."""
     return FormatError(f"{url}: its metadata are damaged ({reason}); fetch the file again")
 
 
 def make_unknown_error(url: str, reason: str) -> DeclinedError:
-    """Return the error of metadata of an unknown form."""
+    """Return the error for metadata of an unknown form."""
     return DeclinedError(
         f"{url}: {reason}, a form of HDF5 metadata that virtualds does not know; "
         f"rewrite the file with h5repack, or leave the variable out with drop_variables"
@@ -682,7 +683,7 @@ def make_unknown_error(url: str, reason: str) -> DeclinedError:
 
 
 def lock_for_reading(handle: int) -> None:
-    """Lock a file as HDF5 does, so that no writer changes it meanwhile.
+    """Lock a file like HDF5 does, so that no writer changes it meanwhile.
 
     Raises
     ------
@@ -721,7 +722,7 @@ def is_sound(block: bytes) -> bool:
 
 
 def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """Cut a list of ranges into lists of about `READ_TOGETHER` bytes at most."""
+    """Divide a list of ranges into lists of at most about `READ_TOGETHER` bytes."""
     some: list[Range] = []
     nbytes = 0
     for one in ranges:
@@ -740,13 +741,13 @@ def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
 MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
-"""Messages that nothing depends on: empty ones, and times of modification."""
+"""Messages without effect: empty ones, and modification times."""
 HEADER_GUESS = 512
-"""Bytes that are read of a header before its length is known, as HDF5 does."""
+"""Bytes of a header that are read before its length is known, as in HDF5."""
 MAX_BYTES = 2**26
-"""Bytes that all messages of an object may have."""
+"""The most bytes of all messages of an object."""
 HEAD_V1 = Struct("<BxHII4x")
-"""Version, messages, references, bytes of the messages; filled up to 8 bytes (IV.A.1.a)."""
+"""Version, messages, references, bytes of the messages; padded to 8 bytes (IV.A.1.a)."""
 MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
 """Type, bytes and flags of a message (IV.A.1), and its number in the order of creation."""
 
@@ -761,17 +762,17 @@ class Message(NamedTuple):
 
 
 def read_messages(file: FileBytes, address: int) -> list[Message]:
-    """Return the messages of the object whose header lies at an address.
+    """Return the messages of the object whose header is at an address.
 
     Raises
     ------
     FormatError
         The header is damaged.
     UnsupportedError
-        It is of an unknown version.
+        Its version is unknown.
     """
     if file.unknown:
-        file.decline(file.unknown)
+        file.raise_unsupported(file.unknown)
     first, form = _read_first_block(file, address)
     seen, nbytes = {address}, 0
     found: list[Message] = []
@@ -792,7 +793,7 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
 
 
 def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
-    """Return the bytes of the first messages, and what comes before each."""
+    """Return the bytes of the first messages, and what precedes each message."""
     head = file.get_if_loaded(address, HEADER_GUESS)
     if head[:4] == b"OHDR":
         return _read_first_of_version_2(file, address, head)
@@ -800,14 +801,14 @@ def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
         file.refuse(f"there is no object at {address}")
     stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
     whole = file.take(address, stop)
-    # bytes that fill the head up
+    # bytes that pad the header
     free(whole, HEAD_V1.size - 4, HEAD_V1.size)
     return cut(whole, HEAD_V1.size, stop), MESSAGE_V1
 
 
 def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
     if head[4] != 2:
-        file.decline(f"an object header of version {head[4]}")
+        file.raise_unsupported(f"an object header of version {head[4]}")
     flags = head[5]
     times = 16 * bool(flags & 0x20)
     # the numbers of attributes at which their storage changes come after the times
@@ -832,7 +833,7 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
 
 
 def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Message]:
-    """Yield the messages of a block but those that nothing depends on."""
+    """Yield the messages of a block, except for those without effect."""
     place, step, stop = 0, form.size, len(block)
     # a shorter rest is a gap
     last = stop - step
@@ -859,7 +860,7 @@ def _read_extension(file: FileBytes) -> None:
         return
     for message in read_messages(file, file.superblock.extension):
         if message.kind == CACHE_IMAGE:
-            # then metadata lie in the image, not at their addresses (IV.A.2.y)
+            # then metadata are in the image, not at their addresses (IV.A.2.y)
             file.unknown = "a metadata cache image"
         if message.kind == SHARED_TABLE:
             table = file.unpack_address(message.data, 1)

@@ -48,7 +48,7 @@ class _Tree(NamedTuple):
 
 
 def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[bytes]:
-    """Return the records of a tree in their order.
+    """Return the records of a tree in order.
 
     Parameters
     ----------
@@ -105,10 +105,10 @@ def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator
 
 
 # ---------------------------------------------------------------------- fractal heaps
-# Fractal heaps of HDF5, which hold attributes that do not fit in an object header.
+# Fractal heaps of HDF5, with attributes that do not fit in an object header.
 #
-# HDF5 File Format Specification 3.0, III.G. A heap has managed objects in blocks of its own, huge
-# ones anywhere in the file, and tiny ones in their identifiers.
+# HDF5 File Format Specification 3.0, III.G. A heap has managed objects in its own blocks, huge ones
+# anywhere in the file, and tiny ones in their identifiers.
 
 
 MANAGED, HUGE, TINY = range(3)
@@ -134,9 +134,9 @@ class FractalHeap:
         offset, length = file.offset_size, file.length_size
         data = file.take(address, 22 + 12 * length + 3 * offset + CHECKSUM_BYTES)
         if data[:4] != b"FRHP" or data[4] or not is_sound(data):
-            # with filters the header is longer
+            # with filters, the header is longer
             if data[:4] == b"FRHP" and parse_uint(data, 7, 2):
-                file.decline("a fractal heap with filters")
+                file.raise_unsupported("a fractal heap with filters")
             file.refuse(f"there is no fractal heap at {address}, or its checksum is wrong")
         self._identity = parse_uint(data, 5, 2)
         # the number of the next huge object; free space and how many objects there are
@@ -156,7 +156,7 @@ class FractalHeap:
         if not all(n and not n & (n - 1) for n in powers) or self._longest < self._start:
             file.refuse(f"the fractal heap at {address} contradicts itself")
         self._place_size = -(-bits // 8)
-        # a length has the bytes of the longest block or of the longest object, whichever are fewer
+        # the size of a length is that of the longest block or of the longest object, if shorter
         self._length_size = min(_compute_log2(self._longest) + 7, _compute_log2(most | 1) + 8) // 8
         file.prepare([(self._root, self._start)])
         self._blocks: dict[tuple[int, int], bytes] = {}
@@ -181,7 +181,7 @@ class FractalHeap:
         return cut(block, begin, begin + length)
 
     def _locate_huge_object(self, identity: bytes) -> tuple[int, int]:
-        """Return the place of a huge object, from a long enough identifier or a tree."""
+        """Return the location of a huge object, from a long enough identifier or a tree."""
         offset, length = self.file.offset_size, self.file.length_size
         if self._identity - 1 >= offset + length:
             return self.file.unpack_address(identity, 1), self.file.unpack_length(
@@ -214,7 +214,7 @@ class FractalHeap:
         return 5 + self.file.offset_size + self._place_size + CHECKSUM_BYTES * self._has_checksums
 
     def _find_block(self, place: int) -> tuple[bytes, int]:
-        """Return the direct block of a place in the heap, and where in the heap it begins.
+        """Return the direct block at an offset in the heap, and the offset where it begins.
 
         Rows 0 and 1 of an indirect block have blocks of the same size, and each of the rows that
         follow blocks of twice the size; those too long for direct blocks are indirect (III.G.3).
@@ -257,7 +257,7 @@ class FractalHeap:
             data = self.file.take(address, size)
             self._check(data, b"FHDB", first)
             place = self._head - CHECKSUM_BYTES
-            # the checksum is that of the whole block, with zeros where the checksum lies
+            # the checksum is that of the whole block, with zeros in place of the checksum
             blank = data[:place] + bytes(CHECKSUM_BYTES) + data[self._head :]
             if self._has_checksums and not is_sound(blank + data[place : self._head]):
                 self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
@@ -267,7 +267,7 @@ class FractalHeap:
         return self._blocks[address, first]
 
     def _check(self, data: bytes, signature: bytes, first: int) -> None:
-        """Raise an error for a block of another heap, or of another place in this one."""
+        """Raise an error for a block of another heap, or at another offset in this one."""
         offset = self.file.offset_size
         heap, place = (
             self.file.unpack_address(data, 5),
@@ -283,7 +283,7 @@ def _compute_log2(power: int) -> int:
 
 
 # ---------------------------------------------------------------------- symbol tables
-# Symbol tables: how HDF5 keeps the links of a group in its oldest form.
+# Symbol tables: the oldest form of the links of a group in HDF5.
 #
 # HDF5 File Format Specification 3.0, III.A.1 "Version 1 B-trees" (of type 0), III.B "Group Symbol
 # Table Nodes", III.C "Symbol Table Entry", III.D "Local Heaps".
@@ -295,7 +295,7 @@ SOFT_LINK = 2
 """The cache type of an entry that is a soft link."""
 
 Symbol = tuple[bytes, int, bytes | None]
-"""A name, the address of its object, and, of a soft link, its target."""
+"""A name, the address of its object, and for a soft link its target."""
 
 
 def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
@@ -323,12 +323,12 @@ def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
 
 
 def _read_heap(file: FileBytes, address: int) -> bytes:
-    """Return the names that a local heap holds."""
+    """Return the names in a local heap."""
     length, offset = file.length_size, file.offset_size
     data = file.take(address, 8 + 2 * length + offset)
     if data[:4] != b"HEAP" or data[4]:
         file.refuse(f"there is no local heap at {address}")
-    # where the first free block is
+    # the offset of the first free block
     free(data, 8 + length, 8 + 2 * length)
     names = file.take(file.unpack_address(data, 8 + 2 * length), file.unpack_length(data, 8))
     free(names, 0, len(names))
@@ -362,7 +362,7 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     used = parse_uint(data, 6, 2)
     if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * half:
         file.refuse(f"there is no node of a group at {address}")
-    # its neighbours; keys, since names are compared themselves; and what is not used
+    # its neighbours; keys, since names are compared themselves; and unused bytes
     free(data, 8, len(data))
     places = (begin + number * step + length for number in range(used))
     return data[5], [file.unpack_address(data, place) for place in places]

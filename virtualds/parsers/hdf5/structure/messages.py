@@ -1,8 +1,9 @@
 """Messages of object headers: dataspaces, fill values, filters and layouts.
 
-HDF5 File Format Specification 3.0, IV.A.2. Parsers of messages are functions of bytes: they know no
-file, so callers name it (`blame_file`). Files repeat each other's messages, so what they say is
-kept, by plain bytes: with bytes that know where they lie, the notes of a file would be kept, too.
+HDF5 File Format Specification 3.0, IV.A.2. Parsers of messages are functions of bytes: they do not
+know the file, so callers name it (`add_file_to_error`). Messages are the same in many files, so
+their content is cached by plain bytes: with bytes that know their position, the notes of a file
+would be cached, too.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
 
 
 PADDING = 7
-"""Most bytes behind a message: headers of version 1 fill messages up to 8 bytes (IV.A.1.a)."""
+"""The most bytes after a message: headers of version 1 pad messages to 8 bytes (IV.A.1.a)."""
 
 
 class MessageError(ValueError):
-    """A message contradicts itself, or is cut short."""
+    """A message contradicts itself, or is truncated."""
 
 
 class UnknownFormError(ValueError):
-    """A message has a form that virtualds does not know."""
+    """A message has a form that virtualds does not support."""
 
 
 MESSAGE_ERRORS = (MessageError, UnknownFormError)
@@ -35,19 +36,19 @@ MESSAGE_ERRORS = (MessageError, UnknownFormError)
 
 
 def read_bytes(data: bytes, place: int, length: int) -> bytes:
-    """Return exactly the bytes from a place on."""
+    """Return exactly the bytes from an offset on."""
     if place + length > len(data):
         raise MessageError(f"a message of {len(data)} bytes needs {place + length}")
     return data[place : place + length]
 
 
 def read_uint(data: bytes, place: int, size: int) -> int:
-    """Return the little-endian unsigned integer at a place."""
+    """Return the little-endian unsigned integer at an offset."""
     return int.from_bytes(read_bytes(data, place, size), "little")
 
 
 def read_uints(data: bytes, place: int, size: int, count: int) -> tuple[int, ...]:
-    """Return the unsigned integers that follow each other from a place on."""
+    """Return consecutive unsigned integers from an offset on."""
     raw = read_bytes(data, place, size * count)
     return tuple(
         int.from_bytes(raw[at : at + size], "little") for at in range(0, size * count, size)
@@ -55,7 +56,7 @@ def read_uints(data: bytes, place: int, size: int, count: int) -> tuple[int, ...
 
 
 def read_address(data: bytes, place: int, size: int) -> int | None:
-    """Return the address at a place; all bits set mean that it is undefined (II.A)."""
+    """Return the address at an offset; all bits set mean that it is undefined (II.A)."""
     address = read_uint(data, place, size)
     return None if address == (1 << 8 * size) - 1 else address
 
@@ -68,11 +69,11 @@ def check_end(data: bytes, stop: int) -> None:
         raise UnknownFormError(f"a message with {len(data) - stop} bytes more than it needs")
 
 
-def blame_file(file: FileBytes, error: Exception) -> NoReturn:
-    """Say in which file a message is damaged, or of an unknown form."""
+def add_file_to_error(file: FileBytes, error: Exception) -> NoReturn:
+    """Add the file to the error of a damaged message, or of one with an unknown form."""
     if isinstance(error, MessageError):
         file.refuse(str(error))
-    file.decline(str(error))
+    file.raise_unsupported(str(error))
 
 
 class TypeClass(IntEnum):
@@ -109,10 +110,10 @@ class SpaceClass(IntEnum):
 HAS_LIMITS, HAS_ORDER = 0b01, 0b10
 """Flags: the greatest lengths follow; so does an order of axes, which HDF5 never wrote."""
 UNLIMITED = 2**64 - 1
-"""The greatest length of an axis that may grow (H5S_UNLIMITED). Lengths of fewer bytes cannot hold
+"""The greatest length of an axis that may grow (H5S_UNLIMITED). Shorter lengths cannot represent
 it: HDF5 writes the greatest that they can, and reads that as a limit."""
 MAX_AXES = 32
-"""Most axes of a dataset (H5S_MAX_RANK)."""
+"""The most axes of a dataset (H5S_MAX_RANK)."""
 
 
 class Dataspace(NamedTuple):
@@ -122,9 +123,9 @@ class Dataspace(NamedTuple):
     ----------
     kind : SpaceClass
     shape : tuple of int or None
-        None where there are no elements (a null dataspace), which is not a length of 0.
+        None if there are no elements (a null dataspace), which differs from a length of 0.
     limits : tuple of (int or None)
-        The greatest length of each axis, None where there is no limit.
+        The greatest length of each axis, or None if there is no limit.
     place : int
         Of the first length in the message.
     has_limits : bool
@@ -140,7 +141,7 @@ class Dataspace(NamedTuple):
 
 @lru_cache(4096)
 def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
-    """Return the dataspace of a message, of a file with lengths of so many bytes."""
+    """Return the dataspace of a message, with lengths of ``length_size`` bytes."""
     version, rank, flags, of_class = read_bytes(data, 0, 4)
     if version not in (1, 2):
         raise UnknownFormError(f"a dataspace of version {version}")
@@ -163,10 +164,10 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
 
 
 # ---------------------------------------------------------------------- fill values
-# Fill Value messages: what HDF5 reads where nothing was written.
+# Fill Value messages: the values of elements that were not written.
 #
 # HDF5 File Format Specification 3.0, IV.A.2.e (the old message) and IV.A.2.f. Versions 1 to 3 are
-# known. The attribute ``_FillValue`` is another thing.
+# known. The attribute ``_FillValue`` is something else.
 
 
 class FillState(IntEnum):
@@ -178,9 +179,9 @@ class FillState(IntEnum):
 
 
 UNDEFINED_FLAG, CHOSEN_FLAG, KNOWN_FLAGS = 0x10, 0x20, 0x3F
-"""Flags of version 3; the others say when space is allocated, and when it is filled."""
+"""Flags of version 3; the others determine when space is allocated, and when it is filled."""
 NEGATIVE = 2**31
-"""The first length that stands for a negative number: then there is no value."""
+"""The first length that represents a negative number: then there is no value."""
 
 
 class FillValue(NamedTuple):
@@ -190,8 +191,8 @@ class FillValue(NamedTuple):
     ----------
     state : FillState
     raw : bytes
-        The element as it lies in the file, in the type of the dataset; empty unless the writer
-        chose it. Of types of varying length it refers to the heap.
+        The element as stored in the file, in the type of the dataset; empty unless the writer chose
+        it. For types of varying length it refers to the heap.
     """
 
     state: FillState
@@ -203,14 +204,14 @@ class FillValue(NamedTuple):
         return self.state == FillState.CHOSEN
 
     def view_as(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Return a chosen value as an array of one element, where stored bytes are values."""
+        """Return a chosen value as an array of one element, if stored bytes are values."""
         if len(self.raw) != dtype.itemsize:
             raise MessageError(f"a fill value has {len(self.raw)} bytes of {dtype.itemsize}")
         return np.frombuffer(self.raw, dtype)
 
 
 NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFAULT)
-"""What a dataset without a message has, and what HDF5 writes where nobody chose a value."""
+"""The fill value of a dataset without a message, and HDF5's default."""
 
 
 @lru_cache(4096)
@@ -218,7 +219,7 @@ def parse_fill_value(data: bytes) -> FillValue:
     """Return the fill value of a message."""
     version = read_uint(data, 0, 1)
     if version in (1, 2):
-        # when to allocate and when to fill come first
+        # the times of allocation and of filling come first
         defined, begin = bool(read_uint(data, 3, 1)), 4
         sized = defined
     elif version == 3:
@@ -238,13 +239,13 @@ def parse_fill_value(data: bytes) -> FillValue:
 
 @lru_cache(1024)
 def parse_old_fill_value(data: bytes) -> FillValue:
-    """Return the fill value of a message of the old type, which another message overrules."""
+    """Return the fill value of an old-style message, which is overridden by another message."""
     found = _parse_value(data, 0)
     return found if found.is_chosen else NO_FILL
 
 
 def _parse_value(data: bytes, begin: int) -> FillValue:
-    """Read a length and a value of so many bytes."""
+    """Read a length and a value of that many bytes."""
     size = read_uint(data, begin, 4)
     if size >= NEGATIVE:
         check_end(data, begin + 4)
@@ -263,9 +264,9 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
 FILTERS = 0x0B
 """The type of the message (IV.A.2)."""
 MAX_FILTERS = 32
-"""Most filters of a pipeline."""
+"""The most filters of a pipeline."""
 RESERVED = 256
-"""The first number of filters that do not come with HDF5; in version 2 the others have no name."""
+"""The first number of filters that are not part of HDF5; in version 2 the others have no name."""
 
 
 class Filter(NamedTuple):
@@ -304,7 +305,7 @@ def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
 
 
 def _parse_filter(data: bytes, place: int, version: int) -> tuple[Filter, int]:
-    """Return the filter at a place, and where it ends."""
+    """Return the filter at an offset, and where it ends."""
     number = read_uint(data, place, 2)
     named = version == 1 or number >= RESERVED
     length = read_uint(data, place + 2, 2) if named else 0
@@ -314,20 +315,20 @@ def _parse_filter(data: bytes, place: int, version: int) -> tuple[Filter, int]:
         raise MessageError(f"the name of a filter has {length} bytes")
     begin = place + 4 + length
     values = read_uints(data, begin, 4, count)
-    # version 1 fills parameters up to 8 bytes
+    # version 1 pads parameters to 8 bytes
     padding = 4 * (count % 2) if version == 1 else 0
     return Filter(number, flags, values), begin + 4 * count + padding
 
 
 # ---------------------------------------------------------------------- layouts
-# Data Layout messages: where the elements of a dataset lie.
+# Data Layout messages: the positions of the elements of a dataset.
 #
 # HDF5 File Format Specification 3.0, IV.A.2.i. Versions 1 to 5 are known.
 
 
 EXTERNAL_FILES = 0x07
 """The type of the message that lists other files (IV.A.2.h): a contiguous dataset with it has no
-address, and its elements lie in those files."""
+address, and its elements are in those files."""
 
 
 class LayoutClass(IntEnum):
@@ -357,23 +358,23 @@ PARAMETERS = {
     IndexKind.EXTENSIBLE_ARRAY: (1, 1, 1, 1, 1),
     IndexKind.B_TREE_2: (4, 1, 1),
 }
-"""Bytes of the parameters of an index, in their order."""
+"""Bytes of the parameters of an index, in order."""
 BARE_EDGES, FILTERED_SINGLE = 0b01, 0b10
-"""Flags of chunks: those that reach past the end are not filtered; the only chunk is."""
+"""Flags of chunks: those that reach past the end are unfiltered; the only chunk is filtered."""
 
 
 class Layout(NamedTuple):
-    """Where the elements of a dataset lie.
+    """The positions of the elements of a dataset.
 
     Parameters
     ----------
     kind : LayoutClass
     address : int or None
         Of contiguous elements, of the index of chunks (of the chunk itself, if it is the only one),
-        or of the collection of the heap that lists the sources of a virtual dataset; None where
+        or of the collection of the heap that lists the sources of a virtual dataset, or None if
         nothing is stored.
     size : int or None
-        Bytes of contiguous elements; None in versions 1 and 2, which do not say.
+        Bytes of contiguous elements, or None in versions 1 and 2, which lack it.
     data : bytes
         Compact elements.
     dims : tuple of int
@@ -386,10 +387,10 @@ class Layout(NamedTuple):
         Of the address in the message, or of compact elements.
     parameters : tuple of int
         Of the index; of a filtered single chunk its bytes and its filter mask; of a virtual dataset
-        the number of the object in the collection. They lie right before the address, and right
-        behind it in a virtual dataset.
+        the number of the object in the collection. They are right before the address, and right
+        after it in a virtual dataset.
     dims_at : (int, int)
-        Where ``dims`` lie in the message, and the bytes of each.
+        The offset of ``dims`` in the message, and the bytes of each.
     """
 
     kind: LayoutClass
@@ -411,7 +412,7 @@ class Layout(NamedTuple):
 
 @lru_cache(4096)
 def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Layout:
-    """Return the layout of a message, of a file with addresses and lengths of so many bytes."""
+    """Return the layout of a message, with addresses and lengths of given sizes."""
     version = read_uint(data, 0, 1)
     if not 1 <= version <= 5:
         raise UnknownFormError(f"a data layout of version {version}")
@@ -432,7 +433,7 @@ def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Lay
 def _parse_old(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout, int]:
     """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions.
 
-    Compact elements have no address, and their size before them.
+    Compact elements have no address, and are preceded by their size.
     """
     rank = _check_rank(read_uint(data, 1, 1), 2 if kind == LayoutClass.CHUNKED else 0)
     if kind == LayoutClass.COMPACT:
@@ -446,7 +447,7 @@ def _parse_old(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout
 def _parse_new(
     data: bytes, kind: LayoutClass, offset_size: int, length_size: int
 ) -> tuple[Layout, int]:
-    """Read version 3 and later: class, and what the class has; chunks of version 3."""
+    """Read version 3 and later: class, and its properties; chunks of version 3."""
     if kind == LayoutClass.COMPACT:
         return _read_compact(data, 2, 2)
     if kind == LayoutClass.CHUNKED:

@@ -1,6 +1,6 @@
-"""Object headers of HDF5: messages, those that lie elsewhere, attributes, and links.
+"""Object headers of HDF5: messages, also those stored elsewhere, attributes, and links.
 
-HDF5 File Format Specification 3.0, IV.A. Unknown forms are declined by name.
+HDF5 File Format Specification 3.0, IV.A. Unknown forms raise an error that names them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from virtualds.parsers.hdf5.structure.messages import (
     MessageError,
     TypeClass,
     UnknownFormError,
-    blame_file,
+    add_file_to_error,
     parse_dataspace,
     parse_fill_value,
     parse_filter_pipeline,
@@ -50,9 +50,9 @@ from virtualds.parsers.hdf5.structure.messages import (
 DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
 """Types of messages (IV.A.2)."""
 SHARED = 0b10
-"""The flag of a message that lies elsewhere (IV.A.1)."""
+"""The flag of a message that is stored elsewhere (IV.A.1)."""
 MAX_BYTES = 2**26
-"""Bytes that all attributes of an object may have beyond those of the file, and its sequences."""
+"""The most bytes of all attributes of an object beyond those of the file, and its sequences."""
 
 
 # ---------------------------------------------------------------------- shared messages
@@ -63,7 +63,7 @@ MAX_BYTES = 2**26
 
 
 IN_HEAP = 1
-"""The type of a shared message that lies in a heap of the file, not in a header."""
+"""The type of a shared message in a heap of the file instead of a header."""
 INDEX = Struct("<BBHIHHH")
 """Version, type, kinds of messages, the least of their bytes, two lengths of lists, messages."""
 
@@ -78,18 +78,18 @@ def read_unshared(file: FileBytes, message: Message) -> bytes:
 
 
 def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
-    """Return the data that a shared message of a kind refers to."""
+    """Return the data to which a shared message of a kind refers."""
     if len(data) < 2 + file.offset_size or not 0 < data[0] <= 3:
-        file.decline("a shared message of another version than 1 to 3")
+        file.raise_unsupported("a shared message of another version than 1 to 3")
     if data[0] == 3 and data[1] == IN_HEAP:
         return find_shared_heap(file, kind).read_object(data[2:10])
-    # before version 2 the place of the name of the object comes first
+    # before version 2, the position of the name of the object comes first
     place = 8 + file.length_size if data[0] == 1 else 2
     return _read_committed(file, kind, file.unpack_address(data, place))
 
 
 def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
-    """Return the one message of a kind that the object at an address has."""
+    """Return the only message of a kind of the object at an address."""
     found = [m for m in read_messages(file, address) if m.kind == kind]
     if len(found) != 1 or (found[0].flags & SHARED and found[0].data[1:2] != bytes([IN_HEAP])):
         file.refuse(f"the object at {address} has {len(found)} messages of type {kind} to share")
@@ -118,16 +118,16 @@ def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
 
 LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk"
 LIMIT, CHUNK_LENGTH = "limit", "chunk length"
-"""Slots of a dataset: the length of an axis; where its elements or the index of its chunks lie; how
+"""Slots of a dataset: the length of an axis; where its elements or the index of its chunks are; how
 many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk; the
 greatest length of an axis that is not unlimited; the length of a chunk along an axis."""
 
 ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
-"""Messages that a dataset has once."""
+"""Messages that occur once in a dataset."""
 
 
 class DatasetFacts(NamedTuple):
-    """What a dataset is.
+    """The description of a dataset.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class DatasetFacts(NamedTuple):
 
 
 def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> DatasetFacts:
-    """Return what the messages of the object at an address say of a dataset."""
+    """Return the description of a dataset in the messages of the object at an address."""
     by_kind: dict[int, Message] = {}
     for message in messages:
         if message.kind in ONCE and message.kind in by_kind:
@@ -168,7 +168,7 @@ def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> Data
             _parse_layout(file, by_kind[LAYOUT].data, owner),
         )
     except MESSAGE_ERRORS as error:
-        blame_file(file, error)
+        add_file_to_error(file, error)
 
 
 def _parse_space(file: FileBytes, message: Message, owner: int) -> Dataspace:
@@ -213,7 +213,7 @@ def _parse_layout(file: FileBytes, data: bytes, owner: int) -> Layout:
 
 
 def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[bytes]:
-    """Yield the fill values of a dataset as they lie in the file (IV.A.2.e and IV.A.2.f)."""
+    """Yield the fill values of a dataset as stored in the file (IV.A.2.e and IV.A.2.f)."""
     for message in messages:
         if message.kind not in (FILL, OLD_FILL):
             continue
@@ -222,7 +222,7 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
             parse = parse_fill_value if message.kind == FILL else parse_old_fill_value
             fill = parse(bytes(data))
         except MESSAGE_ERRORS as error:
-            blame_file(file, error)
+            add_file_to_error(file, error)
         if fill.is_chosen:
             yield fill.raw
 
@@ -230,9 +230,9 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
 # ---------------------------------------------------------------------- dense attributes
 # Dense storage of attributes: too many, or too long, for an object header.
 #
-# HDF5 File Format Specification 3.0, IV.A.2.v, "Attribute Info": a fractal heap holds the messages
+# HDF5 File Format Specification 3.0, IV.A.2.v, "Attribute Info": a fractal heap has the messages
 # (III.G), and a version 2 B-tree has a record for each name (III.A.2, type 8). A second tree, in
-# the order of creation, holds nothing more.
+# the order of creation, contains nothing more.
 
 
 ATTRIBUTES_BY_NAME = 8
@@ -242,7 +242,7 @@ ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
 
 
 def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
-    """Return the heap that an Info message names, and the address of the tree of names.
+    """Return the heap to which an Info message points, and the address of the tree of names.
 
     They are None if the heap is undefined; a second tree is in the order of creation.
     """
@@ -257,7 +257,7 @@ def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, 
 
 
 def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
-    """Return the attributes that an Attribute Info message points to.
+    """Return the attributes to which an Attribute Info message points.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         Of the Attribute Info message.
     """
     if len(data) < 2 or data[0]:
-        file.decline("an Attribute Info message of another version than 0")
+        file.raise_unsupported("an Attribute Info message of another version than 0")
     # the greatest creation index comes before the addresses
     dense = _find_dense(file, data, 2 + 2 * (data[1] & 1))
     if dense is None:
@@ -293,15 +293,15 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
 
 
 ATTRIBUTE, ATTRIBUTE_INFO = 0x0C, 0x15
-"""Types of messages: an attribute, and the place of attributes outside the header."""
+"""Types of messages: an attribute, and the position of attributes outside the header."""
 ATTRIBUTE_HEAD = Struct("<BBHHH")
 """Version, flags, bytes of name, type and dataspace; in version 3 a byte follows."""
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
-"""Start of the NAME of a scale that stands for a dimension without a variable."""
+"""Start of the NAME of a scale that represents a dimension without a variable."""
 DECISIVE = frozenset({b"CLASS", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
-"""Attributes that decide what the dimensions are."""
+"""Attributes that determine the dimensions."""
 UNREAD = frozenset({b"REFERENCE_LIST", b"_nc3_strict", b"_NCProperties"})
-"""Attributes that nothing here reads."""
+"""Attributes that are never read here."""
 IN_PLACE = frozenset(
     {
         TypeClass.INTEGER,
@@ -312,13 +312,13 @@ IN_PLACE = frozenset(
         TypeClass.ENUM,
     }
 )
-"""Classes of types whose values lie in the attribute and refer to nothing."""
+"""Classes of types whose values are in the attribute and refer to nothing."""
 TYPE_SHARED, SPACE_SHARED = 0b01, 0b10
-"""Flags of an attribute whose type or dataspace lies elsewhere."""
+"""Flags of an attribute whose type or dataspace is stored elsewhere."""
 
 
 class Attribute(NamedTuple):
-    """An attribute as its message has it.
+    """An attribute as stored in its message.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ class Attribute(NamedTuple):
     kind : bytes
         The datatype message of its elements.
     shape : tuple of int or None
-        None where it has no elements (a null dataspace).
+        None if it has no elements (a null dataspace).
     elements : int
         Number of elements.
     data : bytes
@@ -344,7 +344,7 @@ class Attribute(NamedTuple):
 
     @property
     def key(self) -> tuple[int, bytes]:
-        """What its slot is called in notes."""
+        """The name of its slot in notes."""
         return self.owner, self.name
 
 
@@ -364,7 +364,7 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
         try:
             attribute = _parse_attribute(file, read_unshared(file, message), owner)
         except MESSAGE_ERRORS as error:
-            blame_file(file, error)
+            add_file_to_error(file, error)
         if attribute.name in found:
             file.refuse(f"an object has two attributes {attribute.name!r}")
         found[attribute.name] = attribute
@@ -372,7 +372,7 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
 
 
 class _Head(NamedTuple):
-    """What an attribute has before its elements; ``shape`` is that of a dataspace of its own."""
+    """The header of an attribute; ``shape`` is that of its own dataspace."""
 
     name: bytes
     kind: bytes
@@ -403,7 +403,7 @@ def _measure_head(data: bytes) -> int:
         raise MessageError("an attribute is cut short")
     version, _, name, kind, space = ATTRIBUTE_HEAD.unpack_from(data)
     if version == 1:
-        # each part is filled up to 8 bytes
+        # each part is padded to 8 bytes
         begin = ATTRIBUTE_HEAD.size + (name + 7 & -8) + (kind + 7 & -8) + (space + 7 & -8)
     elif version in (2, 3):
         begin = ATTRIBUTE_HEAD.size + (version == 3) + name + kind + space
@@ -433,7 +433,7 @@ def _parse_head(data: bytes, length_size: int) -> _Head:
 
 
 def _note_value(attribute: Attribute) -> None:
-    """Note which bytes of a value decide something, and which may differ."""
+    """Record which bytes of a value affect other things, and which may differ."""
     name, data = attribute.name, attribute.data
     size = attribute.elements * parse_uint(attribute.kind, 4, 4)
     if name in UNREAD:
@@ -447,7 +447,7 @@ def _note_value(attribute: Attribute) -> None:
 
 @lru_cache(1024)
 def find_string_size(kind: bytes, paddings: tuple[int, ...]) -> int:
-    """Return the bytes of a fixed-length string with such padding; 0 for other types (IV.A.2.d)."""
+    """Return the bytes of a fixed-length string with such padding, or 0 for other types."""
     if len(kind) < 8 or kind[0] & 0x0F != TypeClass.STRING or kind[1] & 0x0F not in paddings:
         return 0
     return int.from_bytes(kind[4:8], "little")
@@ -494,7 +494,7 @@ class Link(NamedTuple):
 
 
 def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
-    """Return the links of a group in the order of creation where the file kept it, else by name."""
+    """Return the links of a group in the order of creation if the file has it, or by name."""
     found: list[Link] = []
     tracked = False
     for message in messages:
@@ -504,7 +504,7 @@ def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
             found += _read_old_links(file, message.data)
         elif message.kind == LINK_INFO:
             if len(message.data) < 2 or message.data[0]:
-                file.decline("a Link Info message of another version than 0")
+                file.raise_unsupported("a Link Info message of another version than 0")
             tracked = bool(message.data[1] & 1)
             found += _read_dense_links(file, message.data)
     if len({link.name for link in found}) < len(found):
@@ -519,7 +519,7 @@ def _read_old_links(file: FileBytes, data: bytes) -> Iterator[Link]:
 
 
 def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
-    """Yield the links that a fractal heap holds: too many for an object header."""
+    """Yield the links in a fractal heap: too many for an object header."""
     # the greatest creation index comes before the addresses
     begin = 2 + 8 * (data[1] & 1)
     free(data, 2, begin)
@@ -533,7 +533,7 @@ def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
 
 def _parse_link(file: FileBytes, data: bytes) -> Link:
     if len(data) < 4 or data[0] != 1:
-        file.decline("a link of another version than 1")
+        file.raise_unsupported("a link of another version than 1")
     flags, place = data[1], 2
     kind = data[place] if flags & HAS_TYPE else HARD
     place += bool(flags & HAS_TYPE)
@@ -551,7 +551,7 @@ def _parse_link(file: FileBytes, data: bytes) -> Link:
             file.refuse("a link is cut short")
         return Link(name, kind, file.unpack_address(data, place), order=order)
     if kind not in (SOFT, EXTERNAL):
-        file.decline(f"a link of type {kind}")
+        file.raise_unsupported(f"a link of type {kind}")
     size = parse_uint(data, place, 2)
     target = bytes(cut(data, place + 2, place + 2 + size))
     if not target or len(target) < size:
