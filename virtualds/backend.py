@@ -260,7 +260,7 @@ def _is_for_many_files(files: Any, given: Mapping[str, Any]) -> bool:
     Raises
     ------
     TypeError
-        The user means one file, and gives an argument for many.
+        The user means one file, and passes an argument for many.
     """
     several = isinstance(files, list | tuple) or _is_clear_pattern(files)
     if several or given["concat_dim"] is not None or given["references"] is not None:

@@ -323,13 +323,13 @@ LIBRARY_ERRORS = (
 LOAD_OR_LEAVE_OUT = (
     "load these variables before writing (ds.virtual.load()), or leave them out (ds.drop_vars)"
 )
-"""What to do about a dataset with variables that a format cannot hold."""
+"""The remedy for a dataset with variables that a format cannot store."""
 
 
 def make_unsupported_error(
     url: str, form: str, problems: list[str], remedy: str
 ) -> UnsupportedError:
-    """Return the error that lists the properties that a format cannot hold.
+    """Return the error that lists the properties that a format cannot store.
 
     ``remedy`` is for encodings; other properties say themselves what to do, where that is no help.
     """

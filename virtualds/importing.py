@@ -209,7 +209,7 @@ def find_package(module: str) -> str:
 
 
 def import_eccodes(what: str, use: str = "decoding it") -> Any:
-    """Import eccodes, after pyproj where it is installed: see `import_pyproj`.
+    """Import eccodes, after pyproj if it is installed: see `import_pyproj`.
 
     Raises
     ------

@@ -231,7 +231,7 @@ def encode_int(value: Any, dtype: np.dtype[Any]) -> bytes:
     # writers without integers write 0.0
     if isinstance(value, str) or int(value) != value:
         raise ValueError("not an integer")
-    # numpy refuses values beyond the limits of the type
+    # numpy rejects values outside the range of the type
     return np.asarray(int(value), dtype).tobytes()
 
 

@@ -1,6 +1,6 @@
 """The class of all commands: help with sections and examples, ``--json``, ``-v``, ``--debug``.
 
-``-v`` and ``-vv`` print on standard error what the library logs of its work.
+``-v`` and ``-vv`` print the library's log on standard error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_verbose() -> bool:
 
 
 def _listen(ctx: click.Context, param: click.Parameter, value: int) -> None:
-    """Print what the library logs, until the program ends."""
+    """Print the log of the library until the program ends."""
     before = ctx.meta.get(VERBOSE, 0)
     if not value:
         return
@@ -55,7 +55,7 @@ def _listen(ctx: click.Context, param: click.Parameter, value: int) -> None:
 
 
 def _make_printer() -> logging.Handler:
-    """Return what prints each line after the seconds since the program started."""
+    """Return a function that prints each line after the seconds since the program started."""
     # help and completion need not wait for it
     import logging
 

@@ -49,7 +49,7 @@ def _merged(
 def _join_pieces(
     ctx: click.Context, param: click.Parameter, value: Iterable[tuple[str, str, int]]
 ) -> dict[str, Any] | None:
-    """Return the ``subchunk`` of `virtualds` that all given pieces make."""
+    """Return the ``subchunk`` of `virtualds` from all given pieces."""
     found: dict[str, Any] = {}
     for variable, dim, length in value:
         (found.setdefault(variable, {}) if variable else found)[dim] = length
@@ -57,7 +57,7 @@ def _join_pieces(
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
-    """Return a list of names, None if the option was not given, and [] for a single ''."""
+    """Return a list of names, or None if the option was not given, and [] for a single ''."""
     return [name for name in value if name] if value else None
 
 
@@ -275,7 +275,7 @@ OPTIONS = {name: make(name.replace("_", "-")) for name, make in ROWS.items()}
 """All options, by the Python keyword that they set."""
 
 REWRITING = ("on_unsupported", "main_encoding", "rewrite_limit")
-"""What to do about chunks that a format cannot hold."""
+"""What to do about chunks that a format cannot store."""
 
 CHOICES = (
     *("keep_query", *REWRITING, "subchunk", "inline_threshold", "zarr_format", "templates"),

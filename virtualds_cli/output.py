@@ -2,7 +2,7 @@
 
 Reports go to standard output, everything else to standard error. The library names arguments of
 Python, as in ``overlap='first'``. Each option of a command has the name of the argument that it
-sets, so that the option can stand in its place.
+sets, so that the option can replace it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ARGUMENT = re.compile(
     r"""(?<![\w./=&?%-])(?P<name>[a-z][a-z_]*)=(?P<value>'[^']*'|"[^"]*"|\[[^]\[]*\]|-?\d[\d.]*|"""
     r"""True|False|\.\.\.|(?=[\s,;:)]|$))"""
 )
-"""An argument of Python with its value, or without one; not a part of a path or of a query."""
+"""A Python argument with its value, or without one; not a part of a path or of a query."""
 CALL = re.compile(r"\bvirtualds\.(?P<name>[a-z_]+)\((?:[^()]|\([^()]*\))*\)")
 """A call of a function of virtualds."""
 OTHER_NAMES = {"append_dim": "dim"}
-"""Options that are called otherwise than the argument that they set."""
+"""Options with another name than the argument that they set."""
 METHODS = {"ds.drop_vars": "drop_variables"}
 """Methods of datasets that do what an option does."""
 
@@ -123,7 +123,7 @@ def exit_by(ok: bool) -> None:
 def say(text: str) -> None:
     """Print a line of a report."""
     with _quiet_if_closed():
-        # what stands for bytes of file names that are not UTF-8 is escaped, as JSON does it
+        # surrogates for bytes of file names that are not UTF-8 are escaped, as in JSON
         click.echo(text.encode("utf-8", "backslashreplace").decode())
 
 
@@ -186,7 +186,7 @@ def _to_strict_json(value: Any) -> Any:
 
 
 def _check_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Refuse a file in a folder that does not exist before the work begins."""
+    """Raise an error for a file in a missing folder before the work begins."""
     if value is None:
         return None
     path = Path(value)

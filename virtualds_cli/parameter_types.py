@@ -1,8 +1,8 @@
-"""What options may be besides words and numbers: urls, access options, pieces, ages, names.
+"""Values of options besides words and numbers: urls, access options, pieces, ages, names.
 
 Shells complete names: variables, dimensions and groups of a local reference set. A shell waits for
-its user, so only one small JSON document is read, and no library is imported. Whatever is not
-there, or not as expected, has no names.
+its user, so only one small JSON document is read, and no library is imported. Anything missing or
+unexpected has no names.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # older click has none
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """What help shows in place of a value."""
+        """The placeholder for a value in the help."""
         return "text"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the names that begin as the user has typed."""
+        """Return the names that begin with what the user has typed."""
         # click keeps arguments apart while the value of the last option is missing
         given = [*(ctx.params.get(argument) for argument in ARGUMENTS), *ctx.args]
         found = (list_names(url, self.kind) for url in given if isinstance(url, str))
@@ -137,7 +137,7 @@ class OpenChoice(click.ParamType):  # type: ignore[type-arg]  # older click has 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the words that begin as the user has typed."""
+        """Return the words that begin with what the user has typed."""
         return [CompletionItem(word) for word in self.choices if word.startswith(incomplete)]
 
 
@@ -149,7 +149,7 @@ class _Parsed(click.ParamType):  # type: ignore[type-arg]  # older click has non
         raise NotImplementedError
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value of an option; what is no text is a value already."""
+        """Return the value of an option; what is not a text is already a value."""
         try:
             return self.parse(value) if isinstance(value, str) else value
         except ValueError as error:

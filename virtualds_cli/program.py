@@ -47,7 +47,7 @@ class Program(click.Group):
             raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options before the command, and note whether errors are printed as JSON."""
+        """Parse the options before the command, and record whether errors are printed as JSON."""
         # options of commands are parsed later, which may fail
         ctx.meta[JSON] = asks_for_json(args)
         return super().parse_args(ctx, args)

@@ -299,7 +299,7 @@ MISSING_TIMES, DOUBLED = SERIES[1], SERIES[6]
 def draw_coverage(
     coverage: Coverage, cells: AxisCells, dim: str, label: str, ax: Axes | None
 ) -> Axes:
-    """Draw a row for each file, and bands over gaps and overlaps."""
+    """Draw a row per file, and bands over gaps and overlaps."""
     count = len(coverage.urls)
     ax = make_axes("ds.virtual.plot.coverage", ax, min(max(1.7 + 0.22 * count, 2.4), 5.5))
     show_cells(ax, cells, label)

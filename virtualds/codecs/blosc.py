@@ -7,7 +7,7 @@
   ``imagecodecs_bitshuffle`` in Zarr v2, and ``numcodecs.imagecodecs_bitshuffle`` in Zarr v3, where
   the bare name means an array codec; with a compressor, only our name for it exists in Zarr.
 - Blosc2: HDF5 filter 32026; client data: revision, version, type size, chunk size, level, shuffle,
-  compressor, and the chunk's shape where it is a b2nd array. A chunk is one contiguous frame, a
+  compressor, and the chunk's shape if it is a b2nd array. A chunk is one contiguous frame, a
   super-chunk or a b2nd array, with everything that decoding needs (``README_CFRAME_FORMAT.rst`` and
   ``README_B2ND_METALAYER.rst`` of c-blosc2). In Zarr, only our name for frames exists.
 

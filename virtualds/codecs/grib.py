@@ -77,7 +77,7 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     message : memoryview
         From ``GRIB`` to ``7777``.
     points : int, optional
-        Number of points of the grid, where it is known.
+        Number of points of the grid, if it is known.
 
     Raises
     ------

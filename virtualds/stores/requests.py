@@ -357,8 +357,8 @@ async def limit_time() -> AsyncIterator[Pace]:
         raise
 
 
-# ---------------------------------------------------------------------- refusals
-# Why a server, or a proxy, rejects a request: the meaning, and the remedy.
+# ---------------------------------------------------------------------- rejected requests Why a
+# server, or a proxy, rejects a request: the meaning, and the remedy.
 #
 # A description is found by the server's code, by the HTTP status, or by the name of the error that
 # a library raises. The libraries are optional, so their errors are identified by name.

@@ -193,7 +193,7 @@ class ScannedStore:
         """Return whether a file is the one that is being opened."""
         return (url, options) == (self.url, self.options)
 
-    # ------------------------------------------------------------------ what is held
+    # ------------------------------------------------------------------ cached bytes
 
     def get_blocks(self, file: SourceFile) -> Blocks:
         """Return the blocks of the scanned file, or of one to which it refers."""

@@ -38,7 +38,7 @@ def demo(folder: Path) -> None:
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_VIRTUALDS_COMPLETE"
-"""The environment variable by which the script asks the program; click makes its name so."""
+"""The environment variable with which the script calls the program; click derives its name so."""
 
 
 @command(

@@ -249,7 +249,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        Tables are groups; image extensions without data are groups that hold attributes alone.
+        Tables are groups; image extensions without data are groups with attributes only.
     skip : iterable of str
         Names of variables to leave out.
 
@@ -463,7 +463,7 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     has_scale = {column.bscale, column.bzero} - {None, "", 0, 1}
     # integers whose sign is flipped have no other values when they are not scaled
     is_scaled = has_scale and values.dtype.kind == "f" and not wanted.decoded
-    # and arrays of varying length keep their type, which cannot hold scaled values
+    # and arrays of varying length keep their type, which cannot represent scaled values
     if column.null is not None or is_scaled or (has_scale and is_varying):
         raise NativeReadError("it shows other numbers for undefined values, or scales them")
     # texts of astropy keep the blanks that follow them, until one of them is asked for

@@ -240,7 +240,7 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
     return message
 
 
-# ---------------------------------------------------------------------- alike headers
+# ---------------------------------------------------------------------- headers of other days
 # Headers without what differs from day to day, so that similar messages are parsed once: edition 2,
 # sections 1 and 3 to 5, product definition templates 4.0 to 4.12, data representation templates 5.0
 # to 5.42; edition 1, sections 1, 2 and 4.

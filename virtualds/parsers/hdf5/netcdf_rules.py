@@ -344,7 +344,7 @@ def _no_list_error(dataset: Dataset) -> FormatError:
 
 
 class NamedAxes:
-    """The datasets of a group, with the names that dimension scales give their axes.
+    """The datasets of a group, with the names of their axes from dimension scales.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ class NamedAxes:
 
     @cached_property
     def _by_id(self) -> dict[int, str]:
-        """Names of scales by the number that the netCDF library gave them."""
+        """Names of scales by their number in the netCDF library."""
         return {
             int(read_attribute(d, DIMENSION_ID)): d.name
             for d in self._by_address.values()

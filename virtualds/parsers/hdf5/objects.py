@@ -240,7 +240,7 @@ def find_referenced_file(
     FormatError
         There is no such file.
     UnsupportedError
-        The environment tells HDF5 to look elsewhere.
+        The environment makes HDF5 look elsewhere.
     """
     if set_ := [variable for variable in PREFIXES if os.environ.get(variable)]:
         raise UnsupportedError(

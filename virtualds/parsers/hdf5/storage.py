@@ -163,7 +163,7 @@ def _make_entry_forms(rank: int, offset_size: int) -> tuple[Struct, Struct]:
 def _list_chunk_starts(
     shape: tuple[int, ...], chunks: tuple[int, ...], count: int
 ) -> list[tuple[int, ...]] | None:
-    """Return the positions of all chunks along each axis, or None if there are not so many."""
+    """Return the positions of all chunks along each axis, or None if their number differs."""
     axes = list(map(range, itertools.repeat(0), shape, chunks))
     if prod(map(len, axes)) != count:
         return None
