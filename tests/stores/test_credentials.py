@@ -222,7 +222,7 @@ def test_credentials_are_known_by_the_names_of_other_libraries(
     given, end = SPELLINGS[spelling]
     now = (END - timedelta(hours=1)).timestamp()
     monkeypatch.setattr(filesystems.time, "time", lambda: now)
-    found = filesystems._ask(partial(dict, given | end))
+    found = filesystems._call(partial(dict, given | end))
     assert found.options == {"key": "a", "secret": "b", "token": "c"}
     assert found.until == END.timestamp() - filesystems.MARGIN
 

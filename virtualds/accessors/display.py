@@ -65,7 +65,7 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
     low, high = float(cells.low.min()), float(cells.high.max())
     gaps = sorted([*(cells.span(*ends) for ends in coverage.find_uncovered()), *cells.missing])
     few = len(coverage.urls) <= MAX_FILES
-    spans = list(_list_files(coverage, cells) if few else _list_covered(gaps, low, high))
+    spans = list(_iterate_files(coverage, cells) if few else _iterate_covered(gaps, low, high))
     for shade, found in ((GAP, gaps), (DOUBLED, cells.doubled)):
         spans += [_widen(stretch, shade, cells, high - low) for stretch in found]
     moved = [s._replace(start=s.start - low, stop=s.stop - low) for s in spans]
@@ -76,7 +76,7 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
     return element("div", element("b", title), *strips, style="--vds-height:22px;margin:8px 0")
 
 
-def _list_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
+def _iterate_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
     """Yield the ranges of files, in two alternating shades."""
     own, low, high = cells.pieces(coverage.start, coverage.stop)
     names = [without_secrets(url) or "in the set" for url in coverage.urls]
@@ -85,7 +85,7 @@ def _list_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
         yield Span(start, stop, (SERIES[0], NEXT)[number % 2], names[number])
 
 
-def _list_covered(gaps: Sequence[Range], low: float, high: float) -> Iterator[Span]:
+def _iterate_covered(gaps: Sequence[Range], low: float, high: float) -> Iterator[Span]:
     """Yield what is between gaps."""
     end = low
     for start, stop in [*gaps, (high, high)]:

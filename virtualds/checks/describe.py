@@ -79,7 +79,7 @@ class Description(Report):
             "snapshots": None if self.snapshots is None else to_records(self.snapshots),
         }
 
-    def _list_blocks(self) -> Iterator[Block]:
+    def _iterate_blocks(self) -> Iterator[Block]:
         sources = first = snapshots = None
         if self.sources is not None:
             files, nbytes, first = self.sources

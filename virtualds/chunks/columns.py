@@ -459,10 +459,12 @@ def _check_positions(manifest: ChunkManifest) -> None:
         if bad.any():
             place = np.argwhere(bad)[0].tolist()
             first = [cut.start or 0 for cut in key] + [0] * (len(place) - len(key))
-            _refuse(manifest, tuple(a + b for a, b in zip(first, place, strict=True)))
+            _raise_reference_error(
+                manifest, tuple(a + b for a, b in zip(first, place, strict=True))
+            )
 
 
-def _refuse(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> NoReturn:
+def _raise_reference_error(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> NoReturn:
     columns = (manifest.file, manifest.offset, manifest.length)
     file, offset, length = (int(column[chunk_id]) for column in columns)
     if file == INLINE:

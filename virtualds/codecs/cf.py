@@ -256,7 +256,11 @@ class TimePacking:
         if not self._is_plain(stored):
             return None
         count = _find_equal_units(self.units, self.calendar, self.dtype.str)
-        return count.compute_dates(stored) if count is not None and count.holds(stored) else None
+        return (
+            count.compute_dates(stored)
+            if count is not None and count.is_exact_for(stored)
+            else None
+        )
 
     def _is_plain(self, stored: npt.NDArray[Any]) -> bool:
         """Return whether each number is a count of units, without masking or scaling."""
@@ -336,7 +340,7 @@ class _EqualUnits(NamedTuple):
     high: int
     most: int
 
-    def holds(self, stored: npt.NDArray[Any]) -> bool:
+    def is_exact_for(self, stored: npt.NDArray[Any]) -> bool:
         """Return whether the computed dates of some numbers are exactly those of xarray."""
         if not stored.size or stored.dtype.kind not in "iuf":
             return False

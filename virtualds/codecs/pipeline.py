@@ -198,16 +198,16 @@ def name_pipelines(pipelines: Sequence[CodecPipeline]) -> list[str]:
     names = {
         pipeline: name
         for text, group in alike.items()
-        for pipeline, name in zip(group, _tell_apart(text, group), strict=True)
+        for pipeline, name in zip(group, _name_differences(text, group), strict=True)
     }
     return [names[pipeline] for pipeline in pipelines]
 
 
-def _tell_apart(text: str, group: Sequence[CodecPipeline]) -> list[str]:
+def _name_differences(text: str, group: Sequence[CodecPipeline]) -> list[str]:
     """Return the names of different pipelines with the same text."""
     if len(group) == 1:
         return [text]
-    aspects = zip(*map(_list_aspects, group), strict=True)
+    aspects = zip(*map(_iterate_aspects, group), strict=True)
     differing = [words for words in aspects if len(set(words)) > 1]
     names = [", ".join([text, *words]) for words in zip(*differing, strict=True)]
     names = names or [text] * len(group)
@@ -220,7 +220,7 @@ def _tell_apart(text: str, group: Sequence[CodecPipeline]) -> list[str]:
     return names
 
 
-def _list_aspects(pipeline: CodecPipeline) -> Iterator[str]:
+def _iterate_aspects(pipeline: CodecPipeline) -> Iterator[str]:
     """Yield descriptions of everything in which pipelines with the same text may differ."""
     attributes = pipeline.packing.attributes if pipeline.packing else {}
     yield format_attributes(attributes, SCALING, "no scale and offset")

@@ -67,7 +67,7 @@ from virtualds.reading.fetch import chunk_cache
 from virtualds.reading.threads import iterate_results
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import AccessPolicy
-from virtualds.stores.requests import choose_wait, is_temporary, list_causes, log_failure, pause
+from virtualds.stores.requests import choose_wait, is_temporary, iterate_causes, log_failure, pause
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import normalise_url
 from virtualds.writing.write import Destination, WriteOptions
@@ -223,7 +223,7 @@ def may_open_later(error: BaseException) -> bool:
     """Return whether opening failed for a temporary reason."""
     return is_temporary(error) or any(
         isinstance(cause, OSError) and cause.errno in TEMPORARY_ERRNOS
-        for cause in list_causes(error)
+        for cause in iterate_causes(error)
     )
 
 

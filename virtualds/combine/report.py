@@ -108,7 +108,7 @@ class FilesRead(Report):
     def __bool__(self) -> bool:
         return bool(self.together or self.alone or self.library)
 
-    def _list_blocks(self) -> Iterator[Block]:
+    def _iterate_blocks(self) -> Iterator[Block]:
         yield Heading(self.summary, [self._list_reasons()])
 
     def _list_reasons(self) -> Table:
@@ -405,7 +405,7 @@ class BuildReport(Report):
     def __repr__(self) -> str:
         return f"<BuildReport {self.summary}>"
 
-    def _list_blocks(self) -> Iterator[Block]:
+    def _iterate_blocks(self) -> Iterator[Block]:
         read, schemas, seconds = self.read, len(self.schemas), self.seconds
         rows = {
             "Chunks": f"{self.references:,}",

@@ -103,7 +103,7 @@ class Report:
     _title: ClassVar[str] = "Report"
     """The title of its page."""
 
-    def _list_blocks(self) -> Iterable[Block]:
+    def _iterate_blocks(self) -> Iterable[Block]:
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -238,7 +238,7 @@ def _write(block: Block, width: int, bold: Style) -> Iterator[str]:
             yield from _indent([*body, remedy], width, bold)
             yield from (f"{GAP}{line}" for line in _format_value(block.code).splitlines())
         case Report():
-            for part in block._list_blocks():
+            for part in block._iterate_blocks():
                 yield from _write(part, width, bold)
 
 
@@ -335,7 +335,7 @@ def draw(block: Block) -> Markup | None:
         case Card():
             return _draw_card(block)
         case Report():
-            return join(*map(draw, block._list_blocks()))
+            return join(*map(draw, block._iterate_blocks()))
 
 
 def _draw_words(words: Words) -> Markup:

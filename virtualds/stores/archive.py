@@ -168,7 +168,7 @@ def read_zip_index(read: Read, size: int, where: str) -> Index:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         stops = sorted({entry.header_offset for entry in archive.infolist()})
         stops.append(archive.start_dir)
-    _refuse_references(entries, where)
+    _check_no_references(entries, where)
     next_of = dict(pairwise(stops))
     return {entry.filename: _parse_zip_member(entry, next_of, size, where) for entry in entries}
 
@@ -200,7 +200,7 @@ def _parse_zip_member(
     )
 
 
-def _refuse_references(entries: Sequence[zipfile.ZipInfo], where: str) -> None:
+def _check_no_references(entries: Sequence[zipfile.ZipInfo], where: str) -> None:
     """Raise an error for an archive of references: the bytes of its members are no data."""
     for entry in entries:
         place = 0

@@ -127,7 +127,7 @@ def find_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
     with _get_lock():
         found = _CREDENTIALS.get(name)
         if found is None or time.time() >= found.until:
-            found = _ask(function)
+            found = _call(function)
             _CREDENTIALS.pop(name, None)
             while len(_CREDENTIALS) >= MAX_CREDENTIALS:
                 del _CREDENTIALS[next(iter(_CREDENTIALS))]
@@ -153,7 +153,7 @@ def renew(function: Any, used: Credentials, error: BaseException, *, is_new: boo
     return not is_new
 
 
-def _ask(function: Callable[[], Any]) -> Credentials:
+def _call(function: Callable[[], Any]) -> Credentials:
     try:
         given = function()
     except Exception as error:
@@ -621,18 +621,22 @@ class FsspecStore(Store):
             except ChangedError as error:
                 raise make_exists_error(url) from error
             return
-        _ask_once("PUT", url, options, lambda fs, path: fs.pipe_file(path, data))
+        _request_once("PUT", url, options, lambda fs, path: fs.pipe_file(path, data))
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
-        _ask_once("", url, options, lambda fs, path: find_versioning(fs).check_conditions(fs, path))
+        _request_once(
+            "", url, options, lambda fs, path: find_versioning(fs).check_conditions(fs, path)
+        )
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag, or otherwise a hash of its bytes."""
-        return _ask_once("GET", url, options, lambda fs, path: find_versioning(fs).read(fs, path))
+        return _request_once(
+            "GET", url, options, lambda fs, path: find_versioning(fs).read(fs, path)
+        )
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         try:
-            return _ask_once(
+            return _request_once(
                 "HEAD", url, options, lambda fs, path: find_versioning(fs).find_version(fs, path)
             )
         except FileNotFoundError:
@@ -642,7 +646,7 @@ class FsspecStore(Store):
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Create or replace a file by a conditional write, in memory under a lock."""
-        return _ask_once(
+        return _request_once(
             "PUT",
             url,
             options,
@@ -651,7 +655,7 @@ class FsspecStore(Store):
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Write a file, which appears complete or not at all."""
-        _ask_once("PUT", url, options, lambda fs, path: create(fs, path, data))
+        _request_once("PUT", url, options, lambda fs, path: create(fs, path, data))
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return the files below a folder, with sizes, etags and times if they are known."""
@@ -662,7 +666,7 @@ class FsspecStore(Store):
             return path, filesystem.find(path, detail=True)
 
         try:
-            path, found = _ask_once("LIST", url, options, find_below)
+            path, found = _request_once("LIST", url, options, find_below)
         except (FileNotFoundError, NotADirectoryError):
             return []
         if not isinstance(found, dict):
@@ -691,10 +695,10 @@ class FsspecStore(Store):
             find_versioning(filesystem).remove(filesystem, paths)
 
         if named:
-            _ask_once("DELETE", named[0], options, remove)
+            _request_once("DELETE", named[0], options, remove)
 
 
-def _ask_once(
+def _request_once(
     method: str, url: str, options: StorageOptions | None, work: Callable[[Any, str], T]
 ) -> T:
     """Return the result of work on a filesystem, whose requests only its library may repeat.

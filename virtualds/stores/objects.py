@@ -389,7 +389,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         try:
             meta, marks = self._head(path)
         except NoSuchObject:
-            if next(self._list(key, delimited=False), None) is not None:
+            if next(self._iterate_entries(key, delimited=False), None) is not None:
                 return folder
             raise
         except ObjectError as error:
@@ -403,7 +403,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         version = {"ETag": self._etag(meta), "LastModified": meta["last_modified"]}
         return {"name": path, "size": meta["size"], "type": "file", **version}
 
-    def _list(self, key: str, *, delimited: bool) -> Iterator[dict[str, Any]]:
+    def _iterate_entries(self, key: str, *, delimited: bool) -> Iterator[dict[str, Any]]:
         """Yield the entries of a folder, and, if it is not ``delimited``, of its subfolders."""
         prefix = key or None
         if delimited:
@@ -422,7 +422,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **how: Any) -> list[Any]:
         key, _ = self._find_key(path)
-        found = list(self._list(key, delimited=True))
+        found = list(self._iterate_entries(key, delimited=True))
         if not found:
             path = self._strip_protocol(path)
             found = [self._describe(path, self._head(path)[0])] if key else []
@@ -430,14 +430,14 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def list_names(self, path: str) -> set[str]:
         """Return the names in a folder, with one request; none if there is no such folder."""
-        found = self._list(self._find_key(path)[0], delimited=True)
+        found = self._iterate_entries(self._find_key(path)[0], delimited=True)
         return {one["name"].rpartition("/")[2] for one in found}
 
     def find(self, path: str, *given: Any, detail: bool = False, **how: Any) -> Any:
         if given or how:
             return super().find(path, *given, detail=detail, on_error="raise", **how)
         key, _ = self._find_key(path)
-        found = {one["name"]: one for one in self._list(key, delimited=False)}
+        found = {one["name"]: one for one in self._iterate_entries(key, delimited=False)}
         return found if detail else sorted(found)
 
     def _open(self, path: str, mode: str = "rb", **how: Any) -> Any:

@@ -187,13 +187,15 @@ def pause(seconds: float) -> None:
 
 def is_temporary(error: BaseException) -> bool:
     """Return whether a failure is worth another attempt."""
-    for cause in list_causes(error):
+    for cause in iterate_causes(error):
         status, code = status_of(cause), code_of(cause)
         if status is not None or code is not None:
             return status in PASSING_STATUSES or code in PASSING_CODES
         if is_connection_error(cause):
             # botocore puts the reason for a failed connection into the cause of its error
-            return not any(error_names_of(below) & LASTING_ERRORS for below in list_causes(cause))
+            return not any(
+                error_names_of(below) & LASTING_ERRORS for below in iterate_causes(cause)
+            )
     return False
 
 
@@ -204,7 +206,7 @@ def is_stale_redirect(error: BaseException) -> bool:
     """
     return any(
         status_of(cause) in (400, 403) and getattr(cause, "history", ())
-        for cause in list_causes(error)
+        for cause in iterate_causes(error)
     )
 
 
@@ -221,11 +223,11 @@ def error_names_of(error: BaseException) -> set[str]:
 def choose_wait(attempt: int, error: BaseException) -> float:
     """Return how many seconds to wait after a failure, before an attempt, counted from 0."""
     most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
-    asked = max((_retry_after(cause) for cause in list_causes(error)), default=0.0)
+    asked = max((_retry_after(cause) for cause in iterate_causes(error)), default=0.0)
     return max(random.uniform(0, most), min(asked, LONGEST_RETRY_AFTER))
 
 
-def list_causes(error: BaseException) -> Iterator[BaseException]:
+def iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error, its cause, the cause of that, and so on."""
     found: BaseException | None = error
     for _ in range(_CAUSES):
@@ -533,7 +535,7 @@ def find_failure(error: BaseException) -> FailureDescription | None:
     >>> find_failure(OSError("odd")) is None
     True
     """
-    causes = list(list_causes(error))
+    causes = list(iterate_causes(error))
     for cause in causes:
         names = error_names_of(cause)
         if (status := status_of(cause)) is not None:
@@ -555,7 +557,7 @@ def find_failure(error: BaseException) -> FailureDescription | None:
 def is_about_expiry(error: BaseException) -> bool:
     """Return whether a request may have failed because its credentials have expired."""
     return any(
-        status_of(cause) == 401 or code_of(cause) in EXPIRY_CODES for cause in list_causes(error)
+        status_of(cause) == 401 or code_of(cause) in EXPIRY_CODES for cause in iterate_causes(error)
     )
 
 
@@ -641,7 +643,9 @@ def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
 def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
     """Return the meaning of a failure, and the message of the server or its library."""
     # others only repeat the url
-    knowing = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
+    knowing = (
+        c for c in iterate_causes(error) if status_of(c) is not None or is_connection_error(c)
+    )
     cause = next(knowing, error)
     # Azure's client appends the whole response in further lines
     line = (str(cause) or str(error)).partition("\n")[0]
@@ -663,7 +667,7 @@ def cause_of(failed: RetriesExhausted) -> BaseException | None:
     found = failed.__cause__
     if found is not None and (refusal := find_failure(found)) is not None and refusal.kind:
         return None
-    shown = [str(cause) for cause in list_causes(found)] if found else []
+    shown = [str(cause) for cause in iterate_causes(found)] if found else []
     return None if any(without_secrets(text) != text for text in shown) else found
 
 
@@ -671,6 +675,6 @@ def _kind_of(error: BaseException) -> type[OSError] | None:
     """Return the kind of a failure, or None if callers do not distinguish it."""
     if (refusal := find_failure(error)) is not None:
         return refusal.kind
-    if any(status_of(cause) is not None for cause in list_causes(error)):
+    if any(status_of(cause) is not None for cause in iterate_causes(error)):
         return None
     return next((kind for kind in UNCHANGED_ERRORS if isinstance(error, kind)), None)

@@ -171,7 +171,7 @@ class Store(ABC):
 
         Without ``replace``, a file that exists is a `FileExistsError`.
         """
-        self._refuse(url)
+        self._raise_read_only(url)
 
     def write_folder(
         self,
@@ -201,7 +201,7 @@ class Store(ABC):
         UnsupportedError
             The store cannot replace a folder in one step: only local disk can.
         """
-        self._refuse(url)
+        self._raise_read_only(url)
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Raise an error for a store where writers of a set would not notice each other.
@@ -209,7 +209,7 @@ class Store(ABC):
         There `write_version` is not safe. A store that has to test this writes its test files
         beside the set.
         """
-        self._refuse(url)
+        self._raise_read_only(url)
 
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
@@ -228,7 +228,7 @@ class Store(ABC):
         UnsupportedError
             The store has no conditional writes.
         """
-        self._refuse(url)
+        self._raise_read_only(url)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Create a file with a unique name, and its parent folders.
@@ -236,7 +236,7 @@ class Store(ABC):
         A failed write changes nothing under that name: two writers of the same content use the same
         name.
         """
-        self._refuse(url)
+        self._raise_read_only(url)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files; a file that no longer exists is not an error.
@@ -245,9 +245,9 @@ class Store(ABC):
         common folder of the files stays, and so do its parents.
         """
         for url in urls:
-            self._refuse(url)
+            self._raise_read_only(url)
 
-    def _refuse(self, url: str) -> NoReturn:
+    def _raise_read_only(self, url: str) -> NoReturn:
         raise UnsupportedError(f"{url}: {self.refusal}")
 
 

@@ -132,7 +132,7 @@ class SyncReport(Report):
         """Whether the set has changed."""
         return bool(self.added or self.replaced or self.dropped)
 
-    def _list_blocks(self) -> Iterator[Block]:
+    def _iterate_blocks(self) -> Iterator[Block]:
         counted = (*MEANINGS, "waiting", "failed", "damaged")
         counts = {name: len(getattr(self, name)) for name in counted}
         counts["unchanged"] = self.unchanged

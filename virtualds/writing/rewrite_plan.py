@@ -219,12 +219,12 @@ class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
     """
 
     def __repr__(self) -> str:
-        return format_text(self._list_blocks(), WIDTH)
+        return format_text(self._iterate_blocks(), WIDTH)
 
     def _repr_html_(self) -> str:
-        return cell(*map(draw, self._list_blocks()))
+        return cell(*map(draw, self._iterate_blocks()))
 
-    def _list_blocks(self) -> Iterator[Block]:
+    def _iterate_blocks(self) -> Iterator[Block]:
         yield Heading(
             f"{self['rewritten'].sum():,} of {format_count(int(self['chunks'].sum()), 'chunk')} to "
             f"rewrite, {format_bytes(self['bytes'].sum())} decoded"

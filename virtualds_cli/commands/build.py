@@ -417,6 +417,6 @@ def show_cost(
     document = {"source": source, "target": target, "format": form, "bytes": total}
     report(
         document | {"variables": to_records(found)},
-        *found._list_blocks(),
+        *found._iterate_blocks(),
         {target: f"{form}; nothing has been written"},
     )

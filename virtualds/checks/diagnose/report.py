@@ -550,7 +550,7 @@ class Diagnosis(Report):
         """Return the report as a dictionary for JSON."""
         return super().to_dict() | {"blocks": self.blocks}
 
-    def _list_blocks(self) -> Iterator[Block]:
+    def _iterate_blocks(self) -> Iterator[Block]:
         heading, *notes = self._format_heading()
         sign, shade = VERDICT_SHADES[next((v for v in VERDICTS if self.of(v)), "combines")]
         yield Heading(heading, notes, shade, sign)
@@ -665,7 +665,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
         return Markup("")
     gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
     lanes = [
-        strip([*gaps, *_list_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
+        strip([*gaps, *_iterate_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
         for lane in _sort_into_lanes(stretches)
     ]
     rows = [
@@ -720,7 +720,7 @@ def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
     return lanes
 
 
-def _list_spans(
+def _iterate_spans(
     stretches: Sequence[EraStretch], eras: Sequence[Era], shorten: Shorten
 ) -> Iterator[Span]:
     """Yield what to draw of stretches, without what would be drawn at the same position again."""

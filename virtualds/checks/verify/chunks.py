@@ -297,7 +297,7 @@ def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[Sampled
     sizes = np.array([part.fragment.manifest.size for part in parts], np.int64)
     for part, quota in zip(parts, _share_quotas(sizes, sample, rng).tolist(), strict=True):
         if quota == part.fragment.manifest.size:
-            yield from _list_all(part)
+            yield from _iterate_all(part)
         elif quota:
             yield from _draw_some(part, quota, rng)
 
@@ -324,7 +324,7 @@ def _share_quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints
     return one + np.diff(ends, prepend=0)
 
 
-def _list_all(part: SampledFragment) -> Iterator[SampledChunk]:
+def _iterate_all(part: SampledFragment) -> Iterator[SampledChunk]:
     size = part.fragment.manifest.size
     for start in range(0, size, CHUNKS_AT_ONCE):
         found = _make_chunks(part, np.arange(start, min(start + CHUNKS_AT_ONCE, size)))

@@ -224,7 +224,7 @@ def draw_files(runs: Sequence[FileRun]) -> Markup | str:
     return element("div", drawn, legend(shown), style="--vds-height:22px;margin:8px 0")
 
 
-def list_cards(problems: Sequence[Problem]) -> Iterator[Card]:
+def iterate_cards(problems: Sequence[Problem]) -> Iterator[Card]:
     """Yield a card for each kind of problem, with the first problems and the remedy."""
     for name, kind in KINDS.items():
         if found := [problem for problem in problems if problem.kind == name]:
@@ -361,13 +361,13 @@ class Verification(Report):
             "counts": self.counts,
         }
 
-    def _list_blocks(self) -> Iterator[Block]:
+    def _iterate_blocks(self) -> Iterator[Block]:
         states = [KINDS[kind].state for kind in self.counts] or [UNSEEN]
         worst = min(states, key=[LOST, DAMAGED, OTHER, UNSEEN].index)
         state = SOUND if self.ok else worst
         yield Heading(self._verdict, [self._rows], state.shade, state.sign)
         yield draw_files(self.runs)
-        yield from list_cards(self.problems)
+        yield from iterate_cards(self.problems)
 
     @property
     def _verdict(self) -> str:

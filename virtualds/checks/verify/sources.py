@@ -207,7 +207,7 @@ class ScannedSource:
         rest = set(wanted)
         found: dict[Range, ByteLocation] = {}
         for exact in (True, False):
-            for path, name, array in self._list_arrays():
+            for path, name, array in self._iterate_arrays():
                 for fragment in array.fragments:
                     search = _Search(path, name, array, fragment, url)
                     found |= search.find_chunks(rest) if exact else search.find_rows(rest)
@@ -216,7 +216,7 @@ class ScannedSource:
                         return found
         return found
 
-    def _list_arrays(self) -> Iterator[tuple[str, str, ManifestArray]]:
+    def _iterate_arrays(self) -> Iterator[tuple[str, str, ManifestArray]]:
         for path, group in self.group.walk():
             for name, variable in group.variables.items():
                 if isinstance(variable.data, ManifestArray):

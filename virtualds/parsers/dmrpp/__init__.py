@@ -336,7 +336,7 @@ class _SidecarReader:
         self, owner: Element, variable: str, path: str, problems: dict[str, VirtualdsError]
     ) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, element in _list_attributes(owner, "" if variable else OWN_CONTAINER):
+        for name, element in _iterate_attributes(owner, "" if variable else OWN_CONTAINER):
             try:
                 found[name] = _read_attribute(element)
             except VirtualdsError as error:
@@ -375,7 +375,7 @@ def _find_dtype(variable: Element) -> np.dtype[Any]:
 # ---------------------------------------------------------------------- attributes
 
 
-def _list_attributes(owner: Element, left_out: str) -> Iterator[tuple[str, Element]]:
+def _iterate_attributes(owner: Element, left_out: str) -> Iterator[tuple[str, Element]]:
     """Yield the attributes of a group or variable; those of containers are named with dots."""
     for element in owner.iterfind(f"{DAP}Attribute"):
         name = name_of_element(element)
@@ -384,7 +384,7 @@ def _list_attributes(owner: Element, left_out: str) -> Iterator[tuple[str, Eleme
                 yield name, element
         elif name != left_out:
             prefix = "" if left_out and name in GLOBAL_CONTAINERS else f"{name}."
-            for inner, found in _list_attributes(element, ""):
+            for inner, found in _iterate_attributes(element, ""):
                 yield f"{prefix}{inner}", found
 
 

@@ -137,7 +137,7 @@ def _read_step(step: re.Match[str], unit: int) -> tuple[int | None, int]:
     return None if step[1] is None else int(step[1]) * unit, int(step[2]) * unit
 
 
-def list_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int]:
+def iterate_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int]:
     """Yield the length of the message of each line, in a file of ``size`` bytes.
 
     Without a length in the index, a message ends where the next one begins.
@@ -270,7 +270,7 @@ class Template:
 
     def place(self, lines: Sequence[IndexLine], file: SourceFile, url: str) -> list[GribField]:
         """Return the fields of another file with the same messages."""
-        lengths = list_lengths(list(lines), file.size or 0, url)
+        lengths = iterate_lengths(list(lines), file.size or 0, url)
         return [
             replace(
                 field := self.fields[labels],

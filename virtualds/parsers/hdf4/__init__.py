@@ -37,10 +37,10 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf4.datasets import (
     Dataset,
     Part,
+    convert_to_cf,
     name_apart,
     read_datasets,
     read_old_datasets,
-    show_as_cf,
     split_parts,
 )
 from virtualds.parsers.hdf4.elements import (
@@ -458,7 +458,7 @@ class _Reader:
             with suppress(VirtualdsError):
                 dims = self._name_dimensions(name, dataset, self._find_shape(dataset))
                 self.left_out[name] = describe_left_out(
-                    dims, _check_dtype(dataset), show_as_cf(dataset.attributes)
+                    dims, _check_dtype(dataset), convert_to_cf(dataset.attributes)
                 )
             return
         shape: tuple[int, ...] = ()
@@ -514,7 +514,7 @@ class _Reader:
             "source": path_or_url(self._elements.source.url),
             "original_shape": data.shape,
         }
-        return ManifestVariable(dims, data, show_as_cf(dataset.attributes), encoding)
+        return ManifestVariable(dims, data, convert_to_cf(dataset.attributes), encoding)
 
 
 def _check_dtype(dataset: Dataset) -> np.dtype[Any]:

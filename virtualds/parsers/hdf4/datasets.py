@@ -67,7 +67,7 @@ STORED_PREFIX = "hdf4_"
 """Prefix of the names of attributes that CF would misinterpret."""
 
 
-def show_as_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def convert_to_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes that have the same meaning in CF as in the file.
 
     If it is unknown whether the writer followed HDF4 or CF, values stay as stored, and scale and
@@ -75,9 +75,9 @@ def show_as_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> show_as_cf({"scale_factor": 0.5, "add_offset": -3.0})
+    >>> convert_to_cf({"scale_factor": 0.5, "add_offset": -3.0})
     {'hdf4_scale_factor': 0.5, 'hdf4_add_offset': -3.0}
-    >>> show_as_cf({"scale_factor": 0.5, "add_offset": 0.0})
+    >>> convert_to_cf({"scale_factor": 0.5, "add_offset": 0.0})
     {'scale_factor': 0.5, 'add_offset': 0.0}
     """
     offset = attributes.get(OFFSET)
@@ -151,7 +151,7 @@ class _OldDataset:
     def _find_texts(self, place: int) -> dict[str, Any]:
         """Return the texts about the data set, or about one of its dimensions."""
         found = {name: texts[place : place + 1] for name, texts in self._texts.items()}
-        return {name: show_attribute(name, np.array(t)) for name, t in found.items() if any(t)}
+        return {name: convert_attribute(name, np.array(t)) for name, t in found.items() if any(t)}
 
     def list_scales(self) -> list[Dataset]:
         """Return the scales with values: flags come first, then the values."""
@@ -176,7 +176,7 @@ class _OldDataset:
         """Return the data set."""
         attributes: dict[str, Any] = {}
         if text := self._take(COORDINATE_SYSTEM):
-            attributes["coordsys"] = show_attribute("", np.array([text]))
+            attributes["coordsys"] = convert_attribute("", np.array([text]))
         if isinstance(self.dtype, np.dtype):
             attributes |= self._find_numbers(self.dtype)
         attributes |= self._find_calibration() | self._find_texts(0)
@@ -372,19 +372,19 @@ def _read_attributes(
         if table.kind != ATTRIBUTE_KIND:
             continue
         try:
-            found[table.name] = show_attribute(table.name, read_values(elements, ref, table))
+            found[table.name] = convert_attribute(table.name, read_values(elements, ref, table))
         except (FormatError, UnsupportedError) as error:
             problems[table.name] = error
     return found, problems
 
 
-def show_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
+def convert_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
     """Return the value of an attribute as in netCDF readers.
 
     Examples
     --------
-    >>> show_attribute("units", np.array([b"K", b""])), show_attribute("n", np.array([3], ">i2"))
-    ('K', np.int16(3))
+    >>> convert_attribute("units", np.array([b"K", b""])), convert_attribute("n", np.array([3],
+    ">i2")) ('K', np.int16(3))
     """
     if values.dtype.kind == "S":
         data = values.tobytes()

@@ -108,7 +108,7 @@ def _describe(error: VirtualdsError, source: SourceFile) -> str:
 # ---------------------------------------------------------------------- native readers
 
 
-def _refuse_half_precision(path: str) -> None:
+def _check_half_precision(path: str) -> None:
     """Raise an error for a file that makes the netCDF library crash the process."""
     import h5py
 
@@ -144,7 +144,7 @@ PARSER = Parser(
     takes=("below", "defers"),
     natives=(
         NativeReader("h5netcdf", engine="h5netcdf", options={"phony_dims": "sort"}, remote=True),
-        NativeReader("netCDF4", engine="netcdf4", check=_refuse_half_precision),
+        NativeReader("netCDF4", engine="netcdf4", check=_check_half_precision),
         NativeReader("h5py", _open_h5py, remote=True),
     ),
 )

@@ -537,7 +537,10 @@ class HDF5FileBatch:
                 variable,
                 data=first.stack(name)[0],
                 attributes=select_for_file(name, self.attributes, 0, variable.attributes),
-                encoding={**variable.encoding, **{k: v[0] for k, v in first._list_encodings(name)}},
+                encoding={
+                    **variable.encoding,
+                    **{k: v[0] for k, v in first._iterate_encodings(name)},
+                },
             )
             for name, variable in self.known.variables.items()
         }
@@ -550,11 +553,11 @@ class HDF5FileBatch:
         return {
             (name, key): values
             for name in self.columns
-            for key, values in self._list_encodings(name)
+            for key, values in self._iterate_encodings(name)
             if values.count(values[0]) < len(values)
         }
 
-    def _list_encodings(self, name: str) -> Iterator[tuple[str, list[Any]]]:
+    def _iterate_encodings(self, name: str) -> Iterator[tuple[str, list[Any]]]:
         """Yield the part of the encoding of a variable that depends on its file."""
         variable, columns = self.known.variables[name], self.columns[name]
         yield "source", self._paths

@@ -420,23 +420,23 @@ def check_type(kind: HDF5Type) -> None:
 
 def find_obstacle(kind: HDF5Type) -> str:
     """Return why h5py cannot read the values of a type correctly, or "" if it can."""
-    if _holds_references(kind):
+    if _contains_references(kind):
         return "references to regions, or within other types, have no values"
-    if _holds_foreign_sequences(kind):
+    if _contains_foreign_sequences(kind):
         return "h5py does not swap the byte order of arrays of varying length"
     return ""
 
 
-def _holds_references(kind: HDF5Type) -> bool:
+def _contains_references(kind: HDF5Type) -> bool:
     return kind.kind == TypeClass.REFERENCE or any(
-        _holds_references(part) for _, part in kind.parts
+        _contains_references(part) for _, part in kind.parts
     )
 
 
-def _holds_foreign_sequences(kind: HDF5Type) -> bool:
+def _contains_foreign_sequences(kind: HDF5Type) -> bool:
     if kind.kind == TypeClass.VLEN:
         return not kind.is_text and _is_foreign(kind.base)
-    return any(_holds_foreign_sequences(part) for _, part in kind.parts)
+    return any(_contains_foreign_sequences(part) for _, part in kind.parts)
 
 
 def _is_foreign(kind: HDF5Type) -> bool:

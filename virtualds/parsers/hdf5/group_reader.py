@@ -88,7 +88,7 @@ from virtualds.parsers.hdf5.structure.messages import FillState, LayoutClass, Ty
 from virtualds.parsers.hdf5.structure.object_header import HARD, UNREAD, Attribute
 from virtualds.parsers.hdf5.virtual_datasets import (
     build_mapped_array,
-    list_mapped_sources,
+    iterate_mapped_sources,
     list_needed_files,
 )
 from virtualds.source_file import SourceFile
@@ -129,7 +129,7 @@ def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None =
     if kind is None:
         return
     if dataset.is_virtual:
-        for _, source in list_mapped_sources(dataset, files):
+        for _, source in iterate_mapped_sources(dataset, files):
             check_heap(source, files)
         return
     while kind.kind == TypeClass.ARRAY:
@@ -172,7 +172,7 @@ def _cut_box(
 # IV.B).
 
 
-def holds_texts(dataset: Dataset) -> bool:
+def contains_texts(dataset: Dataset) -> bool:
     """Return whether the elements of a dataset are strings that `read_texts` reads."""
     fill = dataset.facts.fill
     # a fill value that h5py found has no bytes here
@@ -275,7 +275,7 @@ class HDF5Array:
         if self.dtype == TEXT_DTYPE:
             with suppress(DeclinedError):
                 found = find_dataset(files, self.source, path)
-                if found is not None and holds_texts(found):
+                if found is not None and contains_texts(found):
                     return read_texts(found, box)
         files.by_library = True
         files.roots.clear()
@@ -373,7 +373,7 @@ def load_or_defer(
     UnsupportedError
         HDF5 cannot undo a filter here.
     """
-    if not (is_text := holds_texts(dataset)):
+    if not (is_text := contains_texts(dataset)):
         check_filters(dataset)
     path = dataset.path.decode("utf-8", "surrogateescape")
     dtype = stored.dtype.newbyteorder("=")

@@ -152,7 +152,7 @@ def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any
     except (FormatError, UnsupportedError):
         raise
     except KeyError as error:
-        owner.file.refuse(f"attribute {name!r}: {error.args[0]}")
+        owner.file.raise_damaged(f"attribute {name!r}: {error.args[0]}")
     except TypeError as error:
         raise _unsupported_error(f"numpy has no such type: {error}") from error
     except (OSError, ValueError) as error:
@@ -176,7 +176,9 @@ def _check_heap(file: FileBytes, known: Attribute) -> None:
     if not kind.refers:
         return
     if known.elements * kind.size > len(known.data):
-        file.refuse(f"an attribute has {len(known.data)} bytes for {known.elements} elements")
+        file.raise_damaged(
+            f"an attribute has {len(known.data)} bytes for {known.elements} elements"
+        )
     data = np.frombuffer(known.data, np.uint8, known.elements * kind.size)
     check_elements(file, kind, data.reshape(-1, kind.size))
 

@@ -490,7 +490,7 @@ def check_fill(place: HDF5Location, of_type: HDF5Type) -> None:
         return
     for raw in read_fill_values(place.file, place.messages):
         if len(raw) != of_type.size:
-            place.file.refuse(f"a fill value has {len(raw)} bytes of {of_type.size}")
+            place.file.raise_damaged(f"a fill value has {len(raw)} bytes of {of_type.size}")
         check_elements(place.file, of_type, np.frombuffer(raw, np.uint8)[None])
 
 
@@ -582,7 +582,7 @@ def _find_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     if file.is_defined(superblock.driver):
         file.raise_unsupported("a file that is split over others")
     if superblock.end > file.end:
-        file.refuse(f"it has {file.end} bytes of {superblock.end}")
+        file.raise_damaged(f"it has {file.end} bytes of {superblock.end}")
     return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
 
 
@@ -791,7 +791,7 @@ def _find_type(place: HDF5Location) -> bytes:
     """
     found = [m for m in place.messages if m.kind == DATATYPE]
     if len(found) != 1:
-        place.file.refuse(f"a dataset has {len(found)} types")
+        place.file.raise_damaged(f"a dataset has {len(found)} types")
     try:
         kind = bytes(read_unshared(place.file, found[0]))
         parse_type(place.file, kind)
@@ -827,7 +827,7 @@ def _find_layout(place: HDF5Location, plist: Any) -> Layout:
     """Return the position of elements, without a chunk index if its form is unknown."""
     found = [m.data for m in place.messages if m.kind == LAYOUT]
     if len(found) != 1:
-        place.file.refuse(f"a dataset has {len(found)} layouts")
+        place.file.raise_damaged(f"a dataset has {len(found)} layouts")
     try:
         return parse_layout(bytes(found[0]), place.file.offset_size, place.file.length_size)
     except MessageError as error:

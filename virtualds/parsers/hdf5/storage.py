@@ -93,7 +93,7 @@ def read_chunks(dataset: Dataset) -> ChunkRows:
     except UnknownRowsError as error:
         file.raise_unsupported(error.reason)
     except RowsError as error:
-        file.refuse(error.reason)
+        file.raise_damaged(error.reason)
 
 
 def _read_index(dataset: Dataset) -> ChunkRows:
@@ -544,7 +544,9 @@ def _find_chunks(dataset: Dataset) -> tuple[int, ...] | None:
     if layout.kind != LayoutClass.CHUNKED:
         return None
     if len(layout.dims) != dataset.rank + 1:
-        dataset.file.refuse(f"a dataset of {dataset.rank} axes has chunks of {layout.dims[:-1]}")
+        dataset.file.raise_damaged(
+            f"a dataset of {dataset.rank} axes has chunks of {layout.dims[:-1]}"
+        )
     return layout.dims[:-1] + dataset.shape[dataset.rank :]
 
 
@@ -599,7 +601,7 @@ def get_fill(dataset: Dataset, dtype: np.dtype[Any]) -> bytes | None:
     if not fill.is_chosen:
         return None
     if len(fill.raw) != dtype.itemsize:
-        dataset.file.refuse(f"a fill value has {len(fill.raw)} bytes of {dtype.itemsize}")
+        dataset.file.raise_damaged(f"a fill value has {len(fill.raw)} bytes of {dtype.itemsize}")
     return fill.raw
 
 
@@ -696,12 +698,12 @@ def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArra
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
     layout = dataset.facts.layout
     if layout.size is not None and layout.size < nbytes and layout.address is not None:
-        dataset.file.refuse(f"a dataset has {layout.size} bytes of {nbytes}")
+        dataset.file.raise_damaged(f"a dataset has {layout.size} bytes of {nbytes}")
     if layout.kind == LayoutClass.COMPACT:
         # it is in the object header
         raw = layout.data[:nbytes]
         if len(raw) < nbytes:
-            dataset.file.refuse(f"a dataset has {len(raw)} bytes of {nbytes}")
+            dataset.file.raise_damaged(f"a dataset has {len(raw)} bytes of {nbytes}")
         manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(raw,))
     elif layout.address is None:
         manifest = ChunkManifest.missing(grid)

@@ -92,7 +92,7 @@ def build_mapped_array(
             f"virtual dataset {dataset.name!r} of {dataset.source.url} is part of itself; leave it "
             f"out with drop_variables"
         )
-    mappings = list(_list_mappings(dataset))
+    mappings = list(_iterate_mappings(dataset))
     parts = _build_parts(mappings, stored, files, above | {dataset.address})
     boxes = [m.target for m in mappings if m.target is not None]
     if any(part is None for part in parts) or _is_overlapping(boxes):
@@ -121,7 +121,7 @@ def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, .
     """
     needed: dict[SourceFile, None] = {}
     if dataset.is_virtual:
-        for file, source in list_mapped_sources(dataset, files):
+        for file, source in iterate_mapped_sources(dataset, files):
             needed[file] = needed[source.source] = None
             needed |= dict.fromkeys(list_needed_files(source, files))
     elif dataset.is_external:
@@ -138,19 +138,21 @@ def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, .
     return tuple(needed)
 
 
-def list_mapped_sources(dataset: Dataset, files: HDF5Files) -> Iterator[tuple[SourceFile, Dataset]]:
+def iterate_mapped_sources(
+    dataset: Dataset, files: HDF5Files
+) -> Iterator[tuple[SourceFile, Dataset]]:
     """Yield each source of a virtual dataset, with the file in the mapping.
 
     That file stays open until the next one.
     """
     # many boxes may come from one dataset, which is opened once
-    distinct = {(m.file, m.path): m for m in _list_mappings(dataset, (list_beside,))}
+    distinct = {(m.file, m.path): m for m in _iterate_mappings(dataset, (list_beside,))}
     for mapping in distinct.values():
         with files.lend(mapping.file):
             yield mapping.file, _find_source(mapping, files)
 
 
-def _list_mappings(
+def _iterate_mappings(
     dataset: Dataset, places: Sequence[ListCandidates] = (list_beside, list_in_working_directory)
 ) -> Iterator[Mapping]:
     found: dict[str, SourceFile] = {".": dataset.source}

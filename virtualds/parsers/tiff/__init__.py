@@ -449,7 +449,7 @@ def read(
             raise FormatError(
                 f"{source.url}: the TIFF file has no image; the file is damaged, fetch it again"
             )
-        images = list(_list_images(tiff))
+        images = list(_iterate_images(tiff))
         for _, levels, number in images:
             _check_all_tags(file, tiff.tiff, levels[number].keyframe)
         groups = {
@@ -541,7 +541,7 @@ def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def _list_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
+def _iterate_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
     """Yield each image: its path, the levels of its pyramid, and its own level."""
     for index, series in enumerate(tiff.series):
         name = f"series_{index}" if index else ""

@@ -314,7 +314,7 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     if wanted is not None:
         wanted = find_numbers(indexes.form, wanted, order, indexes.form.greatest_grid)
     arrays = _Arrays(indexes, form, used, wanted)
-    return join_runs(indexes, _list_runs(arrays, owner, block[owner]), place)
+    return join_runs(indexes, _iterate_runs(arrays, owner, block[owner]), place)
 
 
 def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
@@ -331,7 +331,7 @@ def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
     return form
 
 
-def _list_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Run]:
+def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Run]:
     """Yield all elements that may be used, in runs."""
     indexes, form = arrays.indexes, arrays.form
     size = indexes.rows.offset_size

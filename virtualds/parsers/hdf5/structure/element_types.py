@@ -411,8 +411,8 @@ class Budget:
         if there < nbytes:
             where = f"the global heap at {collection.address}"
             if there < 0:
-                self.file.refuse(f"{where} has no object {number}")
-            self.file.refuse(f"{where} has {there} bytes of an object of {nbytes}")
+                self.file.raise_damaged(f"{where} has no object {number}")
+            self.file.raise_damaged(f"{where} has {there} bytes of an object of {nbytes}")
         self._spend(nbytes)
         return collection.begins[number]
 
@@ -430,7 +430,7 @@ class Budget:
     def _spend(self, nbytes: int) -> None:
         self.left -= nbytes
         if self.left < 0:
-            self.file.refuse("its sequences have more bytes than the file")
+            self.file.raise_damaged("its sequences have more bytes than the file")
 
 
 def is_sequence(kind: bytes) -> bool:
@@ -449,7 +449,7 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
     form = REFERENCES[file.offset_size]
     of_reference, size = REFERENCE_SIZES.unpack_from(kind)
     if of_reference != form.size or count * form.size > len(data):
-        file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
+        file.raise_damaged(f"an attribute has {len(data)} bytes for {count} sequences")
     rows = list(form.iter_unpack(data[: count * form.size]))
     file.prepare((address, LEAST_COLLECTION) for _, address, _ in rows if address)
     found: list[bytes] = []
@@ -539,7 +539,7 @@ def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
     if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
-        file.refuse(f"a type of varying length is of sort {kind.sort} and {kind.size} bytes")
+        file.raise_damaged(f"a type of varying length is of sort {kind.sort} and {kind.size} bytes")
     references = np.ascontiguousarray(elements).view(form)[:, 0]
     address, length = references["address"], references["length"]
     there = np.flatnonzero((length != 0) | (address != 0))
@@ -557,7 +557,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
     begin = COLLECTION_HEAD
     head = file.get_if_loaded(address, begin)
     if head[:4] != b"GCOL" or head[4] != 1:
-        file.refuse(f"there is no global heap at {address}")
+        file.raise_damaged(f"there is no global heap at {address}")
     size = file.unpack_length(head, 8)
     data = file.take(address, size)
     free(data, begin, size)
@@ -579,6 +579,6 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             # the length of free space includes its header; with less, HDF5 would loop forever
             stop = begin = begin + length if length >= prefix else size + 1
     if stop > size or count > len(begins):
-        file.refuse(f"the global heap at {address} contradicts itself")
+        file.raise_damaged(f"the global heap at {address} contradicts itself")
     note_heap_objects(data, begins, lengths)
     return Collection(address, data, begins, lengths)

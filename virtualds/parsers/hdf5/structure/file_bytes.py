@@ -577,7 +577,7 @@ class FileBytes:
     def read(self, address: int, length: int) -> bytes:
         """Return exactly the bytes from an address on, like `take`, without recording them."""
         if not 0 <= address <= self.end - self.base - length or length < 0:
-            self.refuse(f"it names bytes {address} to {address + length}, of {self.end}")
+            self.raise_damaged(f"it names bytes {address} to {address + length}, of {self.end}")
         return self._read(self.base + address, length)
 
     @property
@@ -609,7 +609,7 @@ class FileBytes:
                 self._check_cached(self._blocks, place, length)
             found = self._blocks.read(place, length)
         if len(found) < length:
-            self.refuse(f"it ends within the bytes {place} to {place + length}")
+            self.raise_damaged(f"it ends within the bytes {place} to {place + length}")
         return found
 
     def _check_cached(self, blocks: Blocks, place: int, length: int) -> None:
@@ -632,7 +632,7 @@ class FileBytes:
         """Return whether an address is defined: all bits set means that it is not (II.A)."""
         return address != (1 << 8 * self.offset_size) - 1
 
-    def refuse(self, reason: str) -> NoReturn:
+    def raise_damaged(self, reason: str) -> NoReturn:
         """Raise `FormatError`: the file contradicts itself."""
         raise make_damage_error(self.source.url, reason)
 
@@ -653,7 +653,7 @@ class FileBytes:
             return
         self._use(parse_superblock(self.take(fix(0), size)))
         if not 0 < self.half < 2**15:
-            self.refuse(f"nodes of {2 * self.half} chunks")
+            self.raise_damaged(f"nodes of {2 * self.half} chunks")
 
     def _use(self, superblock: Superblock) -> None:
         self.superblock, self.half = superblock, superblock.half
@@ -666,7 +666,7 @@ class FileBytes:
             if self._read(place, len(SIGNATURE)) == SIGNATURE:
                 return place
             place = 2 * place or 512
-        self.refuse("it has no superblock")
+        self.raise_damaged("it has no superblock")
 
 
 def make_damage_error(url: str, reason: str) -> FormatError:
@@ -786,7 +786,7 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
             place = file.unpack_address(message.data, 0)
             length = file.unpack_length(message.data, file.offset_size)
             if place in seen or nbytes + length > MAX_BYTES:
-                file.refuse(f"the header of the object at {address} has no end")
+                file.raise_damaged(f"the header of the object at {address} has no end")
             seen.add(place)
             blocks.append(_read_continuation(file, place, length, form))
     return found
@@ -798,7 +798,7 @@ def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
     if head[:4] == b"OHDR":
         return _read_first_of_version_2(file, address, head)
     if len(head) < HEAD_V1.size or head[0] != 1:
-        file.refuse(f"there is no object at {address}")
+        file.raise_damaged(f"there is no object at {address}")
     stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
     whole = file.take(address, stop)
     # bytes that pad the header
@@ -817,7 +817,7 @@ def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tupl
     stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
     whole = file.take(address, stop)
     if not is_sound(whole):
-        file.refuse(f"the header of the object at {address} has a wrong checksum")
+        file.raise_damaged(f"the header of the object at {address} has a wrong checksum")
     free(whole, 6, 6 + times)
     form = MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
     return cut(whole, begin + width, stop - CHECKSUM_BYTES), form
@@ -828,7 +828,9 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
     if form is MESSAGE_V1:
         return block
     if block[:4] != b"OCHK" or not is_sound(block):
-        file.refuse(f"part of an object header is missing at {address}, or has a wrong checksum")
+        file.raise_damaged(
+            f"part of an object header is missing at {address}, or has a wrong checksum"
+        )
     return cut(block, 4, length - CHECKSUM_BYTES)
 
 
@@ -843,7 +845,7 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Mes
         begin = place + step
         place = begin + length
         if place > stop:
-            file.refuse("a message is longer than the object header that it lies in")
+            file.raise_damaged("a message is longer than the object header that it lies in")
         is_known = kind not in MEANINGLESS
         if is_noted:
             free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else place)

@@ -62,17 +62,21 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     data = file.take(address, begin + file.offset_size + 2 + file.length_size + CHECKSUM_BYTES)
     signature, version, found, node, record, depth = HEAD.unpack_from(data)
     if signature != b"BTHD" or version or (found, record) != (kind, size) or not is_sound(data):
-        file.refuse(f"there is no B-tree of type {kind} at {address}, or its checksum is wrong")
+        file.raise_damaged(
+            f"there is no B-tree of type {kind} at {address}, or its checksum is wrong"
+        )
     root = file.unpack_address(data, begin)
     count = parse_uint(data, begin + file.offset_size, 2)
     if not file.is_defined(root):
         return []
     form = TreeForm.of(node, record, depth, file.offset_size)
     if form is None:
-        file.refuse(f"a B-tree has nodes of {node} bytes on {depth} levels")
+        file.raise_damaged(f"a B-tree has nodes of {node} bytes on {depth} levels")
     records = list(_read_records(_Tree(file, kind, form, set()), root, depth, count))
     if len(records) != file.unpack_length(data, begin + file.offset_size + 2):
-        file.refuse(f"the B-tree at {address} does not have the {len(records)} records it says")
+        file.raise_damaged(
+            f"the B-tree at {address} does not have the {len(records)} records it says"
+        )
     return records
 
 
@@ -82,15 +86,17 @@ def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator
     stop = BEFORE_RECORDS + count * form.record
     children = stop + (count + 1) * form.pointer[level]
     if count > form.most[level] or address in tree.seen:
-        file.refuse(f"a node of a B-tree at {address} has {count} records, or is there twice")
+        file.raise_damaged(
+            f"a node of a B-tree at {address} has {count} records, or is there twice"
+        )
     tree.seen.add(address)
     if len(tree.seen) * form.size > file.end:
-        file.refuse("a B-tree has more bytes than the file")
+        file.raise_damaged("a B-tree has more bytes than the file")
     data = file.take(address, children + CHECKSUM_BYTES)
     if data[:4] != (b"BTIN" if level else b"BTLF") or data[4] or data[5] != tree.kind:
-        file.refuse(f"there is no node of a B-tree at {address}")
+        file.raise_damaged(f"there is no node of a B-tree at {address}")
     if not is_sound(data):
-        file.refuse(f"a node of a B-tree at {address} has a wrong checksum")
+        file.raise_damaged(f"a node of a B-tree at {address} has a wrong checksum")
     if level:
         places = range(stop, children, form.pointer[level])
         file.prepare((file.unpack_address(data, place), form.size) for place in places)
@@ -137,7 +143,7 @@ class FractalHeap:
             # with filters, the header is longer
             if data[:4] == b"FRHP" and parse_uint(data, 7, 2):
                 file.raise_unsupported("a fractal heap with filters")
-            file.refuse(f"there is no fractal heap at {address}, or its checksum is wrong")
+            file.raise_damaged(f"there is no fractal heap at {address}, or its checksum is wrong")
         self._identity = parse_uint(data, 5, 2)
         # the number of the next huge object; free space and how many objects there are
         free(data, 14, 14 + length)
@@ -154,7 +160,7 @@ class FractalHeap:
         self._rows = parse_uint(data, table + 6 + 2 * length + offset, 2)
         powers = (self._width, self._start, self._longest)
         if not all(n and not n & (n - 1) for n in powers) or self._longest < self._start:
-            file.refuse(f"the fractal heap at {address} contradicts itself")
+            file.raise_damaged(f"the fractal heap at {address} contradicts itself")
         self._place_size = -(-bits // 8)
         # the size of a length is that of the longest block or of the longest object, if shorter
         self._length_size = min(_compute_log2(self._longest) + 7, _compute_log2(most | 1) + 8) // 8
@@ -166,7 +172,9 @@ class FractalHeap:
         """Return the object of an identifier."""
         kind = identity[0] >> 4
         if kind not in (MANAGED, HUGE, TINY) or len(identity) < self._identity:
-            self.file.refuse(f"an object of the fractal heap at {self.address} is of type {kind}")
+            self.file.raise_damaged(
+                f"an object of the fractal heap at {self.address} is of type {kind}"
+            )
         if kind == TINY:
             return identity[1 : 2 + (identity[0] & 0x0F)]
         if kind == HUGE:
@@ -176,7 +184,9 @@ class FractalHeap:
         block, first = self._find_block(place)
         begin = place - first
         if begin < self._head or begin + length > len(block):
-            self.file.refuse(f"an object of the fractal heap at {self.address} lies in no block")
+            self.file.raise_damaged(
+                f"an object of the fractal heap at {self.address} lies in no block"
+            )
         keep(block, begin, begin + length)
         return cut(block, begin, begin + length)
 
@@ -189,7 +199,9 @@ class FractalHeap:
             )
         number = parse_uint(identity, 1, min(length, self._identity - 1))
         if number not in self._huge_objects:
-            self.file.refuse(f"the fractal heap at {self.address} has no huge object {number}")
+            self.file.raise_damaged(
+                f"the fractal heap at {self.address} has no huge object {number}"
+            )
         return self._huge_objects[number]
 
     @cached_property
@@ -225,7 +237,7 @@ class FractalHeap:
             row = ((place - first) // row_0).bit_length()
             size = self._start << max(row - 1, 0)
             if row >= rows:
-                self.file.refuse(f"the fractal heap at {self.address} has no place {place}")
+                self.file.raise_damaged(f"the fractal heap at {self.address} has no place {place}")
             children = self._read_children(address, rows, first)
             before = row_0 << row - 1 if row else 0
             column = (place - first - before) // size
@@ -233,7 +245,7 @@ class FractalHeap:
             first += before + column * size
             rows = _compute_log2(size) - _compute_log2(row_0) + 1 if size > self._longest else 0
             if rows < 0 or not self.file.is_defined(address):
-                self.file.refuse(f"the fractal heap at {self.address} has no place {place}")
+                self.file.raise_damaged(f"the fractal heap at {self.address} has no place {place}")
         return self._read_direct_block(address, size, first), first
 
     def _read_children(self, address: int, rows: int, first: int) -> list[int]:
@@ -244,7 +256,9 @@ class FractalHeap:
             data = self.file.take(address, begin + count * offset + CHECKSUM_BYTES)
             self._check(data, b"FHIB", first)
             if not is_sound(data):
-                self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
+                self.file.raise_damaged(
+                    f"a block of a fractal heap at {address} has a wrong checksum"
+                )
             places = range(begin, begin + count * offset, offset)
             found = [self.file.unpack_address(data, place) for place in places]
             sizes = (self._start << max(n // self._width - 1, 0) for n in range(count))
@@ -260,7 +274,9 @@ class FractalHeap:
             # the checksum is that of the whole block, with zeros in place of the checksum
             blank = data[:place] + bytes(CHECKSUM_BYTES) + data[self._head :]
             if self._has_checksums and not is_sound(blank + data[place : self._head]):
-                self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
+                self.file.raise_damaged(
+                    f"a block of a fractal heap at {address} has a wrong checksum"
+                )
             free(data, place, len(data))
             note_checksum(data, place, CHECKSUM_BYTES * self._has_checksums)
             self._blocks[address, first] = data
@@ -274,7 +290,9 @@ class FractalHeap:
             parse_uint(data, 5 + offset, self._place_size),
         )
         if data[:4] != signature or data[4] or (heap, place) != (self.address, first):
-            self.file.refuse(f"a block {signature.decode()} of a fractal heap belongs elsewhere")
+            self.file.raise_damaged(
+                f"a block {signature.decode()} of a fractal heap belongs elsewhere"
+            )
         note_same(data, 5, offset, self.address)
 
 
@@ -317,7 +335,7 @@ def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
     for node in nodes:
         for symbol in _read_node(file, node, names):
             if symbol[0] <= last:
-                file.refuse("the names of a group are not in their order")
+                file.raise_damaged("the names of a group are not in their order")
             last = symbol[0]
             yield symbol
 
@@ -327,7 +345,7 @@ def _read_heap(file: FileBytes, address: int) -> bytes:
     length, offset = file.length_size, file.offset_size
     data = file.take(address, 8 + 2 * length + offset)
     if data[:4] != b"HEAP" or data[4]:
-        file.refuse(f"there is no local heap at {address}")
+        file.raise_damaged(f"there is no local heap at {address}")
     # the offset of the first free block
     free(data, 8 + length, 8 + 2 * length)
     names = file.take(file.unpack_address(data, 8 + 2 * length), file.unpack_length(data, 8))
@@ -344,11 +362,11 @@ def _list_nodes(file: FileBytes, root: int) -> list[int]:
         nodes = [_read_tree_node(file, address) for address in addresses]
         levels = {node[0] for node in nodes}
         if len(levels) != 1 or (level is not None and levels != {level - 1}):
-            file.refuse("the nodes of a group are on different levels")
+            file.raise_damaged("the nodes of a group are on different levels")
         level = levels.pop()
         addresses = [child for _, children in nodes for child in children]
         if level > DEEPEST or len({*addresses} - seen) < len(addresses):
-            file.refuse("a node of a group has two parents")
+            file.raise_damaged("a node of a group has two parents")
         seen.update(addresses)
         if not level:
             return addresses
@@ -361,7 +379,7 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     data = file.take(address, _measure_tree_node(file))
     used = parse_uint(data, 6, 2)
     if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * half:
-        file.refuse(f"there is no node of a group at {address}")
+        file.raise_damaged(f"there is no node of a group at {address}")
     # its neighbours; keys, since names are compared themselves; and unused bytes
     free(data, 8, len(data))
     places = (begin + number * step + length for number in range(used))
@@ -386,7 +404,7 @@ def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
     data = file.take(address, _measure_node(file))
     used = parse_uint(data, 6, 2)
     if data[:4] != b"SNOD" or data[4] != 1 or used > most:
-        file.refuse(f"there is no symbol table node at {address}")
+        file.raise_damaged(f"there is no symbol table node at {address}")
     free(data, 8 + used * step, len(data))
     for begin in range(8, 8 + used * step, step):
         name = _read_name(file, names, file.unpack_length(data, begin))
@@ -404,6 +422,6 @@ def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
 def _read_name(file: FileBytes, names: bytes, place: int) -> bytes:
     stop = names.find(b"\0", place)
     if stop <= place:
-        file.refuse("a name of a group has no end")
+        file.raise_damaged("a name of a group has no end")
     keep(names, place, stop + 1)
     return bytes(names[place:stop])

@@ -72,7 +72,7 @@ def check_end(data: bytes, stop: int) -> None:
 def add_file_to_error(file: FileBytes, error: Exception) -> NoReturn:
     """Add the file to the error of a damaged message, or of one with an unknown form."""
     if isinstance(error, MessageError):
-        file.refuse(str(error))
+        file.raise_damaged(str(error))
     file.raise_unsupported(str(error))
 
 

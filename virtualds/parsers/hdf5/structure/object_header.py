@@ -92,7 +92,9 @@ def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
     """Return the only message of a kind of the object at an address."""
     found = [m for m in read_messages(file, address) if m.kind == kind]
     if len(found) != 1 or (found[0].flags & SHARED and found[0].data[1:2] != bytes([IN_HEAP])):
-        file.refuse(f"the object at {address} has {len(found)} messages of type {kind} to share")
+        file.raise_damaged(
+            f"the object at {address} has {len(found)} messages of type {kind} to share"
+        )
     return read_unshared(file, found[0])
 
 
@@ -100,17 +102,19 @@ def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
     """Return the heap of shared messages of a kind."""
     address, count = file.shared_messages
     if not count:
-        file.refuse("it has shared messages, and no table of them")
+        file.raise_damaged("it has shared messages, and no table of them")
     step = INDEX.size + 2 * file.offset_size
     data = file.take(address, 4 + count * step + CHECKSUM_BYTES)
     if data[:4] != b"SMTB" or not is_sound(data):
-        file.refuse(f"there is no table of shared messages at {address}, or its checksum is wrong")
+        file.raise_damaged(
+            f"there is no table of shared messages at {address}, or its checksum is wrong"
+        )
     for place in range(4, 4 + count * step, step):
         if INDEX.unpack_from(data, place)[2] & 1 << kind:
             return FractalHeap(
                 file, file.unpack_address(data, place + INDEX.size + file.offset_size)
             )
-    file.refuse(f"its table of shared messages has none of type {kind}")
+    file.raise_damaged(f"its table of shared messages has none of type {kind}")
 
 
 # ---------------------------------------------------------------------- datasets
@@ -152,10 +156,10 @@ def read_facts(file: FileBytes, messages: Sequence[Message], owner: int) -> Data
     by_kind: dict[int, Message] = {}
     for message in messages:
         if message.kind in ONCE and message.kind in by_kind:
-            file.refuse(f"a dataset has two messages of type {message.kind}")
+            file.raise_damaged(f"a dataset has two messages of type {message.kind}")
         by_kind[message.kind] = message
     if LAYOUT not in by_kind or by_kind[LAYOUT].flags & SHARED:
-        file.refuse("a dataset has no layout")
+        file.raise_damaged("a dataset has no layout")
     try:
         space = _parse_space(file, by_kind[DATASPACE], owner)
         kind = bytes(read_unshared(file, by_kind[DATATYPE]))
@@ -283,7 +287,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         message = (shared if shared and flags & SHARED else heap).read_object(identity)
         nbytes += len(message)
         if nbytes > file.end + MAX_BYTES:
-            file.refuse("its attributes have more bytes than the file")
+            file.raise_damaged("its attributes have more bytes than the file")
         found.append(Message(kind, flags & ~SHARED, message, order))
     return found
 
@@ -366,7 +370,7 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
         except MESSAGE_ERRORS as error:
             add_file_to_error(file, error)
         if attribute.name in found:
-            file.refuse(f"an object has two attributes {attribute.name!r}")
+            file.raise_damaged(f"an object has two attributes {attribute.name!r}")
         found[attribute.name] = attribute
     return found
 
@@ -508,7 +512,7 @@ def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
             tracked = bool(message.data[1] & 1)
             found += _read_dense_links(file, message.data)
     if len({link.name for link in found}) < len(found):
-        file.refuse("a group has two links of one name")
+        file.raise_damaged("a group has two links of one name")
     return sorted(found, key=(lambda link: link.order) if tracked else (lambda link: link.name))
 
 
@@ -545,15 +549,15 @@ def _parse_link(file: FileBytes, data: bytes) -> Link:
     name = bytes(data[place : place + length])
     place += length
     if not name or len(name) < length or b"\0" in name:
-        file.refuse("the name of a link is empty, cut short, or ends before its end")
+        file.raise_damaged("the name of a link is empty, cut short, or ends before its end")
     if kind == HARD:
         if place + file.offset_size > len(data):
-            file.refuse("a link is cut short")
+            file.raise_damaged("a link is cut short")
         return Link(name, kind, file.unpack_address(data, place), order=order)
     if kind not in (SOFT, EXTERNAL):
         file.raise_unsupported(f"a link of type {kind}")
     size = parse_uint(data, place, 2)
     target = bytes(cut(data, place + 2, place + 2 + size))
     if not target or len(target) < size:
-        file.refuse("the target of a link is cut short")
+        file.raise_damaged("the target of a link is cut short")
     return Link(name, kind, target=target, order=order)
