@@ -20,7 +20,7 @@ from virtualds.pictures.html import (
     element,
     escape,
     get_shade,
-    key,
+    legend,
     page,
     rectangle,
     strip,
@@ -46,7 +46,7 @@ def show(words: str) -> list[Markup | None]:
         draw(Heading(words, [words])),
         draw(Card(words, [words], words, remedy=words, code=words)),
         strip([Span(0, 1, GAP, words)], 2, title=words),
-        key([(SERIES[0], words)]),
+        legend([(SERIES[0], words)]),
         cell(words),
     ]
 
