@@ -116,6 +116,11 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "What to do if several files hold the same coordinate value: stop with an error, take "
         "the first file, take the last file, or keep all.",
     ),
+    "newest": _option(
+        metavar="NAME",
+        help="A name of the pattern, such as version: use only the newest of files that agree in "
+        "all other names.",
+    ),
     "data_vars": _option(
         metavar="minimal|all|different",
         help="Data variables to concatenate along the dimension. [default: minimal]",
@@ -290,7 +295,11 @@ READING = ("parser", "parser_options", "allow", "storage_options")
 """Which parser reads a file, and how."""
 ONE_FILE = ("group", "drop_variables", "loadable_variables", "decode_cf", *READING)
 """How each file is opened."""
-COMBINING = ("combine", "concat_dim", "coordinates", "sort", "overlap", *MERGING, "attrs_file")
+COMBINING = (
+    *("combine", "concat_dim", "coordinates", "newest", "sort", "overlap"),
+    *MERGING,
+    "attrs_file",
+)
 """How files become one dataset."""
 WORKING = ("on_error", "retries", "cache", "parallel", "progress")
 """Which workers open the files, and what happens to files that fail."""
@@ -384,3 +393,16 @@ def list_files(
     if not found:
         raise click.UsageError("no input file; give urls, or a list of urls with --files-from")
     return found
+
+
+def list_paths(
+    urls: Sequence[str], files_from: IO[str] | None, options: Mapping[str, Any] | None
+) -> str | list[str]:
+    """Return a single url or pattern as it is, or else the files, as `list_files` does.
+
+    Of a pattern, the library also uses what its names match, and the sizes and times that a listing
+    has.
+    """
+    if len(urls) == 1 and files_from is None:
+        return urls[0]
+    return list_files(urls, files_from, options)

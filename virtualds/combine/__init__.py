@@ -6,7 +6,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from virtualds.combine.batch_job import (
 )
 from virtualds.combine.concat_stored import MIN_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, NeedsFullCombineError, as_batch
-from virtualds.combine.file_coordinates import Source
+from virtualds.combine.file_coordinates import Source, add_from_pattern
 from virtualds.combine.ordering import (
     Arrangement,
     Extent,
@@ -83,6 +83,7 @@ def open_virtual_mfdataset(
     combine_attrs: Any = "override",
     attrs_file: str | os.PathLike[str] | None = None,
     coordinates: Mapping[str, Source] | None = None,
+    newest: str | None = None,
     sort: bool = True,
     overlap: Overlap = "error",
     loadable_variables: Loadable = None,
@@ -111,7 +112,9 @@ def open_virtual_mfdataset(
     paths : str, or sequence of str or paths
         A glob pattern for local or remote files, or the files themselves, without globbing. With
         ``combine="nested"``, nested lists of files; or one list for several dimensions, which the
-        coordinates of the files arrange as a grid.
+        coordinates of the files arrange as a grid. A name in braces matches text within one part
+        of a path: ``{member}``, a number ``{lead:d}``, or a date ``{time:%Y%m%d}``. If it is also
+        in ``concat_dim``, it is the coordinate of files that have none of their own.
     combine : {"by_coords", "nested"}, default "by_coords"
         As in `xarray.open_mfdataset`.
     concat_dim : str, or list of str or None, optional
@@ -136,6 +139,9 @@ def open_virtual_mfdataset(
         Coordinates that the files do not hold, by name: from the file name, from an attribute, or
         from a function of url and dataset. A coordinate along the joined dimension becomes a
         dimension of every file without it. ``preprocess`` sees these coordinates.
+    newest : str, optional
+        A name of the pattern, such as ``"version"``: of files that agree in all other names, only
+        the one with the highest text is used (``v10`` comes after ``v9``).
     sort : bool, default True
         Whether to order the files by their coordinate, if it holds numbers or dates, instead of
         keeping the given order. Files in nested lists keep their order.
@@ -240,6 +246,7 @@ def open_virtual_mfdatatree(
     paths: Paths,
     *,
     concat_dim: Any,
+    tree: str | None = None,
     combine: Literal["nested"] = "nested",
     preprocess: Callable[[xr.DataTree], xr.DataTree] | None = None,
     parallel: Parallel = None,
@@ -250,6 +257,7 @@ def open_virtual_mfdatatree(
     combine_attrs: Any = "override",
     attrs_file: str | os.PathLike[str] | None = None,
     coordinates: Mapping[str, Source] | None = None,
+    newest: str | None = None,
     sort: bool = True,
     overlap: Overlap = "error",
     loadable_variables: Loadable = None,
@@ -278,6 +286,10 @@ def open_virtual_mfdatatree(
         As in `open_virtual_mfdataset`.
     concat_dim : str, or list of str or None
         The dimension to concatenate along.
+    tree : str, optional
+        The path of a group, made of names of the pattern, such as ``"/{model}/{variable}"``. Files
+        with the same path are joined, and their tree is put there. Files of different groups may
+        differ.
     combine : {"nested"}
         As in `open_virtual_mfdataset`; coordinates alone do not order trees.
     preprocess : callable, optional
@@ -287,8 +299,8 @@ def open_virtual_mfdatatree(
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
     attrs_file : str or path, optional
-        The file that gives the attributes of all groups.
-    coordinates, sort, overlap
+        The file that gives the attributes of all groups; with ``tree``, of those below its path.
+    coordinates, newest, sort, overlap
         As in `open_virtual_mfdataset`. A function receives the root of the tree as a dataset.
         Overlaps are cut in all groups, which must have the same coordinate.
     loadable_variables, drop_variables, group, storage_options, decode_cf, parser, parser_options
@@ -322,7 +334,7 @@ def open_virtual_mfdatatree(
     build = Build.of(locals(), below=True)
     combined: xr.DataTree
     with explain_interrupt(lambda: describe_build(cache, None)):
-        combined, report = build.build_dataset()
+        combined, report = build.build_dataset() if tree is None else build.build_tree(tree)
     combined.virtual.report = report
     return combined
 
@@ -361,15 +373,19 @@ class Build:
         arrangement = select_fields(Arrangement, given)
         combination = Combination(given["combine"], given["concat_dim"], merging, arrangement)
         preprocess = given["preprocess"]
-        steps = list_steps(given["coordinates"], combination, preprocess)
-        files = Files.of(given["paths"], given["storage_options"])
+        paths, newest = given["paths"], given["newest"]
+        files = paths if isinstance(paths, Files) else Files.of(paths, given["storage_options"])
+        files = files if newest is None else files.select_newest(newest)
+        named = given["coordinates"]
+        coordinates = add_from_pattern(files.pattern, combination.dims, named)
+        steps = list_steps(coordinates, combination, preprocess)
         if not steps and find_client(building.parallel) is not None:
             # the workers of a cluster may have access to the files when this process has not
             steps = (return_unchanged,)
         job = BatchJob.of(opening, building, steps, files.options)
         workers = choose_workers(building.parallel, files)
-        named = given["attrs_file"]
-        number = None if named is None else files.find_file(named, "attrs_file")
+        first = given["attrs_file"]
+        number = None if first is None else files.find_file(first, "attrs_file")
         judges = preprocess is None
         return cls(files, job, workers, combination, building, opening, judges, number)
 
@@ -378,18 +394,65 @@ class Build:
         begun = time.monotonic()
         alike = self._find_concatenator()
         found, report = self._open(alike)
-        built = None if alike is None else self._join(alike, found)
-        if built is None:
-            if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
-                # some variables were loaded from the first files only
-                found, report = self._open(None)
-            found, report = _list_datasets(found, report)
-            built = self.combine(found)
+        with self._explain_names():
+            built = None if alike is None else self._join(alike, found)
+            if built is None:
+                if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
+                    # some variables were loaded from the first files only
+                    found, report = self._open(None)
+                found, report = _list_datasets(found, report)
+                built = self.combine(found)
         if is_logged(INFO):
             seconds = time.monotonic() - begun - report.seconds
             log(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
         self._finish(built, found, report)
         return built, report
+
+    def build_tree(self, template: str) -> tuple[xr.DataTree, BuildReport]:
+        """Open all files at once, and combine those of each group that a template names."""
+        groups = self.files.group_by(template)
+        found, report = self._open(None)
+        each = {outcome.number: outcome for outcome in _split(found)}
+        nodes: dict[str, xr.Dataset] = {}
+        for path, numbers in groups.items():
+            some = [replace(each[n], numbers=(at,)) for at, n in enumerate(numbers) if n in each]
+            if not some:
+                continue
+            first = self.attrs_file
+            here = replace(
+                self,
+                files=self.files.select(numbers),
+                attrs_file=numbers.index(first) if first in numbers else None,
+                checks_names=False,
+            )
+            with here._explain_names():
+                built = here._combine_opened(some, report)
+            for name, node in built.subtree_with_keys:
+                below = "" if name == "." else f"/{name}"
+                nodes[f"/{path}{below}"] = node.to_dataset(inherit=False)
+        combined = xr.DataTree.from_dict(nodes)
+        replace(self, attrs_file=None)._finish(combined, found, report)
+        return combined, report
+
+    def _combine_opened(self, found: Sequence[Outcome[Any]], report: BuildReport) -> Any:
+        """Combine files that were opened one by one."""
+        alike = self._find_concatenator()
+        built = None if alike is None else self._join(alike, found)
+        if built is None:
+            found, _ = _list_datasets(found, report)
+            built = self.combine(found)
+        self._finish(built, found, report)
+        return built
+
+    @contextmanager
+    def _explain_names(self) -> Iterator[None]:
+        """Add to errors which names of the pattern vary between files."""
+        try:
+            yield
+        except ValueError as error:
+            if note := self.files.describe_names(self.combination.dims):
+                error.add_note(note)
+            raise
 
     def _find_concatenator(self) -> Concatenator | None:
         """Return the object that concatenates files as stored, or None if that is of no use."""
@@ -550,17 +613,24 @@ class Build:
         )
 
 
+def _split(found: Sequence[Outcome[Any]]) -> Iterator[Outcome[Any]]:
+    """Yield an outcome for each file."""
+    for outcome in found:
+        batch = outcome.found
+        files = batch.list_files() if isinstance(batch, FileBatch) else ()
+        yield from [replace(outcome, numbers=f.numbers, found=f) for f in files] or [outcome]
+
+
 def _list_datasets(
     found: Sequence[Outcome[Any]], report: BuildReport
 ) -> tuple[list[Outcome[Any]], BuildReport]:
     """Return an outcome with a dataset for each file, in the order of the files."""
     if not any(isinstance(outcome.found, FileBatch) for outcome in found):
         return sorted(found, key=lambda outcome: outcome.number), report
-    each = list[Outcome[Any]]()
-    for outcome in found:
-        files = outcome.found.list_files() if isinstance(outcome.found, FileBatch) else ()
-        made = [replace(outcome, numbers=f.numbers, found=f.to_dataset()) for f in files]
-        each += made or [outcome]
+    each = [
+        replace(one, found=one.found.to_dataset()) if isinstance(one.found, FileBatch) else one
+        for one in _split(found)
+    ]
     # decoding may have loaded variables, which then have no references
     datasets: list[Any] = [outcome.found for outcome in each]
     counts = (dataset.virtual.nchunks for dataset in datasets)

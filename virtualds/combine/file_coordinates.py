@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.errors import CombineError, public
+from virtualds.stores.patterns import PathPattern
 from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]
@@ -112,6 +113,34 @@ class FromName:
             return _to_datetime(datetime.strptime(match[1], self.format))
         parts = {name: digits for name, digits in match.groupdict().items() if digits is not None}
         return _parse_parts(parts) if "year" in match.re.groupindex else match[1]
+
+
+@dataclass(frozen=True)
+class FromPattern:
+    """The value of a coordinate, from what a name of a pattern matched in the url.
+
+    A file that has the coordinate keeps its own.
+    """
+
+    pattern: PathPattern
+    name: str
+
+    def __call__(self, url: str, dataset: xr.Dataset) -> Any:
+        """Return the value of a file."""
+        if self.name in dataset.indexes:
+            return dataset[self.name]
+        return self.pattern.read(self.name, self.pattern.find_facts(url)[self.name])
+
+
+def add_from_pattern(
+    pattern: PathPattern | None, dims: Iterable[Hashable], given: Mapping[str, Source] | None
+) -> Mapping[str, Source] | None:
+    """Return coordinates, with those of the dimensions that a pattern of paths names."""
+    if pattern is None or (given is not None and not isinstance(given, Mapping)):
+        return given
+    named = [dim for dim in dims if isinstance(dim, str) and dim in pattern.names]
+    found: dict[str, Source] = {name: FromPattern(pattern, name) for name in named}
+    return {**found, **(given or {})} or given
 
 
 @public

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -22,9 +23,10 @@ from virtualds.chunks.columns import Ints
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array, is_lazy
 from virtualds.datasets.registry import format_of_object
-from virtualds.errors import CombineError
+from virtualds.errors import CombineError, name_some
 from virtualds.source_file import StorageOptions
-from virtualds.stores.listing import find_matching
+from virtualds.stores.listing import find_matching, names_files
+from virtualds.stores.patterns import PathPattern
 from virtualds.urls import normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- nested lists
@@ -87,6 +89,8 @@ class Files:
 
     nested: Nested
     options: StorageOptions | None = None
+    pattern: PathPattern | None = None
+    """The pattern of urls that they match, if it has names."""
 
     def __post_init__(self) -> None:
         if not self.flat:
@@ -99,7 +103,7 @@ class Files:
         """Return the sorted matches of a pattern, or the given files, which are not globbed."""
         options = StorageOptions.of(storage_options)
         if isinstance(paths, str):
-            return cls(find_matching([paths], storage_options), options)
+            return cls(find_matching([paths], storage_options), options, find_pattern(paths))
         if not isinstance(paths, Iterable | os.PathLike):
             raise TypeError(
                 f"a pattern, or a list of paths or urls, is expected, got {type(paths).__name__}"
@@ -124,6 +128,54 @@ class Files:
         return any(
             isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
             for file in self.flat
+        )
+
+    @cached_property
+    def facts(self) -> list[dict[str, str]]:
+        """What the names of the pattern matched, for each file."""
+        if self.pattern is None:
+            return [{} for _ in self.flat]
+        return [self.pattern.find_facts(normalise_url(file)) for file in self.flat]
+
+    def select_newest(self, name: str) -> Files:
+        """Return only the newest of the files that agree in all other names."""
+        check_names(self.pattern, [name], "newest")
+        return self.select(find_newest(split_version(facts, name) for facts in self.facts))
+
+    def group_by(self, template: str) -> dict[str, list[int]]:
+        """Return the numbers of the files of each group; ``template`` makes paths of their names.
+
+        Raises `ValueError` if the template has a name that the pattern lacks, or a wildcard.
+        """
+        pattern = PathPattern(template)
+        check_names(self.pattern, pattern.names, f"tree={template!r}")
+        if any(sign in template for sign in "*?[,"):
+            raise ValueError(
+                f"tree={template!r}: a path of groups consists of names in braces and plain text, "
+                f"such as '/{{model}}/{{variable}}'"
+            )
+        groups: dict[str, list[int]] = {}
+        for number, facts in enumerate(self.facts):
+            groups.setdefault(pattern.fill(facts).strip("/"), []).append(number)
+        return groups
+
+    def select(self, numbers: Iterable[int]) -> Files:
+        """Return some of the files, by their numbers, in one list."""
+        return replace(self, nested=[self.flat[number] for number in numbers])
+
+    def describe_names(self, dims: Container[Any]) -> str:
+        """Return a note on names whose text varies between the files, except for dimensions."""
+        if self.pattern is None:
+            return ""
+        texts = {name: {facts[name]: None for facts in self.facts} for name in self.pattern.names}
+        varying = [name for name, some in texts.items() if len(some) > 1 and name not in dims]
+        if not varying:
+            return ""
+        shown = "; ".join(f"{{{name}}} is {name_some(list(texts[name]), 3)}" for name in varying)
+        return (
+            f"the names of the files vary: {shown}. To join along a name, add it to concat_dim; to "
+            f"give each a group, use open_virtual_mfdatatree(..., tree='/{{{varying[0]}}}'); to "
+            f"use only the newest, pass newest={varying[-1]!r}"
         )
 
     def nest(self, found: Mapping[int, Any]) -> Nested:
@@ -152,6 +204,57 @@ class Files:
                 f"{of} {url}: it is not one of the {len(urls)} files; give one of them"
             )
         return urls.index(url)
+
+
+def find_pattern(paths: object) -> PathPattern | None:
+    """Return the pattern of the urls of files, or None if it has no names."""
+    if not isinstance(paths, str) or not names_files(paths):
+        return None
+    pattern = PathPattern.of(normalise_url(paths))
+    return pattern if pattern.names else None
+
+
+def check_names(pattern: PathPattern | None, names: Iterable[str], argument: str) -> None:
+    """Raise `ValueError` if a pattern lacks a name that ``argument`` asks for."""
+    present = () if pattern is None else pattern.names
+    if absent := [name for name in names if name not in present]:
+        shown = ", ".join(f"{{{name}}}" for name in present) or "no names"
+        raise ValueError(
+            f"{argument}: the pattern has no {{{absent[0]}}}, but {shown}; write {{{absent[0]}}} "
+            f"for the part of the paths that it is"
+        )
+
+
+Version = tuple[Any, Any]
+"""What versions of a file have in common, and what orders them."""
+
+
+def split_version(facts: Mapping[str, str], name: str) -> Version:
+    """Return the other names of a file with their texts, and the version, by which files sort."""
+    return tuple(item for item in facts.items() if item[0] != name), to_natural(facts[name])
+
+
+def find_newest(versions: Iterable[Version]) -> list[int]:
+    """Return the numbers of the files that no other one replaces, in order.
+
+    >>> find_newest([("tas", 9), ("tas", 10), ("pr", 9)])
+    [1, 2]
+    """
+    newest: dict[Any, tuple[int, Any]] = {}
+    for number, (rest, version) in enumerate(versions):
+        if rest not in newest or version >= newest[rest][1]:
+            newest[rest] = number, version
+    return sorted(number for number, _ in newest.values())
+
+
+def to_natural(text: str) -> list[tuple[bool, int, str]]:
+    """Return what a text is sorted by, so that its numbers count as numbers.
+
+    >>> sorted(["v10", "v9", "v9b"], key=to_natural)
+    ['v9', 'v9b', 'v10']
+    """
+    pieces = re.split(r"(\d+)", text)
+    return [(n % 2 == 0, int(t) if n % 2 else 0, t) for n, t in enumerate(pieces) if t]
 
 
 # ---------------------------------------------------------------------- along one dimension

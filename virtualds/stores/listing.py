@@ -7,10 +7,8 @@ listed for removed.
 from __future__ import annotations
 
 import errno
-import fnmatch
 import glob
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +33,7 @@ from virtualds.stores.fsspec import (
     modified_of,
     use_filesystem,
 )
+from virtualds.stores.patterns import WEB, PathPattern
 from virtualds.stores.requests import Request, normalise_etag, retry_request
 from virtualds.stores.store import explain_open_errors
 from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normalise_url, scheme_of
@@ -42,16 +41,12 @@ from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normal
 # ---------------------------------------------------------------------- patterns
 
 
-WEB = ("http", "https")
-"""Schemes whose urls have question marks and brackets of their own."""
-
-
 def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
     """Return the files that match patterns, sorted by name for each pattern.
 
-    A name that is no pattern, or that is the name of a local file, stands for itself. Patterns have
-    ``*``, ``?``, ``[...]`` and ``**``; those of http only ``*``, where the server shows folders as
-    pages of links. One that no file matches is a `FileNotFoundError`.
+    A name that is no pattern, or that is the name of a local file, stands for itself. Patterns are
+    those of `PathPattern`; http servers show folders as pages of links. A pattern that no file
+    matches is a `FileNotFoundError`.
     """
     given = StorageOptions.of(options)
     return [file for pattern in patterns for file in _match_pattern(pattern, given)]
@@ -60,31 +55,29 @@ def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = N
 def names_files(name: str) -> bool:
     """Return whether a name is a pattern, and not itself the name of a local file."""
     scheme = scheme_of(name)
-    if scheme in ARCHIVES or not is_pattern(name, scheme):
+    if scheme in ARCHIVES or PathPattern.of(name).is_plain:
         return False
     return scheme != "file" or not os.path.lexists(os.path.expanduser(local_path(name)))
 
 
-def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
-    if not names_files(pattern):
-        return [pattern]
-    begun = time.perf_counter()
-    if scheme_of(pattern) == "file":
-        found = sorted(glob.glob(os.path.expanduser(local_path(pattern)), recursive=True))
+def _match_pattern(text: str, options: StorageOptions | None) -> list[str]:
+    if not names_files(text):
+        return [text]
+    begun, found = time.perf_counter(), list[str]()
+    if scheme_of(text) == "file":
+        pattern = PathPattern(os.path.expanduser(local_path(text)))
+        with suppress(FileNotFoundError):
+            # two ** may find a file twice
+            found = sorted({path for path, _ in _walk_folders(pattern)})
     else:
-        found = _list_states(pattern, options).urls.tolist()
+        found = _list_states(text, options).urls.tolist()
     if is_logged(INFO):
-        log(INFO, f"{pattern}: {len(found):,} files match, {time.perf_counter() - begun:.3f} s")
+        log(INFO, f"{text}: {len(found):,} files match, {time.perf_counter() - begun:.3f} s")
     if not found:
         raise FileNotFoundError(
-            f"{without_secrets(pattern)}: no file matches this pattern; check the path"
+            f"{without_secrets(text)}: no file matches this pattern; check the path"
         )
     return found
-
-
-def is_pattern(name: str, scheme: str) -> bool:
-    """Return whether a name of a scheme is a pattern, by its characters."""
-    return "*" in name if scheme in WEB else glob.has_magic(name)
 
 
 def spell_like(url: str, filesystem: Any, path: str) -> str:
@@ -201,24 +194,29 @@ def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
 # ---------------------------------------------------------------------- local
 
 
-def _walk_local(pattern: str, options: StorageOptions | None) -> Iterator[FileState]:
-    def scan(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
-        with os.scandir(local_path(folder) or os.sep) as entries:
-            for entry in entries:
-                yield entry.name, entry, partial(_leads_to_folder, entry)
-
-    def match(part: str) -> Callable[[str], Any]:
-        fits = re.compile(fnmatch.translate(part)).match
-        # like a shell, it leaves out hidden files
-        hides = not part.startswith(".")
-        return lambda name: not (hides and name.startswith(".")) and fits(name)
-
-    root, parts = _split_pattern(normalise_url(pattern), "file")
-    for url, entry in _walk(root, parts, scan, match):
+def _walk_local(text: str, options: StorageOptions | None) -> Iterator[FileState]:
+    for url, entry in _walk_folders(PathPattern(normalise_url(text))):
         # it may be gone, or a link that leads nowhere
         with suppress(FileNotFoundError):
             if (state := _local_state(url, entry.stat)) is not None:
                 yield state
+
+
+def _walk_folders(pattern: PathPattern) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the files and folders of this machine that match, named as the pattern is."""
+
+    def scan(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
+        with os.scandir(local_path(folder) or os.sep) as some:
+            for entry in some:
+                yield entry.name, entry, partial(_leads_to_folder, entry)
+
+    def match(part: str) -> Callable[[str], Any]:
+        fits = pattern.compile_part(part).match
+        # like a shell, it leaves out hidden files
+        hides = not part.startswith(".")
+        return lambda name: not (hides and name.startswith(".")) and fits(name)
+
+    yield from _walk(pattern, scan, match, ".")
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
@@ -251,12 +249,11 @@ def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileS
     with explain_open_errors(pattern), describe_errors(pattern):
         filesystem, path = find_filesystem(pattern, options)
     filesystem.invalidate_cache()
-    scheme = scheme_of(pattern)
-    root, parts = _split_pattern(path, scheme)
+    found = PathPattern(path, scheme_of(pattern) in WEB)
+    root = "/".join(found.parts[: found.count_plain()])
     list_folder = partial(_list_folder, filesystem, pattern, options, root)
-    match = partial(_match_remote, scheme)
     beginning = spell_like(pattern, filesystem, root).rstrip("/")
-    for name, info in _walk(root, parts, list_folder, match):
+    for name, info in _walk(found, list_folder, lambda part: found.compile_part(part).match):
         if info.get("type") != "directory":
             yield _remote_state(f"{beginning}{name[len(root) :]}", info)
 
@@ -283,12 +280,6 @@ def _list_folder(
             yield inside, info, partial(bool, is_folder)
 
 
-def _match_remote(scheme: str, part: str) -> Callable[[str], Any]:
-    if scheme in ("http", "https"):
-        part = re.sub(r"([?\[])", r"[\1]", part)
-    return re.compile(fnmatch.translate(part)).match
-
-
 def _remote_state(url: str, info: dict[str, Any]) -> FileState:
     size, modified = info.get("size"), modified_of(info)
     return FileState(
@@ -302,27 +293,41 @@ def _remote_state(url: str, info: dict[str, Any]) -> FileState:
 
 # ---------------------------------------------------------------------- both
 
-
-def _split_pattern(path: str, scheme: str) -> tuple[str, list[str]]:
-    """Return the folder above the first part that is a pattern, and the parts from there on."""
-    parts = path.split("/")
-    # a name without wildcards is looked up in the list of its folder
-    first = next((n for n, part in enumerate(parts) if is_pattern(part, scheme)), len(parts) - 1)
-    return "/".join(parts[:first]), parts[first:]
+ListFolder = Callable[[str], Iterable[tuple[str, Any, Callable[[], bool]]]]
+"""Takes a folder; yields the name of all that is in it, an entry, and whether that is a folder."""
 
 
 def _walk(
+    pattern: PathPattern,
+    list_folder: ListFolder,
+    match: Callable[[str], Callable[[str], Any]],
+    top: str = "",
+) -> Iterator[tuple[str, Any]]:
+    """Yield the paths and entries that match a pattern, folder by folder.
+
+    ``top`` is the folder in which a pattern begins that names none.
+    """
+    # a name without wildcards is looked up in the list of its folder
+    first = min(pattern.count_plain(), len(pattern.parts) - 1)
+    begin = "/".join(pattern.parts[:first]) if first else top
+    for path, entry in _walk_parts(begin, pattern.parts[first:], list_folder, match):
+        found = path if first else path.removeprefix(f"{top}/")
+        # one name in two parts stands for one text
+        if not pattern.repeats or pattern.match(found) is not None:
+            yield found, entry
+
+
+def _walk_parts(
     folder: str,
     parts: Sequence[str],
-    list_folder: Callable[[str], Iterable[tuple[str, Any, Callable[[], bool]]]],
+    list_folder: ListFolder,
     match: Callable[[str], Callable[[str], Any]],
     below: bool = False,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield names and entries that match the parts of a pattern, folder by folder."""
     head, rest = parts[0], parts[1:]
     if head == "**":
         # it stands for no folder, or for any number of them
-        yield from _walk(folder, rest or ["*"], list_folder, match, below)
+        yield from _walk_parts(folder, rest or ["*"], list_folder, match, below)
     fits = match("*" if head == "**" else head)
     try:
         for name, entry, is_folder in list_folder(folder):
@@ -331,11 +336,11 @@ def _walk(
             path = f"{folder}/{name}"
             if head == "**":
                 if is_folder() and not getattr(entry, "is_symlink", bool)():
-                    yield from _walk(path, parts, list_folder, match, True)
+                    yield from _walk_parts(path, parts, list_folder, match, True)
             elif not rest:
                 yield path, entry
             elif is_folder():
-                yield from _walk(path, rest, list_folder, match, True)
+                yield from _walk_parts(path, rest, list_folder, match, True)
     except (FileNotFoundError, NotADirectoryError):
         # not every folder that matches a pattern has the next part of it
         if not below:

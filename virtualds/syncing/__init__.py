@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import move_files
 from virtualds.chunks.axes import find_runs
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
+from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap, check_names, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
@@ -55,8 +56,17 @@ from virtualds.progress import INFO, is_logged, log
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.listing import FileColumns
+from virtualds.stores.patterns import PathPattern
 from virtualds.stores.requests import explain_interrupt
-from virtualds.syncing.files import Changes, FileOpener, Mask, SetFiles, Urls, list_files
+from virtualds.syncing.files import (
+    Changes,
+    FileOpener,
+    Mask,
+    Newest,
+    SetFiles,
+    Urls,
+    list_files,
+)
 from virtualds.urls import scheme_of
 from virtualds.writing.append import AppendOptions, append_along, remove_sources, replace_sources
 from virtualds.writing.write import Destination, WriteOptions
@@ -66,6 +76,7 @@ MEANINGS = {
     "replaced": "Changed, and replaced",
     "dropped": "No longer there, and dropped",
     "kept": "No longer there, and kept",
+    "shadowed": "Not in the set, since there is a newer one",
     "repeated": "A second name of another file, and left out",
 }
 """Descriptions of what happened to files, by the attribute that lists the files."""
@@ -86,6 +97,9 @@ class SyncReport(Report):
         Urls of files of the set that are not listed, and whose references the set keeps.
     waiting : tuple of str
         Urls of new or changed files that may still be written, and are left for the next run.
+    shadowed : tuple of str
+        Urls of listed files that are not in the set, since a newer one is used instead
+        (``newest=``).
     repeated : tuple of str
         Urls of new files that are, by a link, a file that is listed with another name, and are left
         out. With ``preprocess`` or ``coordinates`` there are none, since names may give values.
@@ -124,6 +138,7 @@ class SyncReport(Report):
     seconds: float = 0.0
     damaged: tuple[LeftOut, ...] = ()
     repeated: tuple[str, ...] = ()
+    shadowed: tuple[str, ...] = ()
 
     _title = "Synchronization"
 
@@ -197,8 +212,8 @@ class Update:
         ``before`` are the files that the set had when the changes were found, None without a set.
         """
         # open files before the set is locked or read again, so that writers seldom conflict
-        opened = [self.opener.open(urls) for urls in (changes.new, changes.changed)]
-        drops = changes.removed if self.drops else ()
+        self.open(changes)
+        drops = self._list_dropped(changes)
         done, added = changes, Urls()
 
         def change(group: ManifestGroup) -> ManifestGroup:
@@ -215,13 +230,14 @@ class Update:
             found, added = self._create_set(changes)
             return self.opener.check_loaded(found)
 
+        opened = (self.opener.open(urls) for urls in (changes.new, changes.changed))
         is_needed = any(one is not None for one in opened) or bool(drops)
         if is_needed:
             # otherwise a set that was removed meanwhile would be created with only the new files
             others = "leave the files that differ out of the pattern"
             if before is None:
                 others += ", or these variables out (drop_variables=)"
-            elif drops:
+            elif self.drops and changes.removed:
                 others += ", or keep what the set has of files that are gone (on_removed='keep')"
             with suggest_instead(others, ZARR_V3):
                 destination.change(change, begin if before is None else None)
@@ -231,7 +247,8 @@ class Update:
             target=destination.location.url,
             added=added,
             replaced=tuple(url for url in done.changed if url not in failed),
-            dropped=done.removed if self.drops else (),
+            dropped=self._list_dropped(done),
+            shadowed=done.shadowed,
             kept=() if self.drops else done.removed,
             waiting=done.waiting,
             repeated=done.repeated,
@@ -241,9 +258,19 @@ class Update:
             exists=before is not None or is_needed,
         )
 
+    def open(self, changes: Changes) -> set[str]:
+        """Open the files that are new or have changed; return those that cannot be opened."""
+        for urls in (changes.new, changes.changed):
+            self.opener.open(urls)
+        return set(self.opener.failed)
+
+    def _list_dropped(self, changes: Changes) -> Urls:
+        """Return the files that are to be removed from the set."""
+        return (*(changes.removed if self.drops else ()), *changes.superseded)
+
     def _apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, Urls]:
         """Remove, replace and add files; return the group, and the files that were added."""
-        removed = changes.removed if self.drops else ()
+        removed = self._list_dropped(changes)
         added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
         if removed and len(removed) == len(self.known.tabulate(group)):
             return self._create_set(changes)
@@ -460,7 +487,8 @@ class Update:
         New files are compared with them, and the file from which they came may no longer exist.
         """
         replaced = {url for url in changes.changed if url not in self.opener.failed}
-        unsound = {*changes.removed, *changes.changed, *changes.waiting} - replaced
+        unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
+        unsound -= replaced
         static = {name: v for name, v in group.variables.items() if self.dim not in v.dims}
         lost = {
             name: v
@@ -689,11 +717,15 @@ def _bring_up_to_date(
                 f"encoding, and make the other set of it with virtualds.convert(..., "
                 f"on_unsupported='rewrite')"
             )
+        pattern = find_pattern(paths)
+        newest = _choose_newest(pattern, opening.pop("newest", None))
         update = Update(
             dim=concat_dim,
             known=SetFiles(concat_dim, destination.location.url),
             opener=FileOpener(
-                concat_dim, opening | {"storage_options": storage_options, "allow": allow}
+                concat_dim,
+                opening | {"storage_options": storage_options, "allow": allow},
+                pattern,
             ),
             drops=on_removed == "drop",
             sorts=opening.get("sort", True),
@@ -720,7 +752,18 @@ def _bring_up_to_date(
             listed = list_files(paths, update.options, known)
             # these may derive values from names, so that two names of one file are different data
             named = any(opening.get(name) for name in ("preprocess", "coordinates"))
-            changes = Changes.between(known, listed, settle, time.time(), every_name=named)
+            named = named or (pattern is not None and concat_dim in pattern.names)
+            choose = partial(
+                Changes.between,
+                *(known, listed, settle, time.time()),
+                every_name=named,
+                newest=newest,
+            )
+            changes, failed = choose(), set[str]()
+            # of a file that cannot be opened, an older version is used
+            while newest is not None and (lost := update.open(changes) - failed):
+                failed |= lost
+                changes = choose(failed=failed)
             if is_logged(INFO):
                 log(
                     INFO, f"{destination.location.url}: {changes}, {time.monotonic() - begun:.3f} s"
@@ -729,6 +772,14 @@ def _bring_up_to_date(
                 raise _removed_error(changes.removed, len(known), destination.location)
             done = update.commit(destination, changes, known if before is not None else None)
     return replace(done, settle=settle, seconds=time.monotonic() - begun)
+
+
+def _choose_newest(pattern: PathPattern | None, name: str | None) -> Newest | None:
+    if name is None:
+        return None
+    check_names(pattern, [name], "newest")
+    assert pattern is not None
+    return Newest(pattern, name)
 
 
 def _explain_lack(done: SyncReport) -> str:

@@ -6,7 +6,7 @@ Also opens the files that a set lacks, as one dataset.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +22,7 @@ from virtualds.arrays.sources import count_sources
 from virtualds.chunks.columns import CountedSources
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS, BuildOptions
+from virtualds.combine.ordering import Files, Version, find_newest, split_version
 from virtualds.combine.report import BuildReport
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.keywords import to_names
@@ -35,6 +36,7 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import check_valid_url, is_valid_url
 from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
+from virtualds.stores.patterns import PathPattern
 from virtualds.stores.requests import normalise_etag
 from virtualds.urls import ARCHIVES, local_path, normalise_url, scheme_of
 
@@ -45,7 +47,10 @@ Mask = npt.NDArray[np.bool_]
 class FileOpener:
     """Opens files as one dataset, like `open_virtual_mfdataset`, and never the same files twice."""
 
-    def __init__(self, dim: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, dim: str, options: Mapping[str, Any], pattern: PathPattern | None = None
+    ) -> None:
+        self._pattern = pattern
         self._loadable = options.get("loadable_variables")
         # a variable that only the set has may be named as well
         optional = {"loadable_variables": make_optional(self._loadable)}
@@ -83,7 +88,9 @@ class FileOpener:
                     reports.append(progress.report)
 
             try:
-                found = open_virtual_mfdataset(list(urls), **{**self._options, "progress": note})
+                access = StorageOptions.of(self._options.get("storage_options"))
+                files: Any = Files(list(urls), access, self._pattern)
+                found = open_virtual_mfdataset(files, **{**self._options, "progress": note})
             except OPEN_ERRORS:
                 nothing = any(len(report.left_out) == report.files for report in reports)
                 if self._stops or not nothing:
@@ -256,12 +263,29 @@ def _complete(
 
 
 @dataclass(frozen=True)
+class Newest:
+    """The choice of the newest version of each file, by a name of a pattern."""
+
+    pattern: PathPattern
+    name: str
+
+    def split(self, urls: Iterable[str]) -> list[Version]:
+        """Return the version of each url; one that the pattern does not match has no others."""
+        found = ((url, self.pattern.match(url)) for url in urls)
+        return [
+            (url, ()) if facts is None else split_version(facts, self.name) for url, facts in found
+        ]
+
+
+@dataclass(frozen=True)
 class Changes:
     """The differences between the existing files and those of a set.
 
     All are urls, but ``unchanged`` is a number. ``removed`` are files of the set that are not
     listed; ``waiting`` may still be written; ``repeated`` are other names of listed files, by
-    links, which are in no other field.
+    links, which are in no other field. ``shadowed`` are listed files in place of which a newer
+    version is used. ``superseded`` are files of the set in place of which another version is used,
+    because it is newer, or because they are not listed any more.
     """
 
     new: tuple[str, ...] = ()
@@ -270,6 +294,8 @@ class Changes:
     waiting: tuple[str, ...] = ()
     unchanged: int = 0
     repeated: tuple[str, ...] = ()
+    shadowed: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         names = ("new", "changed", "removed", "waiting")
@@ -285,12 +311,15 @@ class Changes:
         now: float,
         *,
         every_name: bool = False,
+        newest: Newest | None = None,
+        failed: Collection[str] = (),
     ) -> Changes:
         """Compare the files of a set with the listed ones.
 
         A file that was modified less than ``settle`` seconds before or after ``now`` waits; the
         clock of a server may be ahead. Second names of files are left out, except with
-        ``every_name``.
+        ``every_name``. With ``newest``, only the newest version of a file is used; a new file
+        that waits or is in ``failed`` replaces no other.
         """
         place = _find_places(known, listed)
         there = place >= 0
@@ -299,16 +328,26 @@ class Changes:
         young = (differs | ~there) & (np.abs(now - listed.modified) < settle)
         gone = np.ones(len(known), bool)
         gone[place[there]] = False
-        fresh = ~there & ~young
+        shadowed, retracted = np.zeros(len(listed), bool), np.zeros(len(known), bool)
+        if newest is not None:
+            usable = there | ~young & ~np.isin(listed.urls, list(failed))
+            versions = newest.split(listed.urls[usable])
+            shadowed[usable] = True
+            shadowed[np.flatnonzero(usable)[find_newest(versions)]] = False
+            others = {rest for rest, _ in versions}
+            retracted[gone] = [rest in others for rest, _ in newest.split(known.urls[gone])]
+        fresh = ~there & ~young & ~shadowed
         searched = np.zeros_like(fresh) if every_name else fresh
         repeated = _find_second_names(listed, searched)
         return cls(
             new=tuple(listed.urls[fresh & ~repeated]),
-            changed=tuple(listed.urls[differs & ~young]),
-            removed=tuple(known.urls[gone]),
-            waiting=tuple(listed.urls[young]),
-            unchanged=int(np.count_nonzero(there & ~differs)),
+            changed=tuple(listed.urls[differs & ~young & ~shadowed]),
+            removed=tuple(known.urls[gone & ~retracted]),
+            waiting=tuple(listed.urls[young & ~shadowed]),
+            unchanged=int(np.count_nonzero(there & ~differs & ~shadowed)),
             repeated=tuple(listed.urls[repeated]),
+            shadowed=tuple(listed.urls[shadowed]),
+            superseded=(*listed.urls[shadowed & there], *known.urls[retracted]),
         )
 
     def still_needed(self, before: FileColumns, now: FileColumns) -> Changes:
@@ -334,6 +373,7 @@ class Changes:
             new=new,
             changed=changed,
             removed=keep_untouched(self.removed),
+            superseded=keep_untouched(self.superseded),
             unchanged=self.unchanged + done,
         )
 

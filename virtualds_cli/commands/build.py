@@ -16,7 +16,7 @@ from virtualds_cli.options import (
     READING,
     files,
     given,
-    list_files,
+    list_paths,
     make_keywords,
     select_given,
 )
@@ -36,18 +36,26 @@ DASK = click.option(
 
 
 def open_files(
-    files: Sequence[str], dask: str | None, options: Mapping[str, Any], **more: Any
-) -> xr.Dataset:
-    """Open files as one dataset."""
+    files: str | Sequence[str],
+    dask: str | None,
+    options: Mapping[str, Any],
+    tree: str | None = None,
+    **more: Any,
+) -> Any:
+    """Open files as one dataset, or as a tree with a group for each path."""
     import virtualds
 
     chosen = make_keywords(options, MANY_FILES) | more
+    open_many: Any = virtualds.open_virtual_mfdataset
+    if tree is not None:
+        open_many = virtualds.open_virtual_mfdatatree
+        chosen = {"concat_dim": None, **chosen, "tree": tree}
     if dask is None:
-        return virtualds.open_virtual_mfdataset(files, **chosen)
+        return open_many(files, **chosen)
     if "parallel" in chosen:
         raise click.UsageError("--parallel and --dask exclude each other; give one of them")
     with _client(dask) as client:
-        return virtualds.open_virtual_mfdataset(files, parallel=client, **chosen)
+        return open_many(files, parallel=client, **chosen)
 
 
 @contextmanager
@@ -65,7 +73,7 @@ def _client(address: str) -> Iterator[Any]:
 def report_written(
     target: str,
     form: str,
-    dataset: xr.Dataset,
+    dataset: xr.Dataset | xr.DataTree,
     seconds: float,
     added: AddedCounts | None = None,
     sizes: Mapping[Any, int] | None = None,
@@ -82,12 +90,15 @@ def report_written(
     written = added is None or added.positions > 0
     dims = dict(dataset.sizes if sizes is None else sizes)
     references = dataset.virtual.nchunks if added is None else added.references
+    names = list(map(str, dataset.data_vars))
+    if hasattr(dataset, "subtree"):
+        names = [f"{node.path}/{name}" for node in dataset.subtree for name in node.data_vars]
     document = {
         **opening.to_dict(),
         "target": target,
         "format": form,
         "dims": dims,
-        "variables": [str(name) for name in dataset.data_vars],
+        "variables": names,
         "written": written,
         "references": references,
         **({} if added is None else {"added": added.positions}),
@@ -97,7 +108,7 @@ def report_written(
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
     files = format_count(opening.files, "file") + (f" ({notes})" if notes else "")
     of_set: dict[str, Any] = {
-        "variables": ", ".join(map(str, dataset.data_vars)),
+        "variables": ", ".join(names),
         "dimensions": ", ".join(f"{name} {size:,}" for name, size in dims.items()),
         "references": f"{references:,}",
         "seconds": f"{seconds:.1f}",
@@ -138,6 +149,12 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
             "-o sst.zarr",
         ),
         (
+            "Use the newest version of each file, and write a group for each model and variable",
+            "virtualds scan 'cmip/{model}/{member}/{variable}/{version}/*_{years}.nc' --newest "
+            "version --concat-dim member --concat-dim time --tree '/{model}/{variable}' "
+            "-o cmip.zarr",
+        ),
+        (
             "Scan files in a public bucket",
             "virtualds scan 's3://bucket/*.nc' --storage-options anon=true -o refs.json",
         ),
@@ -145,12 +162,18 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
 )
 @files
 @click.option("-o", "--output", required=True, type=Url(), help="Reference set to write.")
+@click.option(
+    "--tree",
+    metavar="PATH",
+    help="Write a group for each path made of names of the pattern, such as '/{model}/{variable}'.",
+)
 @given(*MANY_FILES, *WRITING, "target_options")
 @DASK
 def scan(
     urls: Sequence[str],
     files_from: IO[str] | None,
     output: str,
+    tree: str | None,
     dask: str | None,
     **options: Any,
 ) -> None:
@@ -168,12 +191,12 @@ def scan(
     writing = select_given(options, WRITING)
     access = options["target_options"]
     form = prepare_write(output, storage_options=access, **writing).format.name
-    found = list_files(urls, files_from, options["storage_options"])
-    if dask is not None and form == "zarr-v3" and not writing.keys() - {"mode"}:
+    found = list_paths(urls, files_from, options["storage_options"])
+    if tree is None and dask is not None and form == "zarr-v3" and not writing.keys() - {"mode"}:
         # the workers write their references, so that no process holds all of them
         dataset = open_files(found, dask, options, to=output, target_options=access, **writing)
     else:
-        dataset = open_files(found, dask, options)
+        dataset = open_files(found, dask, options, tree)
         shown = options["progress"]
         dataset.virtual.to_manifest(output, storage_options=access, progress=shown, **writing)
     report_written(output, form, dataset, time.perf_counter() - begun)
@@ -244,7 +267,7 @@ def append(
         writing["allow"] = options["allow"]
     writing["progress"] = options["progress"]
     destination = prepare_write(target, storage_options=options["target_options"], **writing)
-    found = list_files(urls, files_from, options["storage_options"])
+    found = list_paths(urls, files_from, options["storage_options"])
     dataset = open_files(found, dask, {**options, "concat_dim": [dim]})
     added = write_dataset(dataset, destination)
     grown = added if mode == "a" else None
@@ -317,18 +340,13 @@ def sync(
     """
     import virtualds
 
-    paths: Any
     if not urls and files_from is None:
         raise click.UsageError(
             f"{target} is taken for SET, and no files are given; name all files of the set before "
             f"it, as in: virtualds sync 'data/*.nc' {target} --concat-dim {concat_dim}; or give a "
             f"list of them with --files-from"
         )
-    if len(urls) == 1 and files_from is None:
-        # the library lists a pattern together with sizes and times
-        [paths] = urls
-    else:
-        paths = list_files(urls, files_from, options["storage_options"])
+    paths = list_paths(urls, files_from, options["storage_options"])
     own = select_given(options, ("on_removed", "settle", "conflict", *SYNCING))
     done = virtualds.sync(
         paths, target, concat_dim=concat_dim, **own, **make_keywords(options, TO_SYNC)

@@ -15,7 +15,7 @@ from virtualds_cli.options import (
     READING,
     files,
     given,
-    list_files,
+    list_paths,
     make_keywords,
     select_given,
 )
@@ -184,7 +184,7 @@ def diagnose(
     """
     import virtualds
 
-    found = list_files(urls, files_from, options["storage_options"])
+    found = list_paths(urls, files_from, options["storage_options"])
     diagnosis = virtualds.diagnose(found, sample=sample, **make_keywords(options, DIAGNOSING))
     write_page(html, diagnosis.to_html)
     report(diagnosis.to_dict(), diagnosis)

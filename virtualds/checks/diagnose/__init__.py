@@ -15,7 +15,7 @@ from virtualds.checks.diagnose.report import Diagnosis, find_overlapping
 from virtualds.checks.diagnose.trials import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.batch_job import BatchJob, BuildOptions, list_steps
-from virtualds.combine.file_coordinates import Source
+from virtualds.combine.file_coordinates import Source, add_from_pattern
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, PASSED_TO_XARRAY, Combination, check_name
@@ -54,7 +54,7 @@ def diagnose(
     Parameters
     ----------
     urls : str, or sequence of str or paths
-        A glob pattern, or the files, in order.
+        A pattern, as in `open_virtual_mfdataset`, or the files, in order.
     sample : int, optional
         How many files to examine, evenly spread, besides the first and the last; None means all.
     combine, concat_dim : str, or list of str, optional
@@ -95,6 +95,8 @@ def diagnose(
     building = select_fields(BuildOptions, options)
     opening = select_fields(OpenOptions, {**options, "on_error": building.on_variable_error})
     files = Files.of(urls, options.get("storage_options"))
+    if (newest := options.pop("newest", None)) is not None:
+        files = files.select_newest(newest)
     chosen = _sample_files(files.flat, sample)
     how: dict[str, Any] | None = None
     # given coordinates become dimensions, unless the joined dimension is given
@@ -104,6 +106,7 @@ def diagnose(
     merging = {name: options[name] for name in CHOICES if name in options}
     dims = how or {"combine": "by_coords", "concat_dim": None}
     combination = Combination(**dims, options=merging, arrangement=arrangement)
+    coordinates = add_from_pattern(files.pattern, combination.dims, coordinates)
     steps = list_steps(coordinates, combination, preprocess)
     # without steps, files that are read together stay together
     examining = (Examination(steps),) if steps else ()

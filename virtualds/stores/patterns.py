@@ -1,0 +1,215 @@
+"""Patterns of paths, with wildcards, alternatives, and names for parts that vary.
+
+``*``, ``?`` and ``[...]`` match characters within one part of a path, ``**`` any number of folders.
+``{a,b}`` is one of several texts. ``{name}`` matches text within one part, and what it matched is a
+fact about the file: a member, a version, a date. ``{{`` and ``}}`` are braces.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from virtualds.errors import CombineError
+from virtualds.urls import scheme_of
+
+WEB = ("http", "https")
+"""Schemes whose urls have question marks and brackets of their own."""
+
+TOKEN = re.compile(
+    r"(?P<brace>\{\{|\}\})"
+    r"|\{(?P<name>[A-Za-z_]\w*)(?::(?P<form>[^{}/]*))?\}"
+    r"|\{(?P<choices>[^{}/]*,[^{}/]*)\}"
+)
+"""What braces mean in a pattern."""
+
+DIGITS = {"Y": r"\d{4}", "j": r"\d{3}", "y": r"\d{2}"} | dict.fromkeys("mdHMS", r"\d{2}")
+"""What codes of `datetime.datetime.strptime` match, where they are only digits."""
+
+Facts = Mapping[str, str]
+"""What the names of a pattern matched in a path."""
+
+
+@dataclass(frozen=True)
+class PathPattern:
+    """A pattern of paths or urls, whose names can be read in what it matches.
+
+    A name that occurs twice matches the same text both times. A form may follow a name:
+    ``{lead:d}`` is a whole number, and ``{time:%Y%m%d}`` a date (codes of
+    `datetime.datetime.strptime`); without a form it is text. With ``is_web``, question marks and
+    brackets are part of the url.
+
+    Examples
+    --------
+    >>> pattern = PathPattern("/data/{model}/{version}/{variable}_*_{years}.nc")
+    >>> pattern.names
+    ('model', 'version', 'variable', 'years')
+    >>> pattern.match("/data/M1/v2/tas_Amon_M1_1850-1899.nc")
+    {'model': 'M1', 'version': 'v2', 'variable': 'tas', 'years': '1850-1899'}
+    >>> pattern.glob
+    '/data/*/*/*_*_*.nc'
+    """
+
+    text: str
+    is_web: bool = False
+
+    @classmethod
+    def of(cls, url: str) -> PathPattern:
+        """Return the pattern that a url or a path is."""
+        return cls(url, scheme_of(url) in WEB)
+
+    def __post_init__(self) -> None:
+        for name, form in self.forms.items():
+            if form not in ("", "d") and "%" not in form:
+                raise ValueError(
+                    f"pattern {self.text!r}: {{{name}:{form}}} has an unknown form; give "
+                    f"{{{name}}} for text, {{{name}:d}} for a number, or {{{name}:%Y%m%d}} for a "
+                    f"date"
+                )
+
+    @cached_property
+    def forms(self) -> dict[str, str]:
+        """The names, in the order of the pattern, and the form of each."""
+        found = dict[str, str]()
+        for token in TOKEN.finditer(self.text):
+            if name := token["name"]:
+                found[name] = token["form"] or found.get(name, "")
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in the order of the pattern."""
+        return tuple(self.forms)
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether a name occurs several times."""
+        found = [token["name"] for token in TOKEN.finditer(self.text) if token["name"]]
+        return len(found) > len(self.forms)
+
+    @cached_property
+    def glob(self) -> str:
+        """The pattern with a ``*`` in place of each name, for other tools."""
+        return TOKEN.sub(
+            lambda token: (token["brace"] or "*")[0] if not token["choices"] else token[0],
+            self.text,
+        )
+
+    @property
+    def parts(self) -> list[str]:
+        """The parts between slashes."""
+        return self.text.split("/")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it matches only itself."""
+        return self.count_plain() == len(self.parts)
+
+    def count_plain(self) -> int:
+        """Return how many parts at the beginning match only themselves."""
+        wild = "*" if self.is_web else "*?["
+        for number, part in enumerate(self.parts):
+            if TOKEN.search(part) is not None or any(sign in part for sign in wild):
+                return number
+        return len(self.parts)
+
+    def compile_part(self, part: str) -> re.Pattern[str]:
+        """Return the regular expression that a part is for names of files or folders."""
+        return re.compile(f"(?s:{self._translate(part, set())})\\Z")
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """Return what the names matched in a path or url, or None if the pattern does not match."""
+        found = self._whole.match(path)
+        return None if found is None else found.groupdict()
+
+    def find_facts(self, path: str) -> dict[str, str]:
+        """Return what the names matched in a path or url.
+
+        Raises `CombineError` if the pattern does not match; the message says which part does not.
+        """
+        if (found := self.match(path)) is not None:
+            return found
+        seen = dict[str, str]()
+        for part, text in zip(self.parts, path.split("/"), strict=False):
+            if part == "**":
+                break
+            fits = self.compile_part(part).match(text)
+            if fits is None:
+                raise CombineError(f"{path}: {text!r} does not match {part!r} of the pattern")
+            for name, value in fits.groupdict().items():
+                if seen.setdefault(name, value) != value:
+                    raise CombineError(
+                        f"{path}: {{{name}}} is {seen[name]!r} in one part and {value!r} in another"
+                    )
+        raise CombineError(f"{path}: it does not match the pattern {self.text!r}")
+
+    def fill(self, facts: Facts) -> str:
+        """Return the text with the names replaced by what they matched."""
+        return TOKEN.sub(
+            lambda token: facts[token["name"]] if token["name"] else token[0][0], self.text
+        )
+
+    def read(self, name: str, text: str) -> Any:
+        """Return the text that a name matched, converted to its form: number, date, or text."""
+        form = self.forms[name]
+        try:
+            if form == "d":
+                return int(text)
+            return datetime.strptime(text, form) if form else text
+        except ValueError as error:
+            raise CombineError(
+                f"{{{name}:{form}}} does not fit {text!r} ({error}); correct the pattern, or leave "
+                f"the file out"
+            ) from None
+
+    @cached_property
+    def _whole(self) -> re.Pattern[str]:
+        seen = set[str]()
+        pieces = []
+        for part in self.parts:
+            pieces.append("(?:[^/]+/)*" if part == "**" else self._translate(part, seen) + "/")
+        return re.compile(f"(?s:{''.join(pieces).removesuffix('/')})\\Z")
+
+    def _translate(self, part: str, seen: set[str]) -> str:
+        """Return the expression of a part; names in ``seen`` match what they matched before."""
+        pieces, place = [], 0
+        for token in TOKEN.finditer(part):
+            pieces.append(self._translate_wild(part[place : token.start()]))
+            if name := token["name"]:
+                form = self.forms[name]
+                pieces.append(
+                    f"(?P={name})" if name in seen else f"(?P<{name}>{_match_form(form)})"
+                )
+                seen.add(name)
+            elif token["brace"]:
+                pieces.append(re.escape(token["brace"][0]))
+            else:
+                choices = map(self._translate_wild, token["choices"].split(","))
+                pieces.append(f"(?:{'|'.join(choices)})")
+            place = token.end()
+        return "".join([*pieces, self._translate_wild(part[place:])])
+
+    def _translate_wild(self, text: str) -> str:
+        if self.is_web:
+            text = re.sub(r"([?\[])", r"[\1]", text)
+        # (?s:...)\Z around the expression; * and ? do not cross a slash
+        inner = re.sub(r"^\(\?s:(.*)\)\\[zZ]$", r"\1", fnmatch.translate(text), flags=re.DOTALL)
+        return inner.replace(".*", "[^/]*")
+
+
+def _match_form(form: str) -> str:
+    """Return the expression of a name with a form."""
+    if form == "d":
+        return r"-?\d+"
+    if not form:
+        return "[^/]+?"
+    codes = re.split(r"%(.)", form)
+    return "".join(
+        DIGITS.get(piece, "[^/]+?") if place % 2 else re.escape(piece)
+        for place, piece in enumerate(codes)
+    )
