@@ -11,8 +11,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -123,9 +125,75 @@ class Combination:
 
         Outer joins leave missing cells missing. ``level`` is the depth of the lists.
         """
-        if level + 1 < len(self.dims):
-            datasets = [self.combine_rows(row, level + 1) for row in datasets]
-        return self._concatenate(datasets, self.dims[level])
+        dim = self.dims[level]
+        if level + 1 == len(self.dims):
+            return self._concatenate(datasets, dim)
+        rows = [self.combine_rows(row, level + 1) for row in datasets]
+        shared = self._list_shared(rows, dim)
+        combined = self._concatenate([row.drop_vars(list(shared)) for row in rows], dim)
+        for name, along in shared.items():
+            joined = self._join_shared(rows, name, along, combined.indexes[along])
+            is_coordinate = name in rows[0].coords
+            combined = (combined.assign_coords if is_coordinate else combined.assign)(
+                {name: joined}
+            )
+        return combined
+
+    def _list_shared(self, rows: Sequence[Any], dim: Any) -> dict[Any, Any]:
+        """Return variables without a dimension that each row has for some of the positions.
+
+        Such as the bounds of times, where members do not have the same times. xarray would take
+        positions that a row lacks for other values. Each is returned with the dimension along which
+        it is complete only in all rows together.
+        """
+        first = rows[0]
+        if not all(isinstance(row, xr.Dataset) for row in rows):
+            return {}
+        differing = {
+            d
+            for d, index in first.indexes.items()
+            if d in self.dims and d != dim and not _have_index(rows, d, index)
+        }
+        found = {}
+        for name, variable in first.variables.items():
+            along = [d for d in variable.dims if d in differing]
+            is_shared = dim not in variable.dims and name not in variable.dims and len(along) == 1
+            if is_shared and all(
+                name in row.variables and row.variables[name].dims == variable.dims for row in rows
+            ):
+                found[name] = along[0]
+        return found
+
+    def _join_shared(
+        self, rows: Sequence[xr.Dataset], name: Any, dim: Any, index: pd.Index[Any]
+    ) -> Any:
+        """Return a variable of all rows, each position from the first row that has it.
+
+        Raises `CombineError` if a later row has other values there, except where ``compat`` is
+        ``"override"``.
+        """
+        places = np.stack([row.indexes[dim].get_indexer(index) for row in rows])
+        owners = (places >= 0).argmax(axis=0)
+        taken = places[owners, np.arange(index.size)]
+        cuts = np.flatnonzero((np.diff(owners) != 0) | (np.diff(taken) != 1)) + 1
+        pieces = [
+            rows[owners[a]].variables[name].isel({dim: slice(taken[a], taken[b - 1] + 1)})
+            for a, b in pairwise([0, *cuts.tolist(), index.size])
+        ]
+        joined: Any = pieces[0]
+        if len(pieces) > 1:
+            joined = xr.Variable.concat(pieces, dim)  # type: ignore[no-untyped-call]
+        compares = self.options.get("compat") != "override"
+        for number, row in enumerate(rows) if compares else ():
+            again = np.flatnonzero((places[number] >= 0) & (owners != number))
+            known = joined.isel({dim: again})
+            if not known.equals(row.variables[name].isel({dim: places[number][again]})):
+                raise CombineError(
+                    f"{name}: files with the same {dim!r} have other values of it; to keep both, "
+                    f"pass data_vars='all' or coords='all'; to use the first, compat='override'"
+                )
+        joined.attrs, joined.encoding = dict(rows[0][name].attrs), dict(rows[0][name].encoding)
+        return joined
 
     def _concatenate(self, datasets: Nested, dim: Any) -> Any:
         """Concatenate datasets along a dimension; along a new one, stack them.
@@ -151,6 +219,12 @@ class Combination:
         for dim in self.find_new_dims(datasets):
             if not any(dim in part.variables for part in _list_parts(datasets)):
                 check_name(dim, _list_dims(datasets))
+
+
+def _have_index(rows: Sequence[xr.Dataset], dim: Any, index: pd.Index[Any]) -> bool:
+    """Return whether all rows have an index, or one has none."""
+    found = [row.indexes.get(dim) for row in rows]
+    return any(one is None for one in found) or all(index.equals(one) for one in found)
 
 
 def check_name(dim: str, dims: Iterable[Any]) -> None:

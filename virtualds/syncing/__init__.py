@@ -69,6 +69,7 @@ from virtualds.syncing.files import (
 )
 from virtualds.urls import scheme_of
 from virtualds.writing.append import AppendOptions, append_along, remove_sources, replace_sources
+from virtualds.writing.cells import CellGrid
 from virtualds.writing.write import Destination, WriteOptions
 
 MEANINGS = {
@@ -191,18 +192,24 @@ ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr)
 class Update:
     """How a set is updated.
 
-    With ``drops``, files that no longer exist are removed from the set. With ``sorts``, new ones
-    are inserted where their coordinate belongs, if it is monotonic. ``overlap`` is what to do about
-    positions that the set already has.
+    The files are joined along ``dims``, outermost first; several make a grid. With ``drops``, files
+    that no longer exist are removed from the set. With ``sorts``, new ones are inserted where their
+    coordinate belongs, if it is monotonic. ``overlap`` is what to do about positions that the set
+    already has.
     """
 
-    dim: str
+    dims: tuple[str, ...]
     known: SetFiles
     opener: FileOpener
     drops: bool = False
     sorts: bool = True
     overlap: Overlap = "error"
     options: StorageOptions | None = None
+
+    @property
+    def dim(self) -> str:
+        """The first of the dimensions."""
+        return self.dims[0]
 
     def commit(
         self, destination: Destination, changes: Changes, before: FileColumns | None
@@ -274,6 +281,8 @@ class Update:
         added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
         if removed and len(removed) == len(self.known.tabulate(group)):
             return self._create_set(changes)
+        if len(self.dims) > 1:
+            return self._apply_to_grid(group, changes, removed)
         begun = after = self._refresh_static(self._add_options(group), changes)
         if removed:
             found = remove_sources(after, removed, self.dim, self.known.root)
@@ -290,6 +299,32 @@ class Update:
             return grown, ()
         return grown, self._list_added(changes, added, self._find_shared(after, added))
 
+    def _apply_to_grid(
+        self, group: ManifestGroup, changes: Changes, removed: Urls
+    ) -> tuple[ManifestGroup, Urls]:
+        """Clear cells of files that are gone, fill others, and drop positions that are empty."""
+        changed = self.opener.open(changes.changed)
+        replaced = {url for url in changes.changed if url not in self.opener.failed}
+        unsound = frozenset({*removed, *changes.removed, *changes.changed, *changes.waiting})
+        misfit = REMEDIES["if_misfit"]
+        grid = CellGrid(self.dims, self.known.root, self.sorts, unsound, misfit)
+        after = self._refresh_static(self._add_options(group), changes)
+        moved = () if changed is None else grid.list_moved(after, changed, replaced)
+        gone = {*removed, *moved}
+        touched = grid.find_values(after, gone) if gone else {}
+        names, others = grid.find_lost(after)
+        if gone or names:
+            after = as_read(grid.clear(after, gone))
+        if names and (found := self.opener.open(tuple(others))) is not None:
+            after = as_read(grid.put_shared(after, found, names))
+        for urls in (changes.changed, changes.new):
+            if (found := self.opener.open(urls)) is not None:
+                with self._name_mismatch(after, urls):
+                    after = as_read(grid.put(after, found, replaced))
+        if gone:
+            after = as_read(grid.drop_empty(after, touched))
+        return after, tuple(url for url in changes.new if url not in self.opener.failed)
+
     def _create_set(self, changes: Changes) -> tuple[ManifestGroup, Urls]:
         added = self.opener.open(changes.new)
         if added is None:
@@ -297,7 +332,7 @@ class Update:
                 f"{self.known.root}: none of the files of the set is left, and there is no new "
                 f"one, so nothing has been dropped; check the path, or remove the set"
             )
-        if self.dim not in added.dims:
+        if not set(self.dims) <= set(added.dims):
             raise self.opener.explain_dimensions(changes.new, added)
         nothing = np.zeros(added.sizes[self.dim], bool)
         return group_from_dataset(added), self._list_added(changes, added, nothing)
@@ -358,7 +393,9 @@ class Update:
 
     def _is_mismatch(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
         try:
-            if (found := self.opener.open((url,))) is not None:
+            if (found := self.opener.open((url,))) is not None and len(self.dims) > 1:
+                CellGrid(self.dims, self.known.root, self.sorts).put(group, found, (url,))
+            elif found is not None:
                 how = AppendOptions(self.dim, on_duplicate=on_duplicate, root=self.known.root)
                 append_along(group, found, how)
         except CombineError:
@@ -477,7 +514,7 @@ class Update:
         lent = {
             name: replace(v, data=move_files(v.data, lend))
             for name, v in group.variables.items()
-            if self.dim not in v.dims and isinstance(v.data, ManifestArray)
+            if not set(self.dims).intersection(v.dims) and isinstance(v.data, ManifestArray)
         }
         return replace(group, variables={**group.variables, **lent})
 
@@ -489,7 +526,8 @@ class Update:
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
         unsound -= replaced
-        static = {name: v for name, v in group.variables.items() if self.dim not in v.dims}
+        dims = set(self.dims)
+        static = {name: v for name, v in group.variables.items() if not dims.intersection(v.dims)}
         lost = {
             name: v
             for name, v in static.items()
@@ -529,12 +567,13 @@ def _index_of(group: ManifestGroup, dim: str) -> Any:
     return to_virtual_dataset(alone).indexes.get(dim)
 
 
-def check_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> None:
-    """Raise an error for a dimension along which the files of a set do not follow each other.
+def check_dimensions(group: ManifestGroup, known: SetFiles, joined: Sequence[str]) -> None:
+    """Raise an error for dimensions along which the files of a set do not follow each other.
 
     For most sets, two references are enough to check.
     """
     dims = sorted({dim for v in group.variables.values() for dim in v.dims})
+    concat_dim = next((dim for dim in joined if dim not in dims), joined[0])
     if concat_dim not in dims:
         raise CombineError(
             f"concat_dim {concat_dim!r}: the set {known.root} has {dims}; name the one along which "
@@ -542,7 +581,7 @@ def check_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> N
         )
     files = known.tabulate(group).urls
     along = [v for v in group.variables.values() if concat_dim in v.dims]
-    if len(files) < 2 or any(_spans_several_files(v, concat_dim) for v in along):
+    if len(joined) > 1 or len(files) < 2 or any(_spans_several_files(v, concat_dim) for v in along):
         return
     found = list_partly_covered_dims(to_virtual_dataset(group), {str(files[0])})
     if found and concat_dim not in found:
@@ -578,7 +617,7 @@ def sync(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     target: Any,
     *,
-    concat_dim: str,
+    concat_dim: str | Sequence[str],
     on_removed: str = "error",
     settle: float = SETTLE,
     format: str | None = None,
@@ -602,8 +641,10 @@ def sync(
         names all files of the set, not only new ones.
     target : str or path, or an object of Icechunk
         The set, as for ``ds.virtual.to_manifest``.
-    concat_dim : str
-        The dimension along which files follow each other.
+    concat_dim : str, or sequence of str
+        The dimension along which files follow each other. Several, outermost first, make a grid:
+        each file is put into the cell that its coordinates name, a cell without a file is missing,
+        and every dimension grows.
     on_removed : {"error", "keep", "drop"}
         What to do about files of the set that are not listed: raise; keep their references; or
         remove their data. The default protects the set from a disk that is not mounted and from an
@@ -649,7 +690,7 @@ def sync(
         Another writer was faster; the set is as that writer left it.
     UnsupportedError
         The format cannot store the files, or the format or store cannot be changed in this way; or
-        ``concat_dim`` is several dimensions.
+        ``overlap`` is given for a grid.
     TypeError, ValueError
         There is no such argument, or it cannot have this value.
 
@@ -693,16 +734,21 @@ def _bring_up_to_date(
     **how: Any,
 ) -> SyncReport:
     begun = time.monotonic()
-    _check_one_dimension(concat_dim)
+    dims = list_dims(concat_dim)
     check_choice("on_removed", on_removed, ON_REMOVED)
     if not isinstance(settle, int | float) or not settle >= 0:
         raise ValueError(f"settle={settle!r}: give a number of seconds, at least 0")
     opening = {name: value for name, value in how.items() if name in OPEN_ARGUMENTS}
     check_types(opening)
+    if len(dims) > 1 and (overlap := opening.get("overlap", "error")) != "error":
+        raise UnsupportedError(
+            f"overlap={overlap!r}: sync has it for files along one dimension; in a grid each cell "
+            f"has one file, which a pattern can choose (newest=)"
+        )
     both = OPEN_ARGUMENTS - {"progress"}
     choices = {name: value for name, value in how.items() if name not in both}
     writing = WriteOptions(
-        format, append_dim=concat_dim, conflict=conflict, allow=allow, choices=choices
+        format, append_dim=dims[0], conflict=conflict, allow=allow, choices=choices
     )
     # a local set has no options of its own, so those of the files are used for comparing with them
     near = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
@@ -720,10 +766,10 @@ def _bring_up_to_date(
         pattern = find_pattern(paths)
         newest = _choose_newest(pattern, opening.pop("newest", None))
         update = Update(
-            dim=concat_dim,
-            known=SetFiles(concat_dim, destination.location.url),
+            dims=dims,
+            known=SetFiles(dims, destination.location.url),
             opener=FileOpener(
-                concat_dim,
+                dims,
                 opening | {"storage_options": storage_options, "allow": allow},
                 pattern,
             ),
@@ -745,14 +791,14 @@ def _bring_up_to_date(
             with suppress(FileNotFoundError):
                 before = open_group(destination.location, how_to_read)
             if before is not None:
-                check_dimension(before, update.known, concat_dim)
+                check_dimensions(before, update.known, dims)
             known = update.known.tabulate(before)
             # listed after reading the set, so that what others add meanwhile is not considered
             # removed
             listed = list_files(paths, update.options, known)
             # these may derive values from names, so that two names of one file are different data
             named = any(opening.get(name) for name in ("preprocess", "coordinates"))
-            named = named or (pattern is not None and concat_dim in pattern.names)
+            named = named or (pattern is not None and not set(dims).isdisjoint(pattern.names))
             choose = partial(
                 Changes.between,
                 *(known, listed, settle, time.time()),
@@ -793,18 +839,16 @@ def _explain_lack(done: SyncReport) -> str:
     )
 
 
-def _check_one_dimension(concat_dim: Any) -> None:
-    """Raise an error for grids of files: it is undecided what to do where a set lacks a cell."""
-    if isinstance(concat_dim, str):
-        return
-    if isinstance(concat_dim, Iterable) and all(isinstance(dim, str) for dim in concat_dim):
-        raise UnsupportedError(
-            f"concat_dim={concat_dim!r}: sync follows files along one dimension, given as a str; "
-            f"write a set of a grid anew with virtualds.open_virtual_mfdataset(..., "
-            f"concat_dim={concat_dim!r}, cache=...), which opens only new files, or fill the cells "
-            f"of a virtualds.template with to_manifest(..., region='auto')"
-        )
-    raise TypeError(f"concat_dim={concat_dim!r}: give the name of a dimension, a str")
+def list_dims(concat_dim: Any) -> tuple[str, ...]:
+    """Return the dimensions along which files are joined, outermost first."""
+    dims = (concat_dim,) if isinstance(concat_dim, str) else concat_dim
+    if isinstance(dims, Iterable):
+        found = tuple(dims)
+        if found and all(isinstance(dim, str) for dim in found):
+            return found
+    raise TypeError(
+        f"concat_dim={concat_dim!r}: give the name of a dimension, a str, or a list of names"
+    )
 
 
 def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:

@@ -48,13 +48,14 @@ class FileOpener:
     """Opens files as one dataset, like `open_virtual_mfdataset`, and never the same files twice."""
 
     def __init__(
-        self, dim: str, options: Mapping[str, Any], pattern: PathPattern | None = None
+        self, dims: Sequence[str], options: Mapping[str, Any], pattern: PathPattern | None = None
     ) -> None:
         self._pattern = pattern
         self._loadable = options.get("loadable_variables")
         # a variable that only the set has may be named as well
         optional = {"loadable_variables": make_optional(self._loadable)}
-        self._options = {"combine": "nested", **options, **optional, "concat_dim": dim}
+        joined = dims[0] if len(dims) == 1 else list(dims)
+        self._options = {"combine": "nested", **options, **optional, "concat_dim": joined}
         building = BuildOptions(on_error=options.get("on_error", "raise"))
         self._stops = building.stops
         self._opened: dict[Urls, xr.Dataset | None] = {}
@@ -136,7 +137,8 @@ class FileOpener:
             if path and part.variables
         }
         dim, dims = self._options["concat_dim"], sorted(map(str, opened.dims))
-        having = [path for path, there in groups.items() if dim in there]
+        wanted = {dim} if isinstance(dim, str) else set(dim)
+        having = [path for path, there in groups.items() if wanted <= set(there)]
         there, remedy = f"{dims}", "name one of these"
         if having:
             there, remedy = f"{dims}, and it in {having}", f"pass group={having[0]!r}"
@@ -149,13 +151,13 @@ class FileOpener:
 
 
 class SetFiles:
-    """Finds the files that follow each other along a dimension of the set at the url ``root``.
+    """Finds the files that are joined along dimensions of the set at the url ``root``.
 
     Files inside the set are its own copies, as are rewritten chunks.
     """
 
-    def __init__(self, dim: str, root: str) -> None:
-        self.dim, self.root = dim, root
+    def __init__(self, dims: Sequence[str], root: str) -> None:
+        self.dims, self.root = frozenset(dims), root
         self._last: tuple[Any, FileColumns] = None, FileColumns.of(())
 
     def tabulate(self, group: ManifestGroup | None) -> FileColumns:
@@ -164,7 +166,7 @@ class SetFiles:
         As long as the lists of files in the set are the same, the same object is returned.
         """
         variables = () if group is None else group.variables.values()
-        data = [v.data for v in variables if self.dim in v.dims]
+        data = [v.data for v in variables if not self.dims.isdisjoint(v.dims)]
         arrays = (array for array in data if isinstance(array, ManifestArray))
         others, *lists = count_sources(f.manifest for array in arrays for f in array.fragments)
         name = [(part.name, (part.chunks > 0).tobytes()) for part in lists]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,7 @@ def _add_variables(
     for name in names:
         variable = model.variables[name]
         if dim in variable.dims:
-            variable = _make_missing(name, variable, dim, dataset.sizes[dim])
+            variable = make_missing(name, variable, dim, dataset.sizes[dim])
         for other, size in variable.sizes.items():
             if size != (known := dataset.sizes.get(other, size)):
                 raise CombineError(
@@ -127,7 +127,7 @@ def _add_variables(
     return dataset
 
 
-def _make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) -> xr.Variable:
+def make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) -> xr.Variable:
     """Return a variable like another one, of another length and without any values."""
     dtype = variable.dtype
     if not has_missing_value(dtype) or variable.dims == (name,):
@@ -175,7 +175,7 @@ def append_along(old: ManifestGroup, new: xr.Dataset, how: AppendOptions) -> Man
     """
     dim, new = how.dim, restore_references(new)
     grows = dim in list_sizes(old) or dim in new.dims
-    present = _open_set(old, new, dim) if grows else _open_set(old, None, None)
+    present = open_set(old, new, (dim,)) if grows else open_set(old, None)
     present, new = how.complete(present, new)
     new = _select_comparable(present, _load_index_alike(present, new, dim), how)
     if not grows:
@@ -200,7 +200,8 @@ def replace_sources(
     ``root`` is the url of the set. Raises `CombineError` for data that do not fit the set.
     """
     new = restore_references(new)
-    present = _open_set(old, new, dim)
+    dims = () if dim is None else (dim,)
+    present = open_set(old, new, dims)
     check_systems_of_set(list_systems(present), new)
     if dim is None:
         dim = find_only_dimension(present, urls_of(new))
@@ -224,7 +225,7 @@ def remove_sources(
     or if a gap would be left in a variable that has no missing value.
     """
     wanted = set(urls)
-    present = _open_set(old, None, dim, wanted)
+    present = open_set(old, None, () if dim is None else (dim,), wanted)
     listed = urls_of(present)
     if unknown := sorted(wanted - listed):
         raise CombineError(
@@ -240,13 +241,21 @@ def remove_sources(
         raise CombineError(
             f"nothing would be left of the set along {dim!r}; remove the set instead"
         )
-    rest = _put(present, present, [(run, NOTHING) for run in gone], dim, root)
+    rest = drop_positions(present, dim, met & ~left, root)
     if left.any():
         gapped = _leave_gaps(rest, wanted, _find_grid(present, dim, others, left), root)
         if gapped is rest and not gone:
             return old
         rest = gapped
     return to_stored(old, rest)
+
+
+def drop_positions(
+    present: xr.Dataset, dim: str, gone: npt.NDArray[np.bool_], root: str
+) -> xr.Dataset:
+    """Return a set without some positions along a dimension."""
+    runs = find_runs(np.flatnonzero(gone))
+    return _put(present, present, [(run, NOTHING) for run in runs], dim, root)
 
 
 def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
@@ -326,33 +335,36 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
 # ---------------------------------------------------------------------- check and compare
 
 
-def _open_set(
-    old: ManifestGroup, new: xr.Dataset | None, dim: str | None, gone: Collection[str] = ()
+def open_set(
+    old: ManifestGroup,
+    new: xr.Dataset | None,
+    dims: Sequence[str] = (),
+    gone: Collection[str] = (),
 ) -> xr.Dataset:
-    """Return the set as a dataset; check the dimension and its length in both datasets.
+    """Return the set as a dataset; check the dimensions and their lengths in both datasets.
 
     Nothing is read from the sources of ``new``, which may have changed, nor from those in ``gone``,
     which may not exist any more.
     """
-    unsound = {*gone} if new is None else urls_of(new)
+    unsound = {*gone} if new is None else {*gone, *urls_of(new)}
     present = decode_group(
         old,
         "raise",
-        lambda group: to_virtual_dataset(group, dates=_find_readable_dates(group, dim, unsound)),
+        lambda group: to_virtual_dataset(group, dates=_find_readable_dates(group, dims, unsound)),
     )
-    for what, dataset in (("the set", present), ("the new dataset", new)):
-        if dim is not None and dataset is not None and dim not in dataset.dims:
+    both = [("the set", present)] + ([] if new is None else [("the new dataset", new)])
+    for dim, (what, dataset) in product(dims, both):
+        if dim not in dataset.dims:
             raise ValueError(
                 f"dimension {dim!r}: {what} has {sorted(map(str, dataset.dims))}; name one of them"
             )
-        if dim is not None and dataset is not None:
-            size = dataset.sizes[dim]
-            check_joinable(size, f"{what}: dimension {dim!r} of {size:,} elements")
+        size = dataset.sizes[dim]
+        check_joinable(size, f"{what}: dimension {dim!r} of {size:,} elements")
     return present
 
 
 def _find_readable_dates(
-    group: ManifestGroup, dim: str | None, unsound: set[str]
+    group: ManifestGroup, dims: Sequence[str], unsound: set[str]
 ) -> dict[str, ManifestArray]:
     """Return a readable element of each variable of dates whose first or last cannot be read.
 
@@ -362,9 +374,10 @@ def _find_readable_dates(
     dated = {n: v for n, v in group.variables.items() if are_date_units(v.attributes.get("units"))}
     for name in {*dated, *(v.attributes.get("bounds") for v in dated.values())}:
         variable = group.variables.get(str(name))
-        if variable is None or dim not in variable.dims:
+        along = () if variable is None else [dim for dim in dims if dim in variable.dims]
+        if variable is None or not along:
             continue
-        array, axis = variable.data, variable.dims.index(dim)
+        array, axis = variable.data, variable.dims.index(along[-1])
         if not isinstance(array, ManifestArray) or not array.size:
             continue
         last = array.shape[axis] - 1
@@ -403,7 +416,7 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: AppendOptions)
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:
-            found = _find_differences(str(name), present.variables[name], variable, dim)
+            found = find_differences(str(name), present.variables[name], variable, (dim,))
             problems += [f"{name}: {reason}" for reason in found]
     if problems:
         said = (
@@ -431,9 +444,11 @@ def list_mismatches(
                 )
 
 
-def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterator[str]:
-    """Yield why a new variable does not continue the variable of the set."""
-    if misfits := list(list_mismatches(old, new, (dim,))):
+def find_differences(
+    name: str, old: xr.Variable, new: xr.Variable, dims: Sequence[str]
+) -> Iterator[str]:
+    """Yield why a new variable does not continue the variable of the set along dimensions."""
+    if misfits := list(list_mismatches(old, new, dims)):
         yield from misfits
         return
     if old.dtype != new.dtype and not any(
@@ -445,7 +460,8 @@ def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -
     if None not in kinds and kinds[0] != kinds[1]:
         yield f"its values are {kinds[0]} in the set and {kinds[1]} in the new dataset"
         return
-    if dim not in old.dims and not _is_equal(name, old, new, dim):
+    along = " or ".join(map(repr, dims))
+    if not set(dims).intersection(old.dims) and not _is_equal(name, old, new, along):
         # if it were left out, the values of the set would be used for the new data
         remedy = (
             "write the dataset to a set of its own"
@@ -453,7 +469,7 @@ def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -
             else "to keep both, open all files together with coords='different' or "
             "data_vars='different', and write the set anew"
         )
-        yield f"it has no dimension {dim!r}, and other values than in the set; {remedy}"
+        yield f"it has no dimension {along}, and other values than in the set; {remedy}"
 
 
 def _kind_of_elements(variable: xr.Variable) -> str | None:
@@ -467,13 +483,13 @@ def _kind_of_elements(variable: xr.Variable) -> str | None:
     return None if first is None or isinstance(first, float) else type(first).__name__
 
 
-def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
+def _is_equal(name: str, old: xr.Variable, new: xr.Variable, along: str) -> bool:
     """Return whether variables without the dimension are equal; this may have to read them."""
     try:
         return bool(old.equals(new))  # type: ignore[no-untyped-call]
     except VirtualdsError as error:
         error.add_note(
-            f"variable {name!r} has no dimension {dim!r}, and was read to compare it with that of "
+            f"variable {name!r} has no dimension {along}, and was read to compare it with that of "
             f"the set; if you know that it is the same, leave it out (ds.drop_vars)"
         )
         raise

@@ -1,0 +1,198 @@
+"""A set of a grid of files follows them: cells that come late, change, move and go."""
+
+from __future__ import annotations
+
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from effort import times
+
+import virtualds
+
+CLOCK = iter(range(1_000_000_000, 2_000_000_000))
+"""Times of files, so that each change is one."""
+
+
+def make_cell(year: int, months: int, seed: int) -> xr.Dataset:
+    """What one file holds: some months of a year; all members have the same bounds."""
+    time = pd.date_range(f"{year}-01-01", periods=months, freq="MS")
+    values = np.random.default_rng(seed).normal(size=(months, 3, 4)).round(2)
+    bounds = np.stack([time, time + pd.Timedelta(days=28)], axis=1)
+    return xr.Dataset(
+        {"tas": (("time", "lat", "lon"), values), "time_bnds": (("time", "nv"), bounds)},
+        {"time": ("time", time, {"bounds": "time_bnds"}), "lat": [-60.0, 0.0, 60.0]},
+    )
+
+
+def write_cell(folder: Path, member: str, year: int, months: int = 3, seed: int = 0) -> Path:
+    path = folder / f"{member}_{year}.nc"
+    stored = {"tas": {"zlib": True, "chunksizes": (1, 3, 4)}}
+    stored |= {n: {"units": "days since 2000-01-01", "dtype": "i4"} for n in ("time",)}
+    make_cell(year, months, seed).to_netcdf(path, encoding=stored)
+    os.utime(path, (next(CLOCK),) * 2)
+    return path
+
+
+def read_natively(folder: Path) -> xr.Dataset:
+    """The product of members and times; a cell without a file is missing."""
+    opened = {tuple(p.stem.split("_")): xr.load_dataset(p) for p in sorted(folder.glob("*.nc"))}
+    members = sorted({member for member, _ in opened})
+    found = []
+    for member in members:
+        parts = [opened[key] for key in sorted(opened) if key[0] == member]
+        row = xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override")
+        found.append(row.expand_dims(member=[member]))
+    rows = [row["tas"] for row in found]
+    tas = xr.concat(rows, "member", join="outer").sortby("time")
+    times = np.concatenate([each["time"].values for each in opened.values()])
+    bounds = np.concatenate([each["time_bnds"].values for each in opened.values()])
+    _, first = np.unique(times, return_index=True)
+    return tas.to_dataset().assign(time_bnds=(("time", "nv"), bounds[first]))
+
+
+def sync(folder: Path, target: Path, **how: object) -> virtualds.SyncReport:
+    how = {"settle": 0, "concat_dim": ["member", "time"], "on_removed": "drop"} | how
+    return virtualds.sync(f"{folder}/{{member}}_{{year}}.nc", target, **how)
+
+
+def check(folder: Path, target: Path) -> None:
+    found = xr.open_dataset(target, engine="virtual").load()
+    wanted = read_natively(folder)
+    assert found["member"].values.tolist() == wanted["member"].values.tolist()
+    xr.testing.assert_equal(found["tas"], wanted["tas"].transpose(*found["tas"].dims))
+    np.testing.assert_array_equal(found["time_bnds"].values, wanted["time_bnds"].values)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture(params=["set.zarr", "set.json"])
+def target(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return tmp_path / request.param
+
+
+def test_cells_come_in_any_order_and_go_again(folder: Path, target: Path) -> None:
+    write_cell(folder, "r1", 2002, seed=1)
+    write_cell(folder, "r2", 2001, seed=2)
+    assert len(sync(folder, target).added) == 2
+    check(folder, target)
+    assert not sync(folder, target).is_written
+    # a cell that was missing, a new member, and new times on both sides
+    for number, (member, year) in enumerate(
+        [("r1", 2001), ("r3", 2002), ("r1", 2000), ("r2", 2003)]
+    ):
+        path = write_cell(folder, member, year, seed=10 + number)
+        done = sync(folder, target)
+        assert (done.added, done.replaced, done.dropped) == ((path.as_uri(),), (), ())
+        check(folder, target)
+    # one changes in its place, one goes from a row that stays, one is the last of its member
+    write_cell(folder, "r1", 2001, seed=77)
+    (folder / "r1_2002.nc").unlink()
+    (folder / "r3_2002.nc").unlink()
+    done = sync(folder, target)
+    assert (len(done.replaced), len(done.dropped)) == (1, 2)
+    check(folder, target)
+    assert not sync(folder, target).is_written
+
+
+def test_a_changed_file_may_have_other_times(folder: Path, target: Path) -> None:
+    for member in ("r1", "r2"):
+        for year in (2001, 2002):
+            write_cell(folder, member, year, seed=year)
+    sync(folder, target)
+    write_cell(folder, "r1", 2001, months=5, seed=5)
+    sync(folder, target)
+    check(folder, target)
+    write_cell(folder, "r1", 2001, months=2, seed=6)
+    sync(folder, target)
+    check(folder, target)
+    # nobody has the third month any more
+    write_cell(folder, "r2", 2001, months=2, seed=7)
+    sync(folder, target)
+    check(folder, target)
+
+
+@pytest.mark.parametrize("seed", range(times(3)))
+def test_whatever_happens_the_set_holds_what_the_files_hold(
+    folder: Path, tmp_path: Path, seed: int
+) -> None:
+    chance, target = random.Random(seed), tmp_path / "set.zarr"
+    cells = [(member, year) for member in ("r1", "r2", "r3") for year in (2001, 2002, 2003)]
+    write_cell(folder, *chance.choice(cells))
+    sync(folder, target)
+    for night in range(6):
+        for member, year in chance.sample(cells, chance.randint(1, 3)):
+            path = folder / f"{member}_{year}.nc"
+            if path.exists() and len(list(folder.iterdir())) > 1 and chance.random() < 0.5:
+                path.unlink()
+            else:
+                write_cell(folder, member, year, chance.randint(2, 4), chance.randint(0, 99))
+        sync(folder, target)
+        check(folder, target)
+        assert not sync(folder, target).is_written, night
+
+
+def test_tiles_with_coordinates_of_their_own_make_a_grid(tmp_path: Path) -> None:
+    def write_tile(y: int, x: int) -> Path:
+        data = np.arange(12.0).reshape(3, 4) + 100 * y + 10 * x
+        coords = {"y": np.arange(3) + 3.0 * y, "x": np.arange(4) + 4.0 * x}
+        path = tmp_path / f"tile_{y}_{x}.nc"
+        xr.Dataset({"h": (("y", "x"), data)}, coords).to_netcdf(path)
+        return path
+
+    tiles = [(y, x) for y in range(3) for x in range(4)]
+    random.Random(1).shuffle(tiles)
+    for tile in tiles:
+        write_tile(*tile)
+        virtualds.sync(
+            f"{tmp_path}/tile_*.nc", tmp_path / "set.zarr", concat_dim=["y", "x"], settle=0
+        )
+    found = xr.open_dataset(tmp_path / "set.zarr", engine="virtual").load()
+    wanted = xr.open_mfdataset(f"{tmp_path}/tile_*.nc").load()
+    xr.testing.assert_identical(found, wanted)
+
+
+def test_runs_at_the_same_time_lose_nothing(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "set.zarr"
+    write_cell(folder, "r1", 2001)
+    sync(folder, target)
+    for number, (member, year) in enumerate([("r1", 2002), ("r2", 2001), ("r2", 2002)]):
+        write_cell(folder, member, year, seed=number)
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda _: sync(folder, target), range(4)))
+    assert sum(len(one.added) for one in done) == 3
+    check(folder, target)
+
+
+def test_two_files_of_one_cell_are_an_error_that_names_them(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "set.zarr"
+    path = write_cell(folder, "r1", 2001)
+    sync(folder, target)
+    path.with_name("r1_2009.nc").write_bytes(path.read_bytes())
+    with pytest.raises(
+        virtualds.CombineError, match=r"r1_2009\.nc.*the set has this cell"
+    ) as caught:
+        sync(folder, target)
+    assert "r1_2001.nc" in str(caught.value)
+    check_before = xr.open_dataset(target, engine="virtual").load()
+    assert check_before.sizes["time"] == 3
+
+
+def test_a_grid_has_no_overlaps_and_needs_coordinates(folder: Path, tmp_path: Path) -> None:
+    write_cell(folder, "r1", 2001)
+    with pytest.raises(
+        virtualds.UnsupportedError, match="overlap='last': sync has it for files along"
+    ):
+        sync(folder, tmp_path / "set.zarr", overlap="last")
+    with pytest.raises(TypeError, match="give the name of a dimension"):
+        sync(folder, tmp_path / "set.zarr", concat_dim=[1])

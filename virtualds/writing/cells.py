@@ -1,0 +1,384 @@
+"""Files of a grid in a group of a set: put into their cells, cleared, and dropped.
+
+A file has a cell of the grid: its coordinates along several dimensions. A cell without a file is
+missing. Like appending, this writes nothing; a format compares the result with the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray, has_missing_value
+from virtualds.arrays.concatenate import (
+    Box,
+    clear_boxes,
+    count_references,
+    crop_box,
+    find_boxes,
+    put_region,
+)
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.axes import find_runs
+from virtualds.datasets.from_dataset import as_read, check_loading
+from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
+from virtualds.datasets.source_positions import find_positions, has_chunks_in, urls_of
+from virtualds.datasets.structure import check_systems_of_set, list_systems
+from virtualds.errors import CombineError, list_details, name_some
+from virtualds.writing.append import (
+    AppendOptions,
+    append_along,
+    drop_positions,
+    find_differences,
+    load_alike,
+    make_missing,
+    open_set,
+    to_stored,
+)
+
+OTHER_VALUES = "it has other values in the set at the same coordinates"
+
+
+@dataclass(frozen=True)
+class CellGrid:
+    """The grid of the files of a set: its dimensions, outermost first, and the url of the set.
+
+    With ``sorts``, new coordinate values are inserted where they belong, if those of the set are
+    monotonic. ``unsound`` are files that have changed or are gone, from which nothing is read.
+    ``if_misfit`` is a remedy for errors, as in `AppendOptions`.
+    """
+
+    dims: tuple[str, ...]
+    root: str = ""
+    sorts: bool = True
+    unsound: frozenset[str] = frozenset()
+    if_misfit: str = AppendOptions.if_misfit
+
+    # ------------------------------------------------------------------ putting
+
+    def put(
+        self, old: ManifestGroup, new: xr.Dataset, replaced: Collection[str] = ()
+    ) -> ManifestGroup:
+        """Return a group with the files of a dataset in their cells; the grid grows as needed.
+
+        Only cells that the dataset has are changed. What the set has there of files in ``replaced``
+        is replaced. Raises `CombineError` for data that do not fit the set, for a dimension without
+        a coordinate, and for a cell that the set has from another file.
+        """
+        new = restore_references(new)
+        present = self._open(old, new)
+        check_systems_of_set(list_systems(present), new)
+        self._check_fit(present, new)
+        group = old
+        for dim in self.dims:
+            group = self._grow(group, self._open(group, new), new, dim)
+        return self._fill(group, new, replaced)
+
+    def put_shared(
+        self, old: ManifestGroup, new: xr.Dataset, names: Collection[str]
+    ) -> ManifestGroup:
+        """Return a group in which files replace variables along some dimensions of the grid."""
+        new = restore_references(new)[[*names]]
+        present = self._open(old)
+        new = new.isel({dim: new.indexes[dim].isin(present.indexes[dim]) for dim in new.indexes})
+        return self._fill(old, new, urls_of(present))
+
+    def _fill(
+        self, group: ManifestGroup, new: xr.Dataset, replaced: Collection[str]
+    ) -> ManifestGroup:
+        """Return a group with the data of files at their coordinates, all of which it has."""
+        present = load_alike(self._open(group), new, self.root, only_own=True)
+        places = {
+            dim: present.indexes[dim].get_indexer(new.indexes[dim])
+            for dim in self.dims
+            if dim in new.indexes
+        }
+        changed: dict[Hashable, xr.Variable] = {}
+        for name, variable in new.variables.items():
+            along = set(self.dims).intersection(map(str, variable.dims))
+            if name in self.dims or not along:
+                continue
+            there, shares = present.variables[name], len(along) < len(self.dims)
+            if get_virtual_array(variable) is None:
+                check_loading(str(name), variable)
+            data: Any
+            try:
+                if shares and get_virtual_array(there) is not None:
+                    data = _put_shared(there, variable, places, replaced)
+                else:
+                    data = _put(there, variable, places, replaced)
+            except CombineError as error:
+                raise CombineError(f"{name}: {error}") from error
+            if data is not None:
+                changed[name] = there.copy(data=data)
+        if not changed:
+            return group
+        return to_stored(group, replace_variables(present, changed), changed)
+
+    def _open(self, group: ManifestGroup, new: xr.Dataset | None = None) -> xr.Dataset:
+        """Return the set as a dataset; raise an error for dimensions without a coordinate."""
+        present = open_set(group, new, self.dims, self.unsound)
+        for what, dataset in (("the set", present), ("the new files", new)):
+            if dataset is None:
+                continue
+            for dim in self.dims:
+                if dim not in dataset.indexes or not dataset.indexes[dim].is_unique:
+                    has = "repeats values" if dim in dataset.indexes else "is not there"
+                    raise CombineError(
+                        f"dimension {dim!r}: its coordinate {has} in {what}, so that nothing tells "
+                        f"which cell of the grid a file has; give the files a coordinate "
+                        f"(coordinates=, or {{{dim}}} in the pattern)"
+                    )
+        return present
+
+    def _check_fit(self, present: xr.Dataset, new: xr.Dataset) -> None:
+        """Raise an error for variables that do not continue those of the set."""
+        extra = sorted(str(name) for name in new.variables if name not in present.variables)
+        lacking = sorted(
+            str(name)
+            for name, variable in present.variables.items()
+            if set(self.dims) & set(variable.dims) and name not in new.variables
+        )
+        problems = [f"{name}: the set has no such variable" for name in extra]
+        problems += [f"{name}: the new files have no such variable" for name in lacking]
+        for name, variable in new.variables.items():
+            if name in present.variables:
+                found = find_differences(str(name), present.variables[name], variable, self.dims)
+                problems += [f"{name}: {reason}" for reason in found]
+        if problems:
+            said = (
+                f"the new files do not fit the grid of the set, and nothing has been written; "
+                f"{self.if_misfit}"
+            )
+            raise CombineError(list_details(said, problems))
+
+    def _grow(
+        self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset, dim: str
+    ) -> ManifestGroup:
+        """Return a group that has the new coordinate values of a dimension, without their data."""
+        index = present.indexes[dim]
+        absent = np.flatnonzero(~new.indexes[dim].isin(index))
+        if not absent.size:
+            return group
+        part, count = new.isel({dim: absent}), absent.size
+        others = set(self.dims) - {dim}
+        variables = {
+            name: part.variables[name]
+            # what is in memory, such as coordinates, is the same along the rest of the grid
+            if not others.intersection(variable.dims) and get_virtual_array(variable) is None
+            else make_missing(name, variable, dim, count)
+            for name, variable in present.variables.items()
+            if dim in variable.dims
+        }
+        coords = [name for name in variables if name in present.coords]
+        slab = xr.Dataset(variables).set_coords(coords)
+        is_ordered = index.is_monotonic_increasing or index.is_monotonic_decreasing
+        position = "coordinate" if self.sorts and is_ordered else "end"
+        return as_read(append_along(group, slab, AppendOptions(dim, position, root=self.root)))
+
+    # ------------------------------------------------------------------ clearing
+
+    def list_moved(
+        self, old: ManifestGroup, new: xr.Dataset, changed: Collection[str]
+    ) -> list[str]:
+        """Return the changed files whose coordinate values are not those that the set has."""
+        found = list[str]()
+        for url in sorted(changed):
+            before, now = self.find_values(old, [url]), self._find_values_in(new, [url])
+            if any(not before[dim].equals(now[dim]) for dim in self.dims):
+                found.append(url)
+        return found
+
+    def clear(self, old: ManifestGroup, urls: Collection[str]) -> ManifestGroup:
+        """Return a group in which the cells of some files are missing.
+
+        Missing is also what the group has of unsound files in variables along some dimensions,
+        which other files have, too. Raises `CombineError` if no value of a variable means that it
+        is missing.
+        """
+        present = self._open(old)
+        changed: dict[Hashable, xr.Variable] = {}
+        for name in present.data_vars:
+            variable = present.variables[name]
+            array = get_virtual_array(variable)
+            along = set(self.dims).intersection(variable.dims)
+            if array is None or not along:
+                continue
+            is_whole = len(along) == len(self.dims)
+            files = sorted(urls if is_whole else self.unsound)
+            boxes = [box for url in files for box in find_boxes(array, url)]
+            if boxes and not has_missing_value(array.dtype):
+                raise CombineError(
+                    f"{files[0]}: no value of {name!r} ({array.dtype}) means that it is missing, "
+                    f"so that its cell cannot be left empty; write the set anew without this file"
+                )
+            if boxes:
+                changed[name] = variable.copy(data=clear_boxes(array, boxes))  # type: ignore[arg-type]
+        return to_stored(old, replace_variables(present, changed), changed) if changed else old
+
+    def drop_empty(self, old: ManifestGroup, touched: dict[str, pd.Index[Any]]) -> ManifestGroup:
+        """Return a group without those positions at which no file is left.
+
+        ``touched`` are the coordinate values of cleared cells, along each dimension; no others are
+        dropped. Raises `CombineError` if nothing would be left.
+        """
+        group = old
+        for dim, values in touched.items():
+            present = self._open(group)
+            cells = present.drop_vars(
+                [n for n, v in present.variables.items() if not set(self.dims) <= set(v.dims)]
+            )
+            empty = ~find_positions(cells, dim, urls_of(cells))
+            gone = empty & np.asarray(present.indexes[dim].isin(values))
+            if gone.all():
+                raise CombineError(
+                    f"{self.root}: nothing would be left of the set along {dim!r}; remove the set "
+                    f"instead"
+                )
+            if gone.any():
+                rest = drop_positions(present, dim, gone, self.root)
+                group = as_read(to_stored(group, rest))
+        return group
+
+    def find_values(self, group: ManifestGroup, urls: Collection[str]) -> dict[str, pd.Index[Any]]:
+        """Return the coordinate values of the cells of some files, along each dimension."""
+        return self._find_values_in(self._open(group), urls)
+
+    def _find_values_in(
+        self, dataset: xr.Dataset, urls: Collection[str]
+    ) -> dict[str, pd.Index[Any]]:
+        return {
+            dim: dataset.indexes[dim][find_positions(dataset, dim, set(urls))] for dim in self.dims
+        }
+
+    # ------------------------------------------------------------------ along some dimensions
+
+    def find_lost(self, group: ManifestGroup) -> tuple[list[str], list[str]]:
+        """Return variables that are in unsound files for all cells of a row, and other files.
+
+        Such as the bounds of times, which all members share, and of which the set refers to one.
+        """
+        present, wanted = self._open(group), set(self.unsound)
+        names, files = list[str](), dict[str, None]()
+        for name, variable in present.variables.items():
+            array = get_virtual_array(variable)
+            along = [dim for dim in self.dims if dim in variable.dims]
+            if array is None or not 0 < len(along) < len(self.dims):
+                continue
+            if not has_chunks_in(array, wanted):
+                continue
+            names.append(str(name))
+            only = present[[name]].drop_vars(set(present.coords) - {name}, errors="ignore")
+            for dim in along:
+                for run in find_runs(np.flatnonzero(find_positions(only, dim, wanted))):
+                    for position in range(*run):
+                        part = present.isel({dim: slice(position, position + 1)})
+                        others = sorted(_list_used(part) - wanted)
+                        files |= dict.fromkeys(others[:1])
+        return names, list(files)
+
+
+def _list_used(dataset: xr.Dataset) -> set[str]:
+    """Return the files in which a dataset has chunks."""
+    arrays = (get_virtual_array(variable) for variable in dataset.variables.values())
+    return {file.url for array in arrays if array is not None for file in array.sources}
+
+
+# ---------------------------------------------------------------------- arrays
+
+
+Places = Mapping[str, npt.NDArray[np.intp]]
+"""Where the positions of new files are in the set, along each dimension of the grid."""
+
+
+def _put(
+    there: xr.Variable, new: xr.Variable, places: Places, replaced: Collection[str]
+) -> ManifestArray | npt.NDArray[Any] | None:
+    """Return what a variable of a set holds with new files in their cells, None if it is equal."""
+    array, added = get_virtual_array(there), get_virtual_array(new)
+    at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
+    if array is None or added is None:
+        return _put_values(there, new, at)
+    before = array
+    for start, box in _list_boxes(added, at):
+        part = crop_box(added, box)
+        known = crop_box(
+            array, tuple((a, a + stop - begin) for a, (begin, stop) in zip(start, box, strict=True))
+        )
+        met = {file.url for file in known.sources} if count_references(known) else set()
+        if others := sorted(met - set(replaced)):
+            files = sorted({file.url for file in part.sources})
+            raise CombineError(
+                f"{name_some(files, 1)}: the set has this cell of the grid from {others[0]}; leave "
+                f"one of the files out of the pattern, or choose one by newest="
+            )
+        array = put_region(array, start, part, replaces=True)
+    return None if array is before else array
+
+
+def _put_shared(
+    there: xr.Variable, new: xr.Variable, places: Places, replaced: Collection[str]
+) -> ManifestArray | npt.NDArray[Any] | None:
+    """Return a variable along some dimensions of the grid, with new files where it has none.
+
+    At all other positions, new files must have the same values.
+    """
+    [dim, *others] = [dim for dim in places if dim in there.dims]
+    array = get_virtual_array(there)
+    if others or array is None or not places[dim].size:
+        return _put(there, new, places, replaced)
+    kept = {file.url for file in array.sources} - set(replaced)
+    is_kept = find_positions(xr.Dataset({"_": there}), dim, kept)[places[dim]]
+    known = there.isel({dim: places[dim][is_kept]})
+    if is_kept.any() and not known.equals(new.isel({dim: is_kept})):  # type: ignore[no-untyped-call]
+        raise CombineError(OTHER_VALUES)
+    found: ManifestArray | npt.NDArray[Any] | None = None
+    for run in find_runs(np.flatnonzero(~is_kept)):
+        part = {dim: places[dim][slice(*run)]}
+        # chunks that are not replaced are at other positions
+        found = _put(there, new.isel({dim: slice(*run)}), part, kept | set(replaced))
+        there = there if found is None else there.copy(data=found)  # type: ignore[arg-type]
+    return found
+
+
+def _list_boxes(
+    array: ManifestArray, at: Sequence[npt.NDArray[np.intp]]
+) -> Iterator[tuple[list[int], Box]]:
+    """Yield boxes of an array that has gaps, each with its start in another one.
+
+    Adjacent positions of a box are adjacent in the other array, too.
+    """
+    for fragment in array.fragments:
+        runs: list[list[tuple[int, int]]] = []
+        for axis, places in enumerate(at):
+            edges = fragment.edges(axis)
+            begin, stop = int(edges[0]), int(edges[-1])
+            cuts = np.flatnonzero(np.diff(places[begin:stop]) != 1) + begin + 1
+            bounds = [begin, *cuts.tolist(), stop]
+            runs.append(list(pairwise(bounds)))
+        for box in product(*runs):
+            yield [int(places[a]) for places, (a, _) in zip(at, box, strict=True)], tuple(box)
+
+
+def _put_values(
+    there: xr.Variable, new: xr.Variable, at: Sequence[npt.NDArray[np.intp]]
+) -> npt.NDArray[Any] | None:
+    """Return values in memory with those of new files; missing ones change nothing."""
+    values, added = np.array(there.values), np.asarray(new.values).astype(there.dtype)
+    where = np.ix_(*at)
+    known = values[where]
+    has = ~np.asarray(xr.Variable(new.dims, known).isnull())
+    brings = ~np.asarray(xr.Variable(new.dims, added).isnull())
+    if (has & brings & np.asarray(known != added)).any():
+        raise CombineError(OTHER_VALUES)
+    if not (brings & ~has).any():
+        return None
+    values[where] = np.where(brings, added, known)
+    return values
