@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from click.testing import CliRunner
 from effort import times
 
 import virtualds
+from virtualds_cli.program import main
 
 CLOCK = iter(range(1_000_000_000, 2_000_000_000))
 """Times of files, so that each change is one."""
@@ -196,3 +198,14 @@ def test_a_grid_has_no_overlaps_and_needs_coordinates(folder: Path, tmp_path: Pa
         sync(folder, tmp_path / "set.zarr", overlap="last")
     with pytest.raises(TypeError, match="give the name of a dimension"):
         sync(folder, tmp_path / "set.zarr", concat_dim=[1])
+
+
+def test_the_command_line_keeps_a_grid(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "set.zarr"
+    for member in ("r1", "r2"):
+        write_cell(folder, member, 2001)
+    dims = ["--concat-dim", "member", "--concat-dim", "time"]
+    pattern = f"{folder}/{{member}}_{{year}}.nc"
+    done = CliRunner().invoke(main, ["sync", pattern, str(target), *dims, "--settle", "0"])
+    assert done.exit_code == 0, done.output
+    check(folder, target)

@@ -129,8 +129,18 @@ class Combination:
         if level + 1 == len(self.dims):
             return self._concatenate(datasets, dim)
         rows = [self.combine_rows(row, level + 1) for row in datasets]
+        if all(isinstance(row, xr.DataTree) and row.is_leaf for row in rows):
+            # a tree of only a root
+            return xr.DataTree(self._join_rows([row.to_dataset() for row in rows], dim))
+        return self._join_rows(rows, dim)
+
+    def _join_rows(self, rows: Sequence[Any], dim: Any) -> Any:
+        """Concatenate rows along a dimension; each may lack positions along the others."""
         shared = self._list_shared(rows, dim)
-        combined = self._concatenate([row.drop_vars(list(shared)) for row in rows], dim)
+        if shared:
+            combined = self._concatenate([row.drop_vars(list(shared)) for row in rows], dim)
+        else:
+            combined = self._concatenate(list(rows), dim)
         for name, along in shared.items():
             joined = self._join_shared(rows, name, along, combined.indexes[along])
             is_coordinate = name in rows[0].coords

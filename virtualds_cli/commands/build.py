@@ -293,6 +293,10 @@ SYNCING = ("format", "target_options", *CHOICES)
             "virtualds sync 's3://bucket/*.nc' refs.zarr --concat-dim time --on-error collect",
         ),
         (
+            "Keep a grid of members and times",
+            "virtualds sync 'runs/{member}/*.nc' refs.zarr --concat-dim member --concat-dim time",
+        ),
+        (
             "Also drop files that were deleted",
             "virtualds sync 'data/*.nc' refs.zarr --concat-dim time --on-removed drop",
         ),
@@ -303,8 +307,9 @@ SYNCING = ("format", "target_options", *CHOICES)
 @click.option(
     "--concat-dim",
     required=True,
+    multiple=True,
     type=Name("dimension"),
-    help="Dimension along which files follow each other.",
+    help="Dimension along which files follow each other; several, outermost first, make a grid.",
 )
 @click.option(
     "--on-removed",
@@ -329,7 +334,7 @@ def sync(
     urls: Sequence[str],
     target: str,
     files_from: IO[str] | None,
-    concat_dim: str,
+    concat_dim: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Make a reference set hold what its files hold now.
@@ -343,13 +348,13 @@ def sync(
     if not urls and files_from is None:
         raise click.UsageError(
             f"{target} is taken for SET, and no files are given; name all files of the set before "
-            f"it, as in: virtualds sync 'data/*.nc' {target} --concat-dim {concat_dim}; or give a "
-            f"list of them with --files-from"
+            f"it, as in: virtualds sync 'data/*.nc' {target} --concat-dim {concat_dim[0]}; or give "
+            f"a list of them with --files-from"
         )
     paths = list_paths(urls, files_from, options["storage_options"])
     own = select_given(options, ("on_removed", "settle", "conflict", *SYNCING))
     done = virtualds.sync(
-        paths, target, concat_dim=concat_dim, **own, **make_keywords(options, TO_SYNC)
+        paths, target, concat_dim=list(concat_dim), **own, **make_keywords(options, TO_SYNC)
     )
     report(done.to_dict(), done)
     exit_by(not done.failed and not done.damaged)
