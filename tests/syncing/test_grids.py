@@ -209,3 +209,33 @@ def test_the_command_line_keeps_a_grid(folder: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["sync", pattern, str(target), *dims, "--settle", "0"])
     assert done.exit_code == 0, done.output
     check(folder, target)
+
+
+def tree_of_bytes(target: Path) -> dict[str, bytes]:
+    files = [target] if target.is_file() else target.rglob("*")
+    return {str(path): path.read_bytes() for path in files if path.is_file()}
+
+
+def test_a_dry_run_reports_what_the_run_would_do(folder: Path, target: Path) -> None:
+    write_cell(folder, "r1", 2001)
+    planned = sync(folder, target, dry_run=True)
+    assert not target.exists()
+    assert len(planned.added) == 1
+    assert "a dry run, which wrote nothing" in str(planned)
+    write_cell(folder, "r2", 2001)
+    sync(folder, target)
+    before = tree_of_bytes(target)
+    write_cell(folder, "r1", 2001, seed=5)
+    write_cell(folder, "r1", 2002)
+    (folder / "r2_2001.nc").unlink()
+    planned = sync(folder, target, dry_run=True)
+    assert tree_of_bytes(target) == before
+    assert not planned.is_written
+    done = sync(folder, target)
+    for name in ("added", "replaced", "dropped", "unchanged"):
+        assert getattr(planned, name) == getattr(done, name)
+    # what does not fit is an error in both
+    xr.Dataset({"other": ("time", [1.0])}, {"time": [0]}).to_netcdf(folder / "r9_2001.nc")
+    for dry_run in (True, False):
+        with pytest.raises(virtualds.CombineError, match=r"do(es)? not fit"):
+            sync(folder, target, dry_run=dry_run)

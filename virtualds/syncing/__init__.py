@@ -114,6 +114,8 @@ class SyncReport(Report):
         Seconds for which a file must not have changed, or it waits.
     exists : bool
         Whether the set exists now; it does not if no file could be added to a new one.
+    dry_run : bool
+        Whether nothing was written, and the report says what would have been done.
     seconds : float
         Time of the whole run.
 
@@ -140,13 +142,14 @@ class SyncReport(Report):
     damaged: tuple[LeftOut, ...] = ()
     repeated: tuple[str, ...] = ()
     shadowed: tuple[str, ...] = ()
+    dry_run: bool = False
 
     _title = "Synchronization"
 
     @property
     def is_written(self) -> bool:
         """Whether the set has changed."""
-        return bool(self.added or self.replaced or self.dropped)
+        return not self.dry_run and bool(self.added or self.replaced or self.dropped)
 
     def _iterate_blocks(self) -> Iterator[Block]:
         counted = (*MEANINGS, "waiting", "failed", "damaged")
@@ -154,6 +157,7 @@ class SyncReport(Report):
         counts["unchanged"] = self.unchanged
         words = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         none = "" if self.exists else "; no set was written"
+        none = "; a dry run, which wrote nothing" if self.dry_run else none
         waiting, count = "", len(self.waiting)
         if count:
             they, them = ("it is", "it") if count == 1 else ("they are", "them")
@@ -262,7 +266,8 @@ class Update:
             failed=tuple(failed.values()),
             damaged=self.opener.damaged,
             unchanged=done.unchanged + silent,
-            exists=before is not None or is_needed,
+            exists=before is not None or (is_needed and not destination.dry_run),
+            dry_run=destination.dry_run,
         )
 
     def open(self, changes: Changes) -> set[str]:
@@ -620,6 +625,7 @@ def sync(
     concat_dim: str | Sequence[str],
     on_removed: str = "error",
     settle: float = SETTLE,
+    dry_run: bool = False,
     format: str | None = None,
     conflict: str = "retry",
     allow: Allow = None,
@@ -652,6 +658,9 @@ def sync(
     settle : float, default 60
         New and changed files that were modified less than so many seconds ago may still be written,
         and are left for the next run.
+    dry_run : bool, default False
+        Whether to write nothing, and only report what would be added, replaced and dropped. New and
+        changed files are opened, so that what does not fit raises here, too.
     format : str, optional
         Name of the format, if the suffix of ``target`` does not give it.
     conflict : {"retry", "raise"}
@@ -714,7 +723,7 @@ def sync(
     """
     given = dict(locals())
     done = _bring_up_to_date(**given.pop("how"), **given)
-    if not done.exists:
+    if not done.exists and not dry_run:
         warn_user(_explain_lack(done))
     return done
 
@@ -726,6 +735,7 @@ def _bring_up_to_date(
     concat_dim: str,
     on_removed: str = "error",
     settle: float = SETTLE,
+    dry_run: bool = False,
     format: str | None = None,
     conflict: str = "retry",
     allow: Allow = None,
@@ -755,6 +765,7 @@ def _bring_up_to_date(
     access = target_options or (storage_options if near else None)
     with explain_both_options(target):
         destination = Destination.of(Location.of(target, access), writing, sync)
+        destination = replace(destination, dry_run=dry_run)
         if destination.rewrite.is_needed:
             # a set does not record from which files copies were made
             raise UnsupportedError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -386,7 +386,9 @@ def _find_readable_dates(
         if any(has_chunks_in(one, unsound) for one in elements):
             others = (_take_element(array, axis, place) for place in tried)
             sound = (one for one in others if not has_chunks_in(one, unsound))
-            found |= {str(name): one.broadcast_to(array.shape) for one in islice(sound, 1)}
+            # without any, a date near that of the units decides how the variable is decoded
+            usual = ManifestArray.full((1,) * array.ndim, 0, array.dtype)
+            found[str(name)] = next(sound, usual).broadcast_to(array.shape)
     return found
 
 

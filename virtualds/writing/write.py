@@ -32,6 +32,8 @@ from virtualds.datasets.keywords import (
     select_fields,
 )
 from virtualds.datasets.location import Location, find_existing_format, format_for
+from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.registry import CHANGES, FORMATS, SUBCHUNK
 from virtualds.errors import (
     CombineError,
@@ -363,13 +365,15 @@ class CommitResult(NamedTuple):
 class Destination:
     """Where to write a set, in which format, and with which options.
 
-    ``place`` is where workers write parts of the set, as returned by `virtualds.formats.Parts`.
+    ``place`` is where workers write parts of the set, as returned by `virtualds.formats.Parts`. In
+    a ``dry_run`` a change is computed and checked, and nothing is written.
     """
 
     location: Location
     format: Format
     options: WriteOptions
     place: Any = None
+    dry_run: bool = False
 
     @classmethod
     def of(
@@ -427,6 +431,8 @@ class Destination:
 
     def change(self, change: ChangeGroup, whole: MakeGroup | None = None) -> CommitResult:
         """Change a set; if there is none, create one with the group that ``whole`` returns."""
+        if self.dry_run:
+            return self._try_change(change, whole)
         return self._write(partial(self._change, change, whole))
 
     def _write(self, write: Callable[[], CommitResult]) -> CommitResult:
@@ -494,6 +500,21 @@ class Destination:
                 f"{self.location.target}: another writer has just created it; append again, as "
                 f"conflict='retry' does"
             ) from error
+
+    def _try_change(self, change: ChangeGroup, whole: MakeGroup | None) -> CommitResult:
+        """Return what a change of a set would write, and write nothing."""
+        how = OpenOptions(
+            parser=self.format.name,
+            allow=self.options.allow,
+            snapshot=self.options.format_choices.get("branch"),
+        )
+        try:
+            before = open_group(self.location, how)
+        except FileNotFoundError:
+            if whole is None:
+                raise
+            return CommitResult(None, self._fit(whole(), no_table_known))
+        return CommitResult(before, self._prepare_change(before, change))
 
     def _prepare_change(self, before: ManifestGroup, change: ChangeGroup) -> ManifestGroup:
         """Return the new content of a set, in a form that the format can write."""

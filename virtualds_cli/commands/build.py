@@ -297,6 +297,10 @@ SYNCING = ("format", "target_options", *CHOICES)
             "virtualds sync 'runs/{member}/*.nc' refs.zarr --concat-dim member --concat-dim time",
         ),
         (
+            "Show what a run would do",
+            "virtualds sync 'data/*.nc' refs.zarr --concat-dim time --dry-run",
+        ),
+        (
             "Also drop files that were deleted",
             "virtualds sync 'data/*.nc' refs.zarr --concat-dim time --on-removed drop",
         ),
@@ -329,12 +333,16 @@ SYNCING = ("format", "target_options", *CHOICES)
     help="What to do if another writer changes the set at the same time: stop, or compare again "
     "and go on. [default: retry]",
 )
+@click.option(
+    "--dry-run", is_flag=True, help="Write nothing; report what would come, go and change."
+)
 @given(*TO_SYNC, *SYNCING)
 def sync(
     urls: Sequence[str],
     target: str,
     files_from: IO[str] | None,
     concat_dim: tuple[str, ...],
+    dry_run: bool,
     **options: Any,
 ) -> None:
     """Make a reference set hold what its files hold now.
@@ -354,7 +362,12 @@ def sync(
     paths = list_paths(urls, files_from, options["storage_options"])
     own = select_given(options, ("on_removed", "settle", "conflict", *SYNCING))
     done = virtualds.sync(
-        paths, target, concat_dim=list(concat_dim), **own, **make_keywords(options, TO_SYNC)
+        paths,
+        target,
+        concat_dim=list(concat_dim),
+        dry_run=dry_run,
+        **own,
+        **make_keywords(options, TO_SYNC),
     )
     report(done.to_dict(), done)
     exit_by(not done.failed and not done.damaged)
