@@ -239,3 +239,29 @@ def test_a_dry_run_reports_what_the_run_would_do(folder: Path, target: Path) -> 
     for dry_run in (True, False):
         with pytest.raises(virtualds.CombineError, match=r"do(es)? not fit"):
             sync(folder, target, dry_run=dry_run)
+
+
+def test_whole_numbers_make_a_grid_as_long_as_it_is_complete(tmp_path: Path) -> None:
+    def write(member: int, year: int) -> None:
+        data = np.arange(6).reshape(2, 3) + 100 * member + year
+        time = pd.date_range(f"{year}-01-01", periods=2)
+        xr.Dataset({"n": (("time", "x"), data)}, {"time": time}).to_netcdf(
+            tmp_path / f"r{member}_{year}.nc"
+        )
+
+    def keep() -> xr.Dataset:
+        pattern, dims = f"{tmp_path}/r{{member:d}}_*.nc", ["member", "time"]
+        virtualds.sync(pattern, tmp_path / "set.zarr", concat_dim=dims, settle=0)
+        return xr.open_dataset(tmp_path / "set.zarr", engine="virtual").load()
+
+    for member in (1, 2):
+        write(member, 2001)
+    keep()
+    for member in (1, 2):
+        write(member, 2002)
+    found = keep()
+    assert (found["n"].dtype, found["n"].shape) == (np.dtype("int64"), (2, 4, 3))
+    assert found["n"].values[1, 2].tolist() == [2202, 2203, 2204]
+    write(1, 2003)
+    with pytest.raises(virtualds.CombineError, match=r"n: cells of the grid would be empty.*int64"):
+        keep()

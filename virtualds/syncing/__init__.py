@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.sources import move_files
-from virtualds.chunks.axes import find_runs
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap, check_names, find_pattern
+from virtualds.combine.ordering import Files, check_names, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
@@ -29,16 +26,7 @@ from virtualds.datasets.keywords import check_choice, check_types, list_argument
 from virtualds.datasets.location import Location, explain_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.source_positions import (
-    cut_along,
-    find_copies,
-    find_positions,
-    find_ranges,
-    find_used_along,
-    has_chunks_in,
-    list_partly_covered_dims,
-    urls_of,
-)
+from virtualds.datasets.source_positions import list_partly_covered_dims
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import (
     CombineError,
@@ -53,24 +41,24 @@ from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.options import SETTLE
 from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report, Section, format_remainder
 from virtualds.progress import INFO, is_logged, log
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.listing import FileColumns
 from virtualds.stores.patterns import PathPattern
 from virtualds.stores.requests import explain_interrupt
-from virtualds.syncing.files import (
-    Changes,
-    FileOpener,
-    Mask,
-    Newest,
-    SetFiles,
-    Urls,
-    list_files,
-)
+from virtualds.syncing.files import Changes, FileOpener, Newest, SetFiles, Urls, list_files
+from virtualds.syncing.update import Update
 from virtualds.urls import scheme_of
-from virtualds.writing.append import AppendOptions, append_along, remove_sources, replace_sources
-from virtualds.writing.cells import CellGrid
-from virtualds.writing.write import Destination, WriteOptions
+from virtualds.writing.edit import without_groups
+from virtualds.writing.write import (
+    EMPTY,
+    Destination,
+    WriteOptions,
+    add_group,
+    check_aligned,
+    find_group,
+    put_variables,
+)
 
 MEANINGS = {
     "added": "Added",
@@ -179,397 +167,8 @@ class SyncReport(Report):
 
 # ---------------------------------------------------------------------- update
 
-ANEW = "write the set anew (delete it, and run again)"
-REMEDIES = {
-    "if_known": "leave one of the files out of the pattern, or pass overlap='first' to leave out "
-    "of new files what the set has already",
-    "if_misfit": "leave it out of the pattern; make its variables those of the set with "
-    f"drop_variables= or preprocess=; or {ANEW}",
-    "if_extra": "drop_variables= leaves it out",
-}
-"""Remedies for new files that do not fit: only arguments that `sync` has."""
 ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr), or "
 """The remedy for files that only this format can store."""
-
-
-@dataclass(frozen=True)
-class Update:
-    """How a set is updated.
-
-    The files are joined along ``dims``, outermost first; several make a grid. With ``drops``, files
-    that no longer exist are removed from the set. With ``sorts``, new ones are inserted where their
-    coordinate belongs, if it is monotonic. ``overlap`` is what to do about positions that the set
-    already has.
-    """
-
-    dims: tuple[str, ...]
-    known: SetFiles
-    opener: FileOpener
-    drops: bool = False
-    sorts: bool = True
-    overlap: Overlap = "error"
-    options: StorageOptions | None = None
-
-    @property
-    def dim(self) -> str:
-        """The first of the dimensions."""
-        return self.dims[0]
-
-    def commit(
-        self, destination: Destination, changes: Changes, before: FileColumns | None
-    ) -> SyncReport:
-        """Make the changes, and return the report.
-
-        ``before`` are the files that the set had when the changes were found, None without a set.
-        """
-        # open files before the set is locked or read again, so that writers seldom conflict
-        self.open(changes)
-        drops = self._list_dropped(changes)
-        done, added = changes, Urls()
-
-        def change(group: ManifestGroup) -> ManifestGroup:
-            nonlocal done, added
-            now = self.known.tabulate(group)
-            known = FileColumns.of(()) if before is None else before
-            done = changes if now is before else changes.still_needed(known, now)
-            found, added = self._apply(group, done)
-            return self.opener.check_loaded(found)
-
-        def begin() -> ManifestGroup:
-            nonlocal done, added
-            done = changes
-            found, added = self._create_set(changes)
-            return self.opener.check_loaded(found)
-
-        opened = (self.opener.open(urls) for urls in (changes.new, changes.changed))
-        is_needed = any(one is not None for one in opened) or bool(drops)
-        if is_needed:
-            # otherwise a set that was removed meanwhile would be created with only the new files
-            others = "leave the files that differ out of the pattern"
-            if before is None:
-                others += ", or these variables out (drop_variables=)"
-            elif self.drops and changes.removed:
-                others += ", or keep what the set has of files that are gone (on_removed='keep')"
-            with suggest_instead(others, ZARR_V3):
-                destination.change(change, begin if before is None else None)
-        failed = self.opener.failed
-        silent = len([url for url in done.new if url not in failed]) - len(added)
-        return SyncReport(
-            target=destination.location.url,
-            added=added,
-            replaced=tuple(url for url in done.changed if url not in failed),
-            dropped=self._list_dropped(done),
-            shadowed=done.shadowed,
-            kept=() if self.drops else done.removed,
-            waiting=done.waiting,
-            repeated=done.repeated,
-            failed=tuple(failed.values()),
-            damaged=self.opener.damaged,
-            unchanged=done.unchanged + silent,
-            exists=before is not None or (is_needed and not destination.dry_run),
-            dry_run=destination.dry_run,
-        )
-
-    def open(self, changes: Changes) -> set[str]:
-        """Open the files that are new or have changed; return those that cannot be opened."""
-        for urls in (changes.new, changes.changed):
-            self.opener.open(urls)
-        return set(self.opener.failed)
-
-    def _list_dropped(self, changes: Changes) -> Urls:
-        """Return the files that are to be removed from the set."""
-        return (*(changes.removed if self.drops else ()), *changes.superseded)
-
-    def _apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, Urls]:
-        """Remove, replace and add files; return the group, and the files that were added."""
-        removed = self._list_dropped(changes)
-        added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
-        if removed and len(removed) == len(self.known.tabulate(group)):
-            return self._create_set(changes)
-        if len(self.dims) > 1:
-            return self._apply_to_grid(group, changes, removed)
-        begun = after = self._refresh_static(self._add_options(group), changes)
-        if removed:
-            found = remove_sources(after, removed, self.dim, self.known.root)
-            after = after if found is after else as_read(found)
-        if changed is not None:
-            with self._name_mismatch(after, changes.changed):
-                after = as_read(replace_sources(after, changed, self.dim, self.known.root))
-            self._check_order(group, after, changes.changed)
-        grown = after if added is None else self._add(after, added, changes.new)
-        if grown is begun:
-            # data that the set has without references to their file are opened in every run
-            return group, ()
-        if added is None or grown is after:
-            return grown, ()
-        return grown, self._list_added(changes, added, self._find_shared(after, added))
-
-    def _apply_to_grid(
-        self, group: ManifestGroup, changes: Changes, removed: Urls
-    ) -> tuple[ManifestGroup, Urls]:
-        """Clear cells of files that are gone, fill others, and drop positions that are empty."""
-        changed = self.opener.open(changes.changed)
-        replaced = {url for url in changes.changed if url not in self.opener.failed}
-        unsound = frozenset({*removed, *changes.removed, *changes.changed, *changes.waiting})
-        misfit = REMEDIES["if_misfit"]
-        grid = CellGrid(self.dims, self.known.root, self.sorts, unsound, misfit)
-        after = self._refresh_static(self._add_options(group), changes)
-        moved = () if changed is None else grid.list_moved(after, changed, replaced)
-        gone = {*removed, *moved}
-        touched = grid.find_values(after, gone) if gone else {}
-        names, others = grid.find_lost(after)
-        if gone or names:
-            after = as_read(grid.clear(after, gone))
-        if names and (found := self.opener.open(tuple(others))) is not None:
-            after = as_read(grid.put_shared(after, found, names))
-        for urls in (changes.changed, changes.new):
-            if (found := self.opener.open(urls)) is not None:
-                with self._name_mismatch(after, urls):
-                    after = as_read(grid.put(after, found, replaced))
-        if gone:
-            after = as_read(grid.drop_empty(after, touched))
-        return after, tuple(url for url in changes.new if url not in self.opener.failed)
-
-    def _create_set(self, changes: Changes) -> tuple[ManifestGroup, Urls]:
-        added = self.opener.open(changes.new)
-        if added is None:
-            raise CombineError(
-                f"{self.known.root}: none of the files of the set is left, and there is no new "
-                f"one, so nothing has been dropped; check the path, or remove the set"
-            )
-        if not set(self.dims) <= set(added.dims):
-            raise self.opener.explain_dimensions(changes.new, added)
-        nothing = np.zeros(added.sizes[self.dim], bool)
-        return group_from_dataset(added), self._list_added(changes, added, nothing)
-
-    def _list_added(self, changes: Changes, added: xr.Dataset, shared: Mask) -> Urls:
-        """Return the new files that were added; the set may already have all data of the others."""
-        opened = tuple(url for url in changes.new if url not in self.opener.failed)
-        if self.overlap not in CROPPING_OVERLAPS or not self._find_with_references(added).all():
-            return opened
-        used = self._find_used(added, ~shared)
-        return tuple(url for url in opened if url in used)
-
-    def _find_with_references(self, new: xr.Dataset) -> Mask:
-        """Return the mask of positions with a chunk in a file, to which the set can refer."""
-        return find_positions(new, self.dim, urls_of(new))
-
-    def _find_shared(self, group: ManifestGroup, new: xr.Dataset) -> Mask:
-        """Return the mask of positions whose coordinate value is already in the set."""
-        there, index = _index_of(group, self.dim), new.indexes.get(self.dim)
-        if there is None or index is None:
-            return np.zeros(new.sizes[self.dim], bool)
-        return np.asarray(index.isin(there) & index.notna())
-
-    def _find_used(self, new: xr.Dataset, where: Mask) -> set[str]:
-        """Return the files with chunks at some positions."""
-        urls = urls_of(new)
-        runs = find_runs(np.flatnonzero(where))
-        parts = (cut_along(new, self.dim, run) for run in runs)
-        return {url for part in parts for url in find_used_along(part, self.dim, urls)}
-
-    # ------------------------------------------------------------------ adding
-
-    def _add(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
-        self._check_for_copies(group, new)
-        if self.overlap == "last":
-            self._check_replaced_files(group, new)
-        position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
-        for on_duplicate, part in self._split(new):
-            how = AppendOptions(self.dim, position, on_duplicate, root=self.known.root, **REMEDIES)
-            with self._name_mismatch(group, urls, on_duplicate):
-                grown = append_along(group, part, how)
-            group = group if grown is group else as_read(grown)
-        return group
-
-    @contextmanager
-    def _name_mismatch(
-        self, group: ManifestGroup, urls: Urls, on_duplicate: str = "skip"
-    ) -> Iterator[None]:
-        """Name the first file that does not fit the set in errors, trying one of each schema."""
-        try:
-            yield
-        except CombineError as error:
-            for url in self.opener.list_examples(urls):
-                if len(urls) == 1 or self._is_mismatch(group, url, on_duplicate):
-                    error.locate_file(without_secrets(url))
-                    break
-            raise
-
-    def _is_mismatch(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
-        try:
-            if (found := self.opener.open((url,))) is not None and len(self.dims) > 1:
-                CellGrid(self.dims, self.known.root, self.sorts).put(group, found, (url,))
-            elif found is not None:
-                how = AppendOptions(self.dim, on_duplicate=on_duplicate, root=self.known.root)
-                append_along(group, found, how)
-        except CombineError:
-            return True
-        return False
-
-    def _check_for_copies(self, group: ManifestGroup, new: xr.Dataset) -> None:
-        """Raise an error for files without a coordinate if the set may have copies of them."""
-        if self.dim in new.indexes:
-            return
-        copies = find_copies(to_virtual_dataset(group), self.dim)
-        if copies.any():
-            raise CombineError(
-                f"{self.known.root}: {np.count_nonzero(copies)} positions along {self.dim!r} have "
-                f"chunks that were rewritten or are held in the set, which does not note their "
-                f"sources, and no coordinate, so that nothing tells whether new files are there "
-                f"already; write the set anew as zarr-v3, or give the files a coordinate "
-                f"(coordinates=)"
-            )
-
-    def _check_replaced_files(self, group: ManifestGroup, new: xr.Dataset) -> None:
-        """Raise an error for new files that would replace all positions of earlier files.
-
-        If later files have all positions of a file, the set does not refer to it. It is opened in
-        every run, and the set stays unchanged.
-        """
-        shared = self._find_shared(group, new)
-        if not shared.any():
-            return
-        present = to_virtual_dataset(group)
-        # except for what the set stores itself
-        there, known = present.indexes[self.dim], self.known.tabulate(group).urls
-        for url in sorted(self._find_used(new, shared)):
-            common = new.indexes[self.dim][shared & find_positions(new, self.dim, {url})]
-            places = np.flatnonzero(there.isin(common))
-            part = cut_along(present, self.dim, (int(places[0]), int(places[-1]) + 1))
-            met = find_positions(part, self.dim, {other for other in known if other < url})
-            if (lost := met & part.indexes[self.dim].isin(common)).any():
-                raise CombineError(
-                    f"{without_secrets(url)}: of its values of {self.dim!r} the set has "
-                    f"{np.count_nonzero(lost)} from earlier files, the first is "
-                    f"{part.indexes[self.dim][lost][0]}; overlap='last' takes them from this file "
-                    f"only in a new set: {ANEW}, or leave the file out of the pattern"
-                )
-
-    def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
-        """Return the parts to append, each with what to do about positions already in the set.
-
-        For data without a chunk in a file, the set does not refer to the file. It is opened in
-        every run, and its coordinate shows whether the set has it.
-        """
-        traced = self._find_with_references(new)
-        how = {True: "skip" if self.overlap in CROPPING_OVERLAPS else "raise", False: "skip"}
-        if traced.all():
-            return [(how[True], new)]
-        if self.dim not in new.indexes:
-            raise CombineError(
-                f"{np.count_nonzero(~traced)} positions along {self.dim!r} have neither a chunk in "
-                f"a file nor a coordinate, so that the next run could not tell whether the set has "
-                f"them; give them a coordinate (coordinates=), or append them yourself with "
-                f"ds.virtual.to_manifest"
-            )
-        return [
-            (how[mark], cut_along(new, self.dim, run))
-            for mark in (True, False)
-            for run in find_runs(np.flatnonzero(traced == mark))
-        ]
-
-    def _check_order(self, before: ManifestGroup, after: ManifestGroup, changed: Urls) -> None:
-        """Raise an error for changed files that no longer follow each other as in the set."""
-        old, new = _index_of(before, self.dim), _index_of(after, self.dim)
-        if not self.sorts or old is None or new is None or not old.is_unique:
-            return
-        ways = ("is_monotonic_increasing", "is_monotonic_decreasing")
-        goes_on = any(getattr(old, way) and getattr(new, way) for way in ways)
-        if new.is_unique and (goes_on or not _is_ordered(old)):
-            return
-        # the coordinate values that come from each file
-        values = list[dict[str, Any]]()
-        for group, index in ((before, old), (after, new)):
-            dataset = to_virtual_dataset(group)
-            found = find_ranges(dataset, self.dim, urls_of(dataset))
-            cuts = {url: np.r_[tuple(slice(*run) for run in runs)] for url, runs in found.items()}
-            values.append({url: index[cut] for url, cut in cuts.items()})
-        had, has = ({url: found.get(url, old[:0]) for url in changed} for found in values)
-        moved = [url for url in changed if not had[url].equals(has[url])]
-        [first, *others] = moved or changed
-        more = f" (and {format_count(len(others), 'other file')})" if others else ""
-        ours, its, crops = had[first], has[first], self.overlap in CROPPING_OVERLAPS
-        if crops and len(ours) < len(its) and ours.isin(its).all() and its.isin(old).all():
-            reason = (
-                f"the set has only {len(ours)} of its {len(its)} values of {self.dim!r} from it, "
-                f"since other files have the rest"
-            )
-        else:
-            reason = (
-                f"has other values of {self.dim!r} than before, which overlap those of other "
-                f"files, or come in another order"
-            )
-        raise CombineError(
-            f"{first}{more}: it has changed, and {reason}; {ANEW}, or leave the file out of the "
-            f"pattern"
-        )
-
-    # ------------------------------------------------------------------ without the dimension
-
-    def _add_options(self, group: ManifestGroup) -> ManifestGroup:
-        """Add access options to the files of a group, so that new files can be compared with it."""
-        if self.options is None:
-            return group
-
-        def lend(file: SourceFile) -> SourceFile:
-            is_bare = file.options is None and scheme_of(file.url) != "file"
-            return file._replace(options=self.options) if is_bare else file
-
-        lent = {
-            name: replace(v, data=move_files(v.data, lend))
-            for name, v in group.variables.items()
-            if not set(self.dims).intersection(v.dims) and isinstance(v.data, ManifestArray)
-        }
-        return replace(group, variables={**group.variables, **lent})
-
-    def _refresh_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
-        """Take variables without the dimension from a file that has not changed.
-
-        New files are compared with them, and the file from which they came may no longer exist.
-        """
-        replaced = {url for url in changes.changed if url not in self.opener.failed}
-        unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
-        unsound -= replaced
-        dims = set(self.dims)
-        static = {name: v for name, v in group.variables.items() if not dims.intersection(v.dims)}
-        lost = {
-            name: v
-            for name, v in static.items()
-            if unsound and isinstance(v.data, ManifestArray) and has_chunks_in(v.data, unsound)
-        }
-        if not lost:
-            return group
-        known = self.known.tabulate(group).urls
-        sound = next((url for url in known if url not in unsound | replaced), None)
-        urls = changes.new or tuple(replaced) if sound is None else (str(sound),)
-        found = self.opener.open(urls)
-        others = {} if found is None else group_from_dataset(found).variables
-        mended: dict[str, ManifestVariable] = {}
-        for name, variable in lost.items():
-            other = others.get(name)
-            shape = variable.dims, variable.data.shape
-            if other is None or (other.dims, other.data.shape) != shape:
-                raise CombineError(
-                    f"{name}: it lies in a file that is no longer there, and the other files do "
-                    f"not have it in this shape; write the set anew"
-                )
-            mended[name] = other
-        return as_read(replace(group, variables={**group.variables, **mended}))
-
-
-def _is_ordered(index: Any) -> bool:
-    return index is not None and bool(
-        index.is_monotonic_increasing or index.is_monotonic_decreasing
-    )
-
-
-def _index_of(group: ManifestGroup, dim: str) -> Any:
-    """Return the index along a dimension of a set, or None if it has none."""
-    if dim not in group.variables:
-        return None
-    alone = replace(group, variables={dim: group.variables[dim]}, groups={}, attributes={})
-    return to_virtual_dataset(alone).indexes.get(dim)
 
 
 def check_dimensions(group: ManifestGroup, known: SetFiles, joined: Sequence[str]) -> None:
@@ -609,6 +208,207 @@ def _spans_several_files(variable: ManifestVariable, dim: str) -> bool:
     return bool(begin and end and begin != end)
 
 
+# ---------------------------------------------------------------------- the groups of a set
+
+
+class GroupPlan(NamedTuple):
+    """What is to be done with a group of a set: how, what has changed, and the files it had.
+
+    ``before`` is None for a group that the set does not have.
+    """
+
+    update: Update
+    changes: Changes
+    before: FileColumns | None
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The files that a set follows, and how they are opened.
+
+    ``paths`` are joined along ``dims``. ``tree`` makes the path of the group of each file, and None
+    is the root.
+    """
+
+    paths: Any
+    dims: tuple[str, ...]
+    tree: str | None
+    opening: Mapping[str, Any]
+    storage_options: Mapping[str, Any] | None
+    allow: Allow
+
+    @property
+    def options(self) -> StorageOptions | None:
+        """Access options of the files."""
+        return StorageOptions.of(self.storage_options)
+
+    @cached_property
+    def pattern(self) -> PathPattern | None:
+        """The pattern of the files, if it has names."""
+        return find_pattern(self.paths)
+
+    def compare(
+        self,
+        root: ManifestGroup | None,
+        url: str,
+        make: Callable[[SetFiles, FileOpener], Update],
+        settle: float,
+    ) -> dict[str, GroupPlan]:
+        """Return what is to be done with each group of the set ``root`` at ``url``."""
+        name = self.opening.get("newest")
+        if name is not None:
+            check_names(self.pattern, [name], "newest")
+        newest = None if name is None or self.pattern is None else Newest(self.pattern, name)
+        opening = {key: value for key, value in self.opening.items() if key != "newest"}
+        opening |= {"storage_options": self.storage_options, "allow": self.allow}
+        files = {path: SetFiles(self.dims, url) for path in self._list_groups(root, url)}
+        known: dict[str, FileColumns | None] = {}
+        for path, some in files.items():
+            group = None if root is None else find_group(root, path)
+            if group is not None and group.variables:
+                check_dimensions(group, some, self.dims)
+                known[path] = some.tabulate(group)
+        everything = FileColumns.join([one for one in known.values() if one is not None])
+        # listed after reading the set, so that what others add meanwhile is not considered removed
+        listed = list_files(self.paths, self.options, everything)
+        rows = self._group(listed.urls.tolist())
+        # these may derive values from names, so that two names of one file are different data
+        names = () if self.pattern is None else self.pattern.names
+        every_name = any(self.opening.get(key) for key in ("preprocess", "coordinates"))
+        every_name |= not set(self.dims).isdisjoint(names)
+        plans, now = {}, time.time()
+        for path in sorted({*files, *rows}):
+            some = files.get(path, SetFiles(self.dims, url))
+            update = make(some, FileOpener(self.dims, opening, self.pattern))
+            before = known.get(path)
+            choose = partial(
+                Changes.between,
+                FileColumns.of(()) if before is None else before,
+                listed.take(np.array(rows.get(path, ()), np.intp)),
+                settle,
+                now,
+                every_name=every_name,
+                newest=newest,
+            )
+            changes, failed = choose(), set[str]()
+            # of a file that cannot be opened, an older version is used
+            while newest is not None and (lost := update.open(changes) - failed):
+                failed |= lost
+                changes = choose(failed=failed)
+            plans[path] = GroupPlan(update, changes, before)
+        return plans
+
+    def _group(self, urls: Sequence[str]) -> dict[str, list[int]]:
+        """Return the numbers of the files of each group, by its path."""
+        if self.tree is None:
+            return {"": list(range(len(urls)))}
+        return Files(list(urls), pattern=self.pattern).group_by(self.tree)
+
+    def _list_groups(self, root: ManifestGroup | None, url: str) -> list[str]:
+        """Return the paths of the groups of a set that the files of this archive have made."""
+        if self.tree is None:
+            return [""]
+        made = list[str]()
+        for path, group in () if root is None else root.walk():
+            urls = SetFiles(self.dims, url).tabulate(group).urls.tolist()
+            matched = [one for one in urls if self.pattern is None or self.pattern.match(one)]
+            if matched and path in self._group(matched):
+                made.append(path)
+        return made
+
+
+def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: bool) -> SyncReport:
+    """Change all groups of a set at once, and return the report."""
+    # open files before the set is locked or read again, so that writers seldom conflict
+    needed = {path: plan for path, plan in plans.items() if plan.update.is_needed(plan.changes)}
+    done = {path: (plan.changes, Urls()) for path, plan in plans.items()}
+
+    def change(root: ManifestGroup) -> ManifestGroup:
+        found = root
+        for path, (update, changes, before) in plans.items():
+            group = find_group(root, path)
+            if group is None or not group.variables:
+                found = begin_group(found, path)
+                continue
+            now = update.known.tabulate(group)
+            if now is not before:
+                earlier = FileColumns.of(()) if before is None else before
+                changes = changes.still_needed(earlier, now)
+            dropped, added = update.list_dropped(changes), Urls()
+            if len(plans) > 1 and not update.has_new(changes) and len(dropped) == len(now):
+                # other groups are left
+                found = _remove_group(found, path)
+            else:
+                after, added = update.apply(group, changes)
+                after = update.opener.check_loaded(after)
+                found = found if after is group else put_variables(found, path, after)
+            done[path] = changes, added
+        return found if len(plans) == 1 or found is root else check_aligned(root, found)
+
+    def begin_group(root: ManifestGroup, path: str) -> ManifestGroup:
+        update, changes, _ = plans[path]
+        if len(plans) > 1 and not update.has_new(changes):
+            return root
+        made, added = update.create(changes)
+        done[path] = changes, added
+        return add_group(root, path, update.opener.check_loaded(made))
+
+    def begin() -> ManifestGroup:
+        return reduce(begin_group, plans, EMPTY)
+
+    if needed:
+        # otherwise a set that was removed meanwhile would be created with only the new files
+        others = "leave the files that differ out of the pattern"
+        if not exists:
+            others += ", or these variables out (drop_variables=)"
+        elif any(plan.update.drops and plan.changes.removed for plan in plans.values()):
+            others += ", or keep what the set has of files that are gone (on_removed='keep')"
+        with suggest_instead(others, ZARR_V3):
+            destination.change(change, None if exists else begin)
+    reports = [
+        _report_group(plans[path].update, changes, added) for path, (changes, added) in done.items()
+    ]
+    counted = ("added", "replaced", "dropped", "shadowed", "kept", "waiting", "repeated")
+    joined: dict[str, Any] = {
+        name: tuple(url for report in reports for url in getattr(report, name))
+        for name in (*counted, "failed", "damaged")
+    }
+    return SyncReport(
+        target=destination.location.url,
+        **joined,
+        unchanged=sum(report.unchanged for report in reports),
+        exists=exists or (bool(needed) and not destination.dry_run),
+        dry_run=destination.dry_run,
+    )
+
+
+def _remove_group(root: ManifestGroup, path: str) -> ManifestGroup:
+    """Return a set without a group, and without groups above it that have no other content."""
+    root, (above, _, _) = without_groups(root, [path]), path.rpartition("/")
+    left = find_group(root, above)
+    if above and left is not None and not (left.variables or left.groups or left.attributes):
+        return _remove_group(root, above)
+    return root
+
+
+def _report_group(update: Update, changes: Changes, added: Urls) -> SyncReport:
+    failed = update.opener.failed
+    silent = len([url for url in changes.new if url not in failed]) - len(added)
+    return SyncReport(
+        target="",
+        added=added,
+        replaced=tuple(url for url in changes.changed if url not in failed),
+        dropped=update.list_dropped(changes),
+        shadowed=changes.shadowed,
+        kept=() if update.drops else changes.removed,
+        waiting=changes.waiting,
+        repeated=changes.repeated,
+        failed=tuple(failed.values()),
+        damaged=update.opener.damaged,
+        unchanged=changes.unchanged + silent,
+    )
+
+
 # ---------------------------------------------------------------------- syncing
 
 ON_REMOVED = ("error", "keep", "drop")
@@ -623,6 +423,7 @@ def sync(
     target: Any,
     *,
     concat_dim: str | Sequence[str],
+    tree: str | None = None,
     on_removed: str = "error",
     settle: float = SETTLE,
     dry_run: bool = False,
@@ -651,6 +452,10 @@ def sync(
         The dimension along which files follow each other. Several, outermost first, make a grid:
         each file is put into the cell that its coordinates name, a cell without a file is missing,
         and every dimension grows.
+    tree : str, optional
+        The path of the group of each file, made of names of the pattern, such as
+        ``"/{model}/{variable}"``, or a plain path. By default all files are joined in the root.
+        Groups that these files have not made stay as they are.
     on_removed : {"error", "keep", "drop"}
         What to do about files of the set that are not listed: raise; keep their references; or
         remove their data. The default protects the set from a disk that is not mounted and from an
@@ -732,7 +537,8 @@ def _bring_up_to_date(
     paths: Any,
     target: Any,
     *,
-    concat_dim: str,
+    concat_dim: str | Sequence[str],
+    tree: str | None = None,
     on_removed: str = "error",
     settle: float = SETTLE,
     dry_run: bool = False,
@@ -774,69 +580,43 @@ def _bring_up_to_date(
                 f"encoding, and make the other set of it with virtualds.convert(..., "
                 f"on_unsupported='rewrite')"
             )
-        pattern = find_pattern(paths)
-        newest = _choose_newest(pattern, opening.pop("newest", None))
-        update = Update(
-            dims=dims,
-            known=SetFiles(dims, destination.location.url),
-            opener=FileOpener(
-                dims,
-                opening | {"storage_options": storage_options, "allow": allow},
-                pattern,
-            ),
-            drops=on_removed == "drop",
-            sorts=opening.get("sort", True),
-            overlap=opening.get("overlap", "error"),
-            options=StorageOptions.of(storage_options),
-        )
         shown = without_secrets(destination.location.url)
         left = f"{shown}: a set changes all at once; run sync again to go on"
         with explain_interrupt(lambda: left):
-            how_to_read = OpenOptions(
-                parser=destination.format.name,
-                allow=allow,
-                snapshot=destination.options.format_choices.get("branch"),
+            before = _open_set(destination, allow)
+            archive = Archive(paths, dims, tree, opening, storage_options, allow)
+            make = partial(
+                Update,
+                dims,
+                drops=on_removed == "drop",
+                sorts=opening.get("sort", True),
+                overlap=opening.get("overlap", "error"),
+                options=archive.options,
             )
-            before: ManifestGroup | None = None
-            # the set need not exist
-            with suppress(FileNotFoundError):
-                before = open_group(destination.location, how_to_read)
-            if before is not None:
-                check_dimensions(before, update.known, dims)
-            known = update.known.tabulate(before)
-            # listed after reading the set, so that what others add meanwhile is not considered
-            # removed
-            listed = list_files(paths, update.options, known)
-            # these may derive values from names, so that two names of one file are different data
-            named = any(opening.get(name) for name in ("preprocess", "coordinates"))
-            named = named or (pattern is not None and not set(dims).isdisjoint(pattern.names))
-            choose = partial(
-                Changes.between,
-                *(known, listed, settle, time.time()),
-                every_name=named,
-                newest=newest,
-            )
-            changes, failed = choose(), set[str]()
-            # of a file that cannot be opened, an older version is used
-            while newest is not None and (lost := update.open(changes) - failed):
-                failed |= lost
-                changes = choose(failed=failed)
+            plans = archive.compare(before, destination.location.url, make, settle)
+            removed = [url for plan in plans.values() for url in plan.changes.removed]
+            if on_removed == "error" and removed:
+                count = sum(len(plan.before) for plan in plans.values() if plan.before is not None)
+                raise _removed_error(tuple(removed), count, destination.location)
             if is_logged(INFO):
-                log(
-                    INFO, f"{destination.location.url}: {changes}, {time.monotonic() - begun:.3f} s"
-                )
-            if on_removed == "error" and changes.removed:
-                raise _removed_error(changes.removed, len(known), destination.location)
-            done = update.commit(destination, changes, known if before is not None else None)
+                seconds = time.monotonic() - begun
+                for path, plan in plans.items():
+                    where = f"{destination.location.url}{path and '/'}{path}"
+                    log(INFO, f"{where}: {plan.changes}, {seconds:.3f} s")
+            done = commit(destination, plans, before is not None)
     return replace(done, settle=settle, seconds=time.monotonic() - begun)
 
 
-def _choose_newest(pattern: PathPattern | None, name: str | None) -> Newest | None:
-    if name is None:
-        return None
-    check_names(pattern, [name], "newest")
-    assert pattern is not None
-    return Newest(pattern, name)
+def _open_set(destination: Destination, allow: Allow) -> ManifestGroup | None:
+    """Return the set as it is, or None if there is none."""
+    how = OpenOptions(
+        parser=destination.format.name,
+        allow=allow,
+        snapshot=destination.options.format_choices.get("branch"),
+    )
+    with suppress(FileNotFoundError):
+        return open_group(destination.location, how)
+    return None
 
 
 def _explain_lack(done: SyncReport) -> str:

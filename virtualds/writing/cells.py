@@ -167,13 +167,11 @@ class CellGrid:
         absent = np.flatnonzero(~new.indexes[dim].isin(index))
         if not absent.size:
             return group
-        part, count = new.isel({dim: absent}), absent.size
+        part = new.isel({dim: absent})
         others = set(self.dims) - {dim}
+        is_whole = all(new.indexes[d].equals(present.indexes[d]) for d in others)
         variables = {
-            name: part.variables[name]
-            # what is in memory, such as coordinates, is the same along the rest of the grid
-            if not others.intersection(variable.dims) and get_virtual_array(variable) is None
-            else make_missing(name, variable, dim, count)
+            name: self._make_slab(name, variable, part, dim, is_whole=is_whole)
             for name, variable in present.variables.items()
             if dim in variable.dims
         }
@@ -182,6 +180,24 @@ class CellGrid:
         is_ordered = index.is_monotonic_increasing or index.is_monotonic_decreasing
         position = "coordinate" if self.sorts and is_ordered else "end"
         return as_read(append_along(group, slab, AppendOptions(dim, position, root=self.root)))
+
+    def _make_slab(
+        self, name: Hashable, variable: xr.Variable, part: xr.Dataset, dim: str, *, is_whole: bool
+    ) -> xr.Variable:
+        """Return new positions of a variable of the set, missing where ``part`` is not whole."""
+        new = part.variables[name]
+        along = set(self.dims).intersection(variable.dims)
+        array = get_virtual_array(new)
+        # what is in memory, such as coordinates, is the same along the rest of the grid
+        if (array is None and along == {dim}) or (is_whole and not has_missing_value(new.dtype)):
+            return new
+        if not has_missing_value(variable.dtype):
+            raise CombineError(
+                f"{name}: cells of the grid would be empty, and no value of {name!r} "
+                f"({variable.dtype}) means that it is missing; leave it out (drop_variables=), or "
+                f"leave new files out until they are complete along {sorted(along - {dim})}"
+            )
+        return make_missing(name, variable, dim, part.sizes[dim])
 
     # ------------------------------------------------------------------ clearing
 
@@ -313,8 +329,8 @@ def _put(
             array, tuple((a, a + stop - begin) for a, (begin, stop) in zip(start, box, strict=True))
         )
         met = {file.url for file in known.sources} if count_references(known) else set()
-        if others := sorted(met - set(replaced)):
-            files = sorted({file.url for file in part.sources})
+        files = sorted({file.url for file in part.sources})
+        if others := sorted(met.difference(replaced, files)):
             raise CombineError(
                 f"{name_some(files, 1)}: the set has this cell of the grid from {others[0]}; leave "
                 f"one of the files out of the pattern, or choose one by newest="

@@ -35,6 +35,13 @@ DASK = click.option(
 )
 
 
+TREE = click.option(
+    "--tree",
+    metavar="PATH",
+    help="Write a group for each path made of names of the pattern, such as '/{model}/{variable}'.",
+)
+
+
 def open_files(
     files: str | Sequence[str],
     dask: str | None,
@@ -162,11 +169,7 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
 )
 @files
 @click.option("-o", "--output", required=True, type=Url(), help="Reference set to write.")
-@click.option(
-    "--tree",
-    metavar="PATH",
-    help="Write a group for each path made of names of the pattern, such as '/{model}/{variable}'.",
-)
+@TREE
 @given(*MANY_FILES, *WRITING, "target_options")
 @DASK
 def scan(
@@ -315,6 +318,7 @@ SYNCING = ("format", "target_options", *CHOICES)
     type=Name("dimension"),
     help="Dimension along which files follow each other; several, outermost first, make a grid.",
 )
+@TREE
 @click.option(
     "--on-removed",
     type=click.Choice(["error", "keep", "drop"]),
@@ -343,6 +347,7 @@ def sync(
     files_from: IO[str] | None,
     concat_dim: tuple[str, ...],
     dry_run: bool,
+    tree: str | None,
     **options: Any,
 ) -> None:
     """Make a reference set hold what its files hold now.
@@ -360,7 +365,8 @@ def sync(
             f"a list of them with --files-from"
         )
     paths = list_paths(urls, files_from, options["storage_options"])
-    own = select_given(options, ("on_removed", "settle", "conflict", *SYNCING))
+    own: dict[str, Any] = {} if tree is None else {"tree": tree}
+    own |= select_given(options, ("on_removed", "settle", "conflict", *SYNCING))
     done = virtualds.sync(
         paths,
         target,
