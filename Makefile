@@ -7,6 +7,10 @@ DOCS_OUT ?= docs/_build/html
 DIST_ENV ?= .venv-dist
 DIST ?= dist
 
+# Python keeps what it compiles, whatever the caller has set: else each worker and each program that
+# a test starts compiles all that it imports, four times as long as the start takes otherwise.
+export PYTHONDONTWRITEBYTECODE :=
+
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
 .PHONY: help demo mutants test test-all soak fuzz lint types docs docs-versions notebooks packages dist clean
