@@ -1,6 +1,7 @@
 """The layout holds: which package may import which, which names exist, and what is installed."""
 
 import ast
+import functools
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -132,7 +133,12 @@ def layer_of(module: str) -> int:
 
 
 MODULES = {module_of(path): path for path in FILES}
-TREES = {module: ast.parse(path.read_text(), path) for module, path in MODULES.items()}
+
+
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    """The syntax of a module; to parse all takes seconds, which those who only collect need not."""
+    return ast.parse(MODULES[module].read_text(), MODULES[module])
 
 
 @dataclass(frozen=True)
@@ -173,8 +179,8 @@ PLACE = re.compile(r"virtualds(\.\w+)+:\w+")
 
 
 def imports(module: str) -> Iterator[Import]:
-    typed = typed_nodes(TREES[module])
-    for node, inside in nodes(TREES[module]):
+    typed = typed_nodes(tree_of(module))
+    for node, inside in nodes(tree_of(module)):
         is_run = id(node) not in typed
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -237,13 +243,13 @@ def own_imports_that_threads_do_at_once(module: str) -> list[str]:
     """Imports inside functions of the face that do not stand in ``with importing:``."""
     guarded = {
         id(node)
-        for block, _ in nodes(TREES[module])
+        for block, _ in nodes(tree_of(module))
         if isinstance(block, ast.With) and ast.unparse(block.items[0]) == "importing"
         for node in block.body
     }
     return [
         f"{module}:{node.lineno}"
-        for node, inside in nodes(TREES[module])
+        for node, inside in nodes(tree_of(module))
         if isinstance(node, ast.ImportFrom)
         and inside
         and id(node) not in guarded
@@ -265,7 +271,7 @@ def zarr_python(module: str) -> list[str]:
 
 
 def catching_everything(module: str) -> list[str]:
-    handlers = [node for node, _ in nodes(TREES[module]) if isinstance(node, ast.ExceptHandler)]
+    handlers = [node for node, _ in nodes(tree_of(module)) if isinstance(node, ast.ExceptHandler)]
     wrong = [h for h in handlers if catches_everything(h) and not raises_again(h)]
     return [f"{module}:{handler.lineno}" for handler in wrong]
 
@@ -287,7 +293,7 @@ def asserts_and_coroutines(module: str) -> list[str]:
     shunned = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Assert
     if module in ADAPTERS | COROUTINES:
         shunned = ast.Assert
-    found = (node for node, _ in nodes(TREES[module]) if isinstance(node, shunned))
+    found = (node for node, _ in nodes(tree_of(module)) if isinstance(node, shunned))
     return [f"{module}:{node.lineno}" for node in found]
 
 
@@ -295,7 +301,7 @@ def states_of_slotted_dataclasses(module: str) -> list[str]:
     """Before Python 3.11.4, ``dataclass(frozen=True, slots=True)`` overwrites these methods."""
     return [
         f"{module}:{method.lineno}"
-        for node, _ in nodes(TREES[module])
+        for node, _ in nodes(tree_of(module))
         if isinstance(node, ast.ClassDef)
         if any("slots=True" in ast.unparse(decorator) for decorator in node.decorator_list)
         for method in node.body
@@ -310,7 +316,7 @@ def vague_names(module: str) -> list[str]:
 
 def no_first_line(module: str) -> list[str]:
     """A module's first line says what it is for."""
-    return [] if ast.get_docstring(TREES[module]) else [module]
+    return [] if ast.get_docstring(tree_of(module)) else [module]
 
 
 RULES = (
@@ -354,14 +360,14 @@ def test_the_house_grows_only_with_what_is_new() -> None:
 
 
 def test_tables_name_what_is_there() -> None:
-    found = (node for tree in TREES.values() for node in ast.walk(tree))
+    found = (node for tree in map(tree_of, MODULES) for node in ast.walk(tree))
     places = {n.value for n in found if isinstance(n, ast.Constant)}
     places = {place for place in places if PLACE.fullmatch(str(place))}
     assert len(places) > 50
     # not imported, since some need a library that not every Python has
     for place in places:
         module, _, name = place.removeprefix("virtualds.").partition(":")
-        assert name in defined_names(TREES[module]), place
+        assert name in defined_names(tree_of(module)), place
 
 
 def defined_names(tree: ast.Module) -> set[str]:
@@ -402,7 +408,7 @@ def test_public_names() -> None:
 def test_the_public_names_that_are_imported_are_those_that_editors_read() -> None:
     found = {
         alias.name: (node.module or "").removeprefix("virtualds.")
-        for node, _ in nodes(TREES["__init__"])
+        for node, _ in nodes(tree_of("__init__"))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname == alias.name
