@@ -125,15 +125,11 @@ def named_case(case: Any) -> Iterator[None]:
         raise
 
 
-QUICK = 2
-"""So many cases of a test the quick suite tries, if no marker says otherwise."""
-
-
 def leave_for_the_full_suite(items: Iterable[pytest.Item]) -> None:
     """Mark cases `full`, but for a few that represent what their test promises.
 
-    Of products that are as many as have each value; of what is marked ``every`` all; else two, and
-    the others are marked ``alike``, too. Which two depends on the name of the test, so tests of the
+    Of products that are as many as have each value; of what is marked ``every`` all; else one, and
+    the others are marked ``alike``, too. Which one depends on the name of the test, so tests of the
     same cases take turns.
     """
     tests: defaultdict[str, list[pytest.Function]] = defaultdict(list)
@@ -147,9 +143,7 @@ def leave_for_the_full_suite(items: Iterable[pytest.Item]) -> None:
             rows = [set(values(case)) for case in cases]
             chosen = representatives(rows, marker.kwargs.get("times", 1))
         else:
-            first = zlib.crc32(name.encode())
-            step = max(len(cases) // QUICK, 1)
-            chosen = {(first + turn * step) % len(cases) for turn in range(QUICK)}
+            chosen = {zlib.crc32(name.encode()) % len(cases)}
         for number, case in enumerate(cases):
             if number not in chosen:
                 case.add_marker("full")

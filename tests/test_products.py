@@ -66,7 +66,7 @@ def test_a_plain_run_tries_all_and_the_quick_one_each_value(pytester: pytest.Pyt
     )
     pytester.runpytest("-p", "no:asyncio").assert_outcomes(passed=15 + 3 + 7 + 1)
     quick = pytester.runpytest("-p", "no:asyncio", "-m", "not full")
-    quick.assert_outcomes(passed=5 + 3 + 2, deselected=10 + 5 + 1)
+    quick.assert_outcomes(passed=5 + 3 + 1, deselected=10 + 6 + 1)
     more = pytester.runpytest("-p", "no:asyncio", "-m", "not full or alike")
     more.assert_outcomes(passed=5 + 3 + 7, deselected=10 + 1)
 
