@@ -101,6 +101,25 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
 
 
 @pytest.fixture(scope="session")
+def dask_workers() -> Iterator[Any]:
+    """Two processes that work for dask, started once, since that takes seconds; make a client."""
+    distributed = pytest.importorskip("distributed", reason="installed with the extra distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(dask_workers: Any) -> Iterator[Any]:
+    """A client of dask, with two processes, which computes what the test computes."""
+    import distributed
+
+    with distributed.Client(dask_workers) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
 def moto() -> Iterator[dict[str, Any]]:
     """An S3 server of Python: the storage options that lead to it."""
     with running_s3_server() as options:

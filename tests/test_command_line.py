@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -750,19 +750,10 @@ def test_names_that_are_not_utf_8_are_printed_escaped() -> None:
 # ---------------------------------------------------------------------- on a cluster
 
 
-@pytest.fixture(scope="module")
-def scheduler() -> Iterator[str]:
-    """The address of a scheduler with one worker."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=":0"
-    ) as cluster:
-        yield cluster.scheduler_address
-
-
-def test_a_cluster_opens_the_files(scheduler: str) -> None:
+def test_a_cluster_opens_the_files(dask_workers: Any) -> None:
     files = sorted(map(str, Path.cwd().glob("20*.nc")))
+    how = ("--concat-dim", "time", "--dask", dask_workers.scheduler_address)
     for target in ("refs.json", "refs.zarr"):
-        given = ("scan", *files, "--concat-dim", "time", "-o", target, "--dask", scheduler)
+        given = ("scan", *files, "-o", target, *how)
         assert said(*given)["references"] == 24
         assert_identical(opened(target), native())

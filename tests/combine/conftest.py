@@ -1,10 +1,8 @@
 """Fixtures of the tests of combining."""
 
 import threading
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from days import CASES, FilesOf, write
@@ -18,20 +16,6 @@ def _processes_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     there = threading.Event()
     there.set()
     monkeypatch.setattr(workers, "_IMPORTED", there)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A client of dask, with two processes."""
-    import distributed
-
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as found,
-        distributed.Client(found) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(scope="module")

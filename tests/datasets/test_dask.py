@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -318,20 +318,7 @@ def test_many_blocks_are_read_at_once(scheduler: str, blocks: Any) -> None:
         np.testing.assert_array_equal(found.values, values)
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """Two worker processes of three threads on loopback."""
-    distributed = pytest.importorskip("distributed", reason="installed with the extra distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=3, host="127.0.0.1", dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
-def test_workers_read_many_blocks_at_once(client: Any, blocks: Any) -> None:
+def test_workers_read_many_blocks_at_once(cluster: Any, blocks: Any) -> None:
     path, values = blocks
     found = xr.open_dataset(path, engine="virtual", chunks={})["v"]
     assert found.data.npartitions == 800
@@ -343,7 +330,7 @@ def test_workers_read_many_blocks_at_once(client: Any, blocks: Any) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("suffix", ["", ".zarr", ".parquet"])
 def test_workers_read_out_of_ten_million_references(
-    client: Any, suffix: str, tmp_path: Path
+    cluster: Any, suffix: str, tmp_path: Path
 ) -> None:
     grid = (1000, 100, 100)
     stored = np.random.default_rng(3).normal(size=10**6).astype("f4")

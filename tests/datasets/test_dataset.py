@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -290,25 +290,8 @@ def test_dask_chunks_are_ragged_where_the_files_are(tmp_path: Path) -> None:
         xr.testing.assert_identical(lazy.compute(), expected.load())
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """Two worker processes on loopback."""
-    distributed = pytest.importorskip("distributed", reason="installed with the extra distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            dashboard_address=":0",
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
 def test_dask_arrays_are_computed_in_other_processes(
-    client: Any, tmp_path: Path, path: Path, native: xr.Dataset
+    cluster: Any, tmp_path: Path, path: Path, native: xr.Dataset
 ) -> None:
     lazy = xr.open_dataset(path, engine="virtual", chunks={})
     assert lazy["v"].chunks == ((5, 5, 2), (20, 10), (20, 20, 10))
@@ -319,7 +302,7 @@ def test_dask_arrays_are_computed_in_other_processes(
     xr.testing.assert_allclose(computed, expected.sum("x").load())
 
 
-def test_errors_come_back_from_other_processes(client: Any, tmp_path: Path) -> None:
+def test_errors_come_back_from_other_processes(cluster: Any, tmp_path: Path) -> None:
     CASES["larger_than_small"].write(tmp_path / "a.nc")
     lazy = xr.open_dataset(tmp_path / "a.nc", engine="virtual", chunks={})
     (tmp_path / "a.nc").unlink()
