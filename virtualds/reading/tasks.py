@@ -94,8 +94,12 @@ class ChunkSelection(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Approximate decoded bytes of the chunks that it intersects."""
-        elements = prod(int(p.encoded.sum()) for p in self.projections)
-        return elements * max((p.dtype.itemsize for p in self.pipelines), default=1)
+        return prod(int(p.encoded.sum()) for p in self.projections) * self.element_nbytes
+
+    @property
+    def element_nbytes(self) -> int:
+        """Decoded bytes for each element that is shown: axes that are hidden are decoded, too."""
+        return max((p.dtype.itemsize * p.hidden_size for p in self.pipelines), default=1)
 
 
 NumberedTask = tuple[int, Task]
@@ -509,13 +513,12 @@ def _find_least_bytes(part: ChunkSelection) -> float:
         min((int(p.encoded[run.first]) for run in p.runs if run.whole), default=inf)
         for p in part.projections
     )
-    return prod(shortest) * max(p.dtype.itemsize for p in part.pipelines)
+    return prod(shortest) * part.element_nbytes
 
 
 def _count_chunk_bytes(part: ChunkSelection, inside: Sequence[Projection]) -> int:
     """Return the decoded bytes of a chunk of a box."""
-    elements = prod(int(p.encoded[0]) for p in inside)
-    return elements * max(p.dtype.itemsize for p in part.pipelines)
+    return prod(int(p.encoded[0]) for p in inside) * part.element_nbytes
 
 
 def _plan_tiles(part: ChunkSelection, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
