@@ -184,6 +184,7 @@ def test_values_are_read_once_for_all_files(files_of: FilesOf, each: ReadEach) -
     assert max(reads.count(name) for name in set(reads)) <= 4 < FILES
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("place", range(FILES))
 @pytest.mark.parametrize("other", ["units that differ", "a variable as a coordinate", "nothing"])
 def test_a_different_file_among_alike_ones(

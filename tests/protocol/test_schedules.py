@@ -20,7 +20,7 @@ from protocol.invariants import INVARIANTS
 from protocol.scenarios import ETAGS, SCENARIOS, Scenario
 from protocol.simulated_store import Objects, ObjectWorld
 
-SOAKED = {"append or create", "build and create"}
+SOAKED = {"append or create", "build and create", "append again", "create"}
 """Acts whose longest searches run in a soak: what they do is also done by shorter ones."""
 
 
