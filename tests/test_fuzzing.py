@@ -24,7 +24,6 @@ from fuzz.kinds import NEEDED
 from fuzz.outcomes import Outcome, differing, outcome
 from fuzz.readers import NATIVES, find_wrong
 from fuzz.seeds import SEEDS
-from products import few_quick
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.location import READERS
@@ -40,12 +39,7 @@ KINDS_OF = {
 """Kinds of files of a parser or format, where they are not called like it."""
 CODECS = "codec-zlib,codec-delta,codec-imagecodecs_szip,codec-virtualds_scaleoffset"
 """Some codecs; their chunks are made together."""
-QUICK = ["hdf5", "kerchunk-json", "tar"]
-TOGETHER = [
-    ",".join(QUICK),
-    *(",".join(kind for kind in FILES[n::2] if kind not in QUICK) for n in range(2)),
-    CODECS,
-]
+TOGETHER = [*(",".join(FILES[n::2]) for n in range(2)), CODECS]
 """What one process tries: starting it takes longer than trying a kind."""
 
 
@@ -74,7 +68,8 @@ def findings(folder: Path) -> list[Any]:
 
 
 # A process takes 3 s to start, and a kind as long to make its files and to read them undamaged.
-@pytest.mark.parametrize("kinds", few_quick(TOGETHER, TOGETHER[:1]))
+@pytest.mark.full
+@pytest.mark.parametrize("kinds", TOGETHER)
 def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path) -> None:
     table = fuzz("--kinds", kinds, "--cases", f"{CASES}", "--state", str(tmp_path))
     for kind in kinds.split(","):
@@ -88,7 +83,7 @@ def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path)
     ("kinds", "files", "step"),
     [
         pytest.param("hdf5-structure", times(15), PER_FILE, id="sound"),
-        pytest.param("hdf5-structure", times(60), 7, id="damaged"),
+        pytest.param("hdf5-structure", times(60), 7, marks=pytest.mark.full, id="damaged"),
         pytest.param(
             "hdf5-alike", times(4), PER_FILE, marks=pytest.mark.full, id="sound and alike"
         ),
@@ -153,6 +148,7 @@ def test_what_a_sync_loses_or_makes_wrong_is_found() -> None:
     assert "cannot now" in find_wrong(before, {}, right, new)
 
 
+@pytest.mark.full
 def test_real_files_are_compared(archive_files: list[Path]) -> None:
     printed = fuzz("--corpus", str(archive_files[0].parent))
     assert len([line for line in printed.splitlines() if line.startswith("same, ")]) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import write_year
+from products import looped
 
 import virtualds
 
@@ -219,7 +220,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return {call: set(line.split()) for call, line in zip(UNNEEDED, modules, strict=True)}
 
 
-@pytest.mark.parametrize("call", UNNEEDED)
+@looped("call", UNNEEDED)
 def test_nothing_is_imported_that_a_call_does_not_need(
     call: str, imported: dict[str, set[str]]
 ) -> None:

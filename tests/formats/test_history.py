@@ -174,6 +174,8 @@ def test_a_change_of_attributes_names_the_manifests_that_are_there(
     assert found["a"][:, 0, 0].values.tolist() == list(range(12))
 
 
+# Each append is a commit to disk: 5 s for ninety.
+@pytest.mark.full
 @pytest.mark.parametrize("nights", others_soaked([90, 520], [90]))
 def test_a_long_history_opens_in_one_request(nights: int, nightly: Nightly) -> None:
     nightly.append(nights)

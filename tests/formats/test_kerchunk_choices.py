@@ -33,7 +33,7 @@ ONLY_IN_V2 = {"compound_types_within_others"}
 """Cases with arrays in compound types, for which Zarr v3 has no plain form."""
 
 
-@looped("name", CASES)
+@looped("name", CASES, quick=len(CASES) // 4)
 def test_every_case_that_v2_metadata_hold_is_held_by_v3_metadata(
     name: str, archive: Archive
 ) -> None:

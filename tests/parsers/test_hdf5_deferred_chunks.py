@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from counting_server import counting_server
+from products import looped
 
 import virtualds
 from virtualds import FormatError, ManifestArray, ReadError
@@ -89,7 +90,7 @@ SELECTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", SELECTIONS)
+@looped("name", SELECTIONS)
 def test_a_selection_has_the_values_that_hdf5_reads(large: Path, name: str) -> None:
     key = SELECTIONS[name]
     dataset = open_lazily(large)
