@@ -15,6 +15,8 @@ import virtualds
 ROOT = Path(__file__).parents[1]
 
 
+# Each name is used first in a process of its own: 7 s.
+@pytest.mark.full
 def test_each_public_name_may_be_the_first_that_a_program_uses() -> None:
     code = """
 import os
@@ -57,6 +59,8 @@ with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
 """
 
 
+# Processes import all from the beginning, several times: 4 s.
+@pytest.mark.full
 def test_threads_may_be_the_first_to_use_every_name_at_once(tmp_path: Path) -> None:
     write_year(tmp_path / "2001.nc", 2001)
     ran = subprocess.run(
