@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from peers import peer
 import virtualds
 from virtualds import UnsupportedError
 from virtualds.errors import VirtualdsError
-from virtualds.formats.icechunk.library import ObjectLocation, exclude_other_writers
 from virtualds.source_file import StorageOptions
 
 peer("icechunk")
+# which imports it
+library = import_module("virtualds.formats.icechunk.library")
 
 # zarr-python speaks of its own affairs
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -96,8 +98,8 @@ def test_a_server_of_googles_protocol_is_refused_if_it_ignores_conditions(tmp_pa
     with ignorant_google_server(tmp_path) as server:
         url = f"{server.make_bucket()}/a.icechunk"
         # Icechunk itself speaks to Google alone, so this asks for its server of another name
-        place = ObjectLocation("gcs", {"bucket": "bucket", "prefix": "a.icechunk"})
-        excluding = exclude_other_writers(place, url, StorageOptions(server.options))
+        place = library.ObjectLocation("gcs", {"bucket": "bucket", "prefix": "a.icechunk"})
+        excluding = library.exclude_other_writers(place, url, StorageOptions(server.options))
         with pytest.raises(UnsupportedError, match="only_writer=True"), excluding:
             pytest.fail("it was not refused")
 
