@@ -32,13 +32,15 @@ def dataset(begin: int, end: int) -> xr.Dataset:
 def ignorant(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
-    """A server that writes where a condition does not hold: the options that lead to it."""
+    """A server that writes where a condition does not hold: the options that lead to it.
+
+    To start one takes more than a second.
+    """
     with ignorant_server(request.param, tmp_path_factory.mktemp("server")) as options:
         yield options
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.product
 @pytest.mark.parametrize("name", SETS)
 def test_a_server_that_ignores_conditions_is_refused_by_name(
     ignorant: dict[str, Any], name: str
@@ -53,7 +55,6 @@ def test_a_server_that_ignores_conditions_is_refused_by_name(
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.product
 @pytest.mark.parametrize("name", SETS)
 def test_the_only_writer_may_use_such_a_server(ignorant: dict[str, Any], name: str) -> None:
     url = f"{bucket_at(ignorant)}/{name}"
