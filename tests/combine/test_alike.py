@@ -87,6 +87,8 @@ def as_datasets(paths: Sequence[Path], **options: Any) -> xr.Dataset:
     return combined
 
 
+# Every archive in every way: 4 s.
+@pytest.mark.full
 def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:
     joined = set()
     for name in KINDS:
