@@ -98,7 +98,9 @@ def decoded(data: bytes | None, pipeline: Any, stored: list[int]) -> Any:
         for codec in reversed(pipeline["codecs"]):
             data = undone(codec["name"], codec.get("configuration", {}), data, size)
         values = np.frombuffer(data, dtype).reshape(shape)
-        values = values[(*(slice(None) if isinstance(e, int) else e["index"] for e in layout), ...)]
+        flipped = pipeline.get("flipped", ())
+        shown = {e: slice(None, None, -1 if e in flipped else 1) for e in range(len(stored))}
+        values = values[(*(shown[e] if isinstance(e, int) else e["index"] for e in layout), ...)]
         values = values.transpose(np.argsort([e for e in layout if isinstance(e, int)]).tolist())
         values = values.reshape(stored)
     return unpacked(values, pipeline["packing"]) if "packing" in pipeline else values

@@ -402,10 +402,10 @@ def test_a_strided_selection_is_planned_near_the_cost_of_the_whole(folder: Path,
 
 def test_pieces_along_two_axes_count_together(folder: Path) -> None:
     array = virtual(np.zeros((60, 60)), folder, codecs=ZLIB)
-    assert isinstance(array[::-1], ManifestArray)
-    assert isinstance(array[::-1, ::-1], np.ndarray)
+    assert isinstance(array[::2], ManifestArray)
+    assert isinstance(array[::2, ::2], np.ndarray)
     assert isinstance(array[::10, ::10], ManifestArray)
-    assert isinstance(array[::-1][:, ::-1], np.ndarray)
+    assert isinstance(array[::2][:, ::2], np.ndarray)
 
 
 # ---------------------------------------------------------------------- reading

@@ -109,6 +109,15 @@ def turn(draw: st.DrawFn, pair: Pair) -> Pair:
     return pair[0], pair[1].transpose(tuple(order)).transpose(tuple(back))
 
 
+def flip(draw: st.DrawFn, pair: Pair) -> Pair:
+    """Some of the axes from the last element to the first."""
+    axes = draw(st.sets(st.integers(0, pair[0].ndim - 1)))
+    flipped = np.flip(pair[1], tuple(axes))
+    assert isinstance(flipped, ManifestArray)
+    assert flipped.nchunks == pair[1].nchunks
+    return np.flip(pair[0], tuple(axes)), flipped
+
+
 def alone(draw: st.DrawFn, pair: Pair) -> Pair:
     return pair
 
@@ -129,7 +138,7 @@ def archives(draw: st.DrawFn, folder: Path, shape: Sequence[int], depth: int = 3
         )
     else:
         pair = draw(files(folder, shape))
-    change = draw(st.sampled_from((alone, alone, keep, turn)))
+    change = draw(st.sampled_from((alone, alone, keep, turn, flip)))
     return change(draw, pair)
 
 
@@ -154,7 +163,7 @@ def test_an_archive_is_its_values(folder: Path, data: st.DataObject) -> None:
     with no_reads():
         values, array = data.draw(archives(folder, data.draw(shapes())))
         for _ in range(data.draw(st.integers(0, 2))):
-            change = data.draw(st.sampled_from((crop, keep, turn)))
+            change = data.draw(st.sampled_from((crop, keep, turn, flip)))
             values, array = change(data.draw, (values, array))
     exactly(array, values)
     key = tuple(data.draw(slices(n) | positions(n)) for n in values.shape)
@@ -220,6 +229,45 @@ def test_a_transpose_of_joined_arrays_is_the_join_of_transposed_arrays(
         late = np.transpose(np.concatenate(arrays, axis), order)
         early = np.concatenate([np.transpose(a, order) for a in arrays], order.index(axis))
     exactly(early, late)
+
+
+@given(data=st.data())
+def test_a_flip_of_joined_arrays_is_the_join_of_flipped_arrays(
+    folder: Path, data: st.DataObject
+) -> None:
+    axis, parts = data.draw(rows(folder, 2))
+    arrays = [array for _, array in parts]
+    with no_reads():
+        late = np.flip(np.concatenate(arrays, axis), axis)
+        early = np.concatenate([np.flip(a, axis) for a in arrays[::-1]], axis)
+    exactly(early, late)
+
+
+@given(data=st.data())
+def test_flipping_twice_gives_the_same_references(folder: Path, data: st.DataObject) -> None:
+    values, array = data.draw(archives(folder, data.draw(shapes())))
+    axes = tuple(data.draw(st.permutations(range(array.ndim))))[: data.draw(st.integers(1, 3))]
+    with no_reads():
+        flipped = np.flip(array, axes)
+        back = np.flip(flipped, axes[::-1])
+        # a flip leaves out what no chunk needs
+        assert back.pruned().same_references(array.pruned())
+    exactly(flipped, np.flip(values, axes))
+
+
+@given(data=st.data())
+def test_falling_positions_select_as_in_numpy(folder: Path, data: st.DataObject) -> None:
+    """Any slices and runs of positions, backwards too, of what has been flipped and joined."""
+    values, array = data.draw(archives(folder, data.draw(shapes())))
+    for _ in range(2):
+        axis = data.draw(st.integers(0, values.ndim - 1))
+        size = values.shape[axis]
+        if not size:
+            break
+        runs = data.draw(st.lists(slices(size, steps=(1, -1, -2, 2)), min_size=1, max_size=3))
+        key = np.concatenate([np.arange(size)[run] for run in runs])
+        array, values = np.take(array, key, axis), values.take(key, axis)
+    exactly(array, values)
 
 
 @given(data=st.data())

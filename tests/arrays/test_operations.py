@@ -469,7 +469,7 @@ def test_a_comparison_reads_each_array_once(tmp_path: Path) -> None:
     assert store.nbytes == alone.nbytes > 0
 
 
-def test_a_flip_a_stride_and_a_cast_of_much_warn_with_the_size(
+def test_a_stride_and_a_cast_of_much_warn_with_the_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = np.random.default_rng(0).random((200, 90, 8)).astype("f4")
@@ -477,14 +477,15 @@ def test_a_flip_a_stride_and_a_cast_of_much_warn_with_the_size(
     ds.to_netcdf(tmp_path / "a.nc", encoding={"t": {"chunksizes": (1, 90, 8)}})
     t = virtualds.open_virtual_dataset(tmp_path / "a.nc")["t"]
     loading: dict[str, Callable[[Any], Any]] = {
-        "flip": lambda t: t[:, ::-1],
         "stride": lambda t: t[:, ::2],
+        "stride backwards": lambda t: t[:, ::-2],
         "positions": lambda t: t[:, np.random.default_rng(0).permutation(90)],
         "points": lambda t: t[np.r_[:200], np.r_[:200] % 90],
         "cast": lambda t: t.astype("i2"),
     }
     virtual: dict[str, Callable[[Any], Any]] = {
         "slice": lambda t: t[:, 3:40],
+        "flip": lambda t: t[:, ::-1],
         "integer": lambda t: t[3],
         "longer numbers": lambda t: t.astype("f8"),
         "all values": lambda t: t.values,

@@ -599,7 +599,7 @@ def test_a_cost_is_readable_on_80_columns(tmp_path: Path, monkeypatch: pytest.Mo
         "  bytes      248 bytes",
     ]
     assert lines[5] == "  encoding   float64, shuffle zlib, chunks (31,)"
-    assert lines[6].startswith("  reason     chunk lengths along axis 0 vary (31, 28")
+    assert lines[6].startswith("  reason     chunk lengths along 'x' vary (31, 28")
     assert lines[-1] == "... and 10 more"
     # a path is one word, however long it is
     assert all(len(line) <= 80 or len(line.split()) == 1 for line in lines)

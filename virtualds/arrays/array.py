@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import chain
 from math import prod
 from typing import Any, ClassVar, Self
 
@@ -222,6 +223,19 @@ class FragmentedArray:
             self, shape=shape, fragments=tuple(f for f in kept if f is not None)
         ).pruned()
 
+    def flip(self, axis: int) -> Self:
+        """Return the same elements along one axis from the last to the first."""
+        flipped = tuple(p.flip(axis) for p in self.pipelines)
+        # chunks of one element along the axis show the same in both directions
+        parts = [
+            (
+                f.flip(axis, self.shape[axis]),
+                self.pipelines if f.axes[axis].stored_lengths() <= {1} else flipped,
+            )
+            for f in self.fragments
+        ]
+        return self._of_parts(self.shape, parts).pruned()
+
     def transpose(self, *axes: Any) -> Self:
         """Permute the axes; without arguments, reverse them."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
@@ -255,17 +269,23 @@ class FragmentedArray:
 
     def drop_axis(self, axis: int) -> Self:
         """Remove an axis of length 1."""
-        table: dict[CodecPipeline, int] = {}
-        fragments = []
+        parts = []
         for fragment in self.fragments:
             _, encoded, inset = (int(c[0]) for c in fragment.axes[axis].slabs())
-            numbers = [
-                table.setdefault(p.drop_axis(axis, encoded, inset), len(table))
-                for p in self.pipelines
-            ]
-            dropped = fragment.drop_axis(axis)
-            fragments.append(replace(dropped, manifest=dropped.manifest.with_pipelines(numbers)))
-        shape = (*self.shape[:axis], *self.shape[axis + 1 :])
+            pipelines = [p.drop_axis(axis, encoded, inset) for p in self.pipelines]
+            parts.append((fragment.drop_axis(axis), pipelines))
+        return self._of_parts((*self.shape[:axis], *self.shape[axis + 1 :]), parts)
+
+    def _of_parts(
+        self, shape: tuple[int, ...], parts: Sequence[tuple[Fragment, Sequence[CodecPipeline]]]
+    ) -> Self:
+        """Return the array of fragments, each with its own form of all pipelines."""
+        forms = zip(*(pipelines for _, pipelines in parts), strict=True)
+        table = {p: n for n, p in enumerate(dict.fromkeys(chain.from_iterable(forms)))}
+        fragments = []
+        for fragment, pipelines in parts:
+            numbers = [table[p] for p in pipelines]
+            fragments.append(replace(fragment, manifest=fragment.manifest.with_pipelines(numbers)))
         return replace(self, shape=shape, pipelines=tuple(table), fragments=tuple(fragments))
 
     def repeat(self, axis: int, count: int) -> Self:
@@ -562,9 +582,10 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
         if nbytes > COPIED_BYTES:
             warn_user(
                 f"{self.label}: {what} loads {format_bytes(nbytes)}, and a set to which the result "
-                f"is written holds a copy of them. Slices without a step, integers, and casts to "
-                f"longer numbers stay virtual. To copy nothing, write the dataset as it is and do "
-                f"this after opening the set, or use dask arrays (ds.virtual.to_lazy(chunks={{}}))",
+                f"is written holds a copy of them. Slices without a step, flips, integers, and "
+                f"casts to longer numbers stay virtual. To copy nothing, write the dataset as it "
+                f"is and do this after opening the set, or use dask arrays "
+                f"(ds.virtual.to_lazy(chunks={{}}))",
                 CopyWarning,
             )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -204,8 +204,13 @@ def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | N
     return array
 
 
-Segment = tuple[int, int, int]
-"""Elements from ``start`` up to ``stop``, and how many times each is repeated."""
+class Segment(NamedTuple):
+    """Elements from ``start`` up to ``stop``, each repeated so many times, or flipped."""
+
+    start: int
+    stop: int
+    times: int = 1
+    is_flipped: bool = False
 
 
 def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
@@ -213,24 +218,28 @@ def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
     if isinstance(key, slice):
         start, stop, step = key.indices(size)
         if step == 1:
-            return [(start, max(start, stop), 1)]
+            return [Segment(start, max(start, stop))]
         positions = np.arange(start, stop, step)
     else:
         positions = count_from_front(np.atleast_1d(key), size, axis)
-    # split where they neither increase by one nor repeat
+    # split where they neither change by one nor repeat
     found: list[Segment] = []
     for start, stop in find_runs(positions):
-        if found and stop - start == 1 and found[-1][:2] == (start, stop):
-            found[-1] = (start, stop, found[-1][2] + 1)
+        last = found[-1] if found and stop - start == 1 else None
+        if last and last[:2] == (start, stop):
+            found[-1] = last._replace(times=last.times + 1)
+        elif last and last.start == stop and (last.is_flipped or last[1:3] == (stop + 1, 1)):
+            found[-1] = Segment(start, last.stop, is_flipped=True)
         else:
-            found.append((start, stop, 1))
-    return found or [(0, 0, 1)]
+            found.append(Segment(start, stop))
+    return found or [Segment(0, 0)]
 
 
 def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> ManifestArray:
     parts = []
-    for start, stop, times in segments:
+    for start, stop, times, is_flipped in segments:
         part = array.crop(axis, start, stop)
+        part = part.flip(axis) if is_flipped else part
         parts.append(part.repeat(axis, times) if times != 1 else part)
     return parts[0] if len(parts) == 1 else join_arrays(parts, axis)
 
@@ -380,6 +389,13 @@ def swapaxes(array: ManifestArray, axis1: int, axis2: int) -> ManifestArray:
 def broadcast_to(array: ManifestArray, shape: int | Sequence[int], subok: bool = False) -> Any:
     """Repeat the array along new leading axes and axes of length 1."""
     return array.broadcast_to((shape,) if isinstance(shape, int) else tuple(shape))
+
+
+@implements(np.flip)
+def flip(array: ManifestArray, axis: int | Sequence[int] | None = None) -> Any:
+    """Turn axes round; without any, all of them."""
+    axes = range(array.ndim) if axis is None else normalize_axis_tuple(axis, array.ndim)
+    return array[tuple(slice(None, None, -1 if i in axes else None) for i in range(array.ndim))]
 
 
 @implements(np.take)

@@ -66,16 +66,16 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     (59, 900)
     """
     array = _drop_flat_axes(array)
-    if len(array.pipelines) != 1 or not array.gaps_read_as_missing:
+    pipelines = {replace(p, flipped=()) for p in array.pipelines}
+    if len(pipelines) != 1 or not array.gaps_read_as_missing:
         return array
-    cut = _find_cut(array, permuted)
-    pipeline = array.pipelines[0]
+    cut, pipeline = _find_cut(array, permuted), pipelines.pop()
     if cut is None or not all(are_whole_in_files(f, pipeline) for f in array.fragments):
         return array
     depth, length = cut
     if _count_pieces(array, depth, length) > MAX_SMALL_PIECES:
         return array
-    fragments = tuple(_cut_to_depth(f, pipeline, depth, length) for f in array.fragments)
+    fragments = tuple(_cut_to_depth(f, array.pipelines, depth, length) for f in array.fragments)
     kept = pipeline.layout[depth:]
     layout = kept[1:] if isinstance(kept[0], FixedAxis) else kept
     found = replace(array, pipelines=(replace(pipeline, layout=layout),), fragments=fragments)
@@ -108,19 +108,23 @@ def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
 
     Returns None if nothing needs to be split, or chunks have codecs.
     """
-    [pipeline] = array.pipelines
+    pipeline = array.pipelines[0]
     if pipeline.codecs or not array.fragments:
         return None
-    layout = pipeline.layout
+    layout, flipped = pipeline.layout, {axis for p in array.pipelines for axis in p.flipped}
     lengths = [
         None if isinstance(e, FixedAxis) else find_regular_length(array.shape, array.fragments, e)
         for e in layout
     ]
-    # along these axes, chunks differ in length, or have hidden elements
+    # along these axes, chunks differ in length, or are flipped, or have hidden elements
     wanted = [
         k
         for k, entry in enumerate(layout)
-        if (entry.length > 1 if isinstance(entry, FixedAxis) else lengths[k] is None)
+        if (
+            entry.length > 1
+            if isinstance(entry, FixedAxis)
+            else lengths[k] is None or entry in flipped
+        )
     ]
     depth = max(wanted, default=-1)
     while not permuted and depth + 1 < len(layout):
@@ -134,6 +138,8 @@ def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
     if depth < 0:
         return None
     entry = layout[depth]
+    if entry in flipped:
+        return depth, 1
     if isinstance(entry, FixedAxis) or depth not in wanted:
         return depth, lengths[depth] or 1
     edges = [f.edges(entry) for f in array.fragments]
@@ -162,9 +168,14 @@ def _longest(fragment: Fragment, axis: int) -> int:
     return int(fragment.axes[axis].lengths.max(initial=1))
 
 
-def _cut_to_depth(fragment: Fragment, pipeline: CodecPipeline, depth: int, length: int) -> Fragment:
-    """Split leading stored axes to length 1, and the axis after them to a length."""
-    itemsize, layout = pipeline.dtype.itemsize, pipeline.layout
+def _cut_to_depth(
+    fragment: Fragment, pipelines: Sequence[CodecPipeline], depth: int, length: int
+) -> Fragment:
+    """Split leading stored axes to length 1, and the axis after them to a length.
+
+    All pipelines become the same one.
+    """
+    itemsize, layout = pipelines[0].dtype.itemsize, pipelines[0].layout
     manifest = fragment.manifest.loaded()
     # a part of a chunk has no checksum
     fragment = replace(
@@ -173,10 +184,12 @@ def _cut_to_depth(fragment: Fragment, pipeline: CodecPipeline, depth: int, lengt
     for number, entry in enumerate(layout[: depth + 1]):
         row = itemsize * count_elements(fragment, layout[number + 1 :])
         if isinstance(entry, FixedAxis):
-            fragment = enter_axis(fragment, entry.index, row)
+            fragment = enter_axis(fragment, number, row, pipelines)
         else:
-            fragment = cut_axis(fragment, entry, length if number == depth else 1, row)
-    return fragment
+            pieces = length if number == depth else 1
+            fragment = cut_axis(fragment, entry, pieces, row, pipelines)
+    manifest = fragment.manifest.with_pipelines([0] * len(pipelines))
+    return replace(fragment, manifest=manifest)
 
 
 # ---------------------------------------------------------------------- pieces of chunks
@@ -226,7 +239,7 @@ def cut_chunks(
 
 def can_be_cut(array: ManifestArray) -> bool:
     """Return whether the chunks of an array are uncompressed, with the same layout."""
-    orders = {(p.layout, p.dtype.itemsize) for p in array.pipelines}
+    orders = {(p.layout, p.flipped, p.dtype.itemsize) for p in array.pipelines}
     return len(orders) == 1 and not any(p.codecs for p in array.pipelines)
 
 
@@ -342,9 +355,12 @@ def _measure_pieces(
             step, count = step * entry.length, count * entry.length
             continue
         along = (1,) * entry + (-1,) + (1,) * (len(grid) - entry - 1)
-        first = first + pieces[entry].begin.reshape(along) * step
-        step = step * pieces[entry].whole.reshape(along)
-        count = count * pieces[entry].encoded.reshape(along)
+        _, _, begin, encoded, whole = pieces[entry]
+        if entry in pipeline.flipped:
+            begin = whole - begin - encoded
+        first = first + begin.reshape(along) * step
+        step = step * whole.reshape(along)
+        count = count * encoded.reshape(along)
     return first, count
 
 

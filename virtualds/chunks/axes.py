@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple, overload
 
@@ -254,6 +254,13 @@ class ChunkAxis(ABC):
         shown = np.diff(np.clip(edges, start, stop))
         return ChunkAxis.from_slabs(shown, encoded, hidden), slice(first, final + 1)
 
+    def flip(self) -> ChunkAxis:
+        """Return the axis of the same elements from the last to the first."""
+        edges, encoded, inset = self.slabs()
+        shown = np.diff(edges)
+        behind = encoded - inset - shown
+        return ChunkAxis.from_slabs(shown[::-1], encoded[::-1], behind[::-1])
+
     def project(self, key: AxisKey, start: int = 0) -> Projection:
         """Return what ``key`` selects of each slab; the axis begins at ``start`` of the array."""
         if isinstance(key, slice):
@@ -379,6 +386,13 @@ class RegularAxis(ChunkAxis):
         last = self.last if final == self.nchunks - 1 else self.step
         step = last if first == final else self.step
         return RegularAxis(stop - start, step, inset, last), slice(first, final + 1)
+
+    def flip(self) -> ChunkAxis:
+        count = self.nchunks
+        if count > 1 and self.last != self.step:
+            return ChunkAxis.flip(self)
+        stored = (count - 1) * self.step + self.last
+        return replace(self, hidden=stored - self.hidden - self.length) if count else self
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

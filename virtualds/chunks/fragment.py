@@ -91,16 +91,16 @@ class Fragment:
         """Return where chunks begin and end along an axis of the array."""
         return self.axes[axis].slabs().edges + self.start[axis]
 
-    def count_slabs(self, segments: Sequence[Sequence[tuple[int, int, int]]]) -> int:
-        """Return its number of slabs after every axis has been cut into ranges of the array.
+    def count_slabs(self, segments: Sequence[Sequence[tuple[int, ...]]]) -> int:
+        """Return how many slabs it shows once every axis is cut into stretches of the array.
 
-        A range is its start, its stop, and how often it is repeated. Repeated elements count once:
-        they are read once, and in the gaps of an outer join xarray repeats the last element until
-        the gap is filled.
+        A stretch begins with its start and its stop. Repeated elements count
+        once: they are read once, and in the gaps of an outer join xarray repeats the last element
+        until the gap is filled.
         """
         count = 1
         for cut, start, along in zip(self.axes, self.start, segments, strict=True):
-            low, high, _ = np.array(along).T
+            low, high = np.array(along).T[:2]
             low, high = np.clip((low - start, high - start), 0, cut.size)
             met = high > low
             count *= int((cut.locate(high[met] - 1) - cut.locate(low[met]) + 1).sum())
@@ -121,6 +121,15 @@ class Fragment:
         axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
         begin = (*self.start[:axis], low - start, *self.start[axis + 1 :])
         return Fragment(begin, axes, self.manifest.take(axis, kept))
+
+    def flip(self, axis: int, size: int) -> Fragment:
+        """Return the box in an array of ``size`` elements along an axis that is flipped.
+
+        Its chunks show their elements in the order that their pipelines say.
+        """
+        start = (*self.start[:axis], size - self.stop[axis], *self.start[axis + 1 :])
+        axes = (*self.axes[:axis], self.axes[axis].flip(), *self.axes[axis + 1 :])
+        return Fragment(start, axes, self.manifest.take(axis, slice(None, None, -1)))
 
     def reorder(self, axis: int, begins: Ints, lengths: Ints, order: Ints) -> Fragment | None:
         """Return the box with its parts along an axis in another order.

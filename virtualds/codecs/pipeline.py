@@ -51,6 +51,8 @@ class CodecPipeline:
         listed has one element per chunk. ``(0, 1, 2)`` is C order, ``(2, 1, 0)`` is F order.
     packing : Packing, TimePacking or None
         CF packing of the file that the chunk came from.
+    flipped : tuple of int
+        The array axes along which a chunk shows its stored elements from the last to the first.
 
     Raises
     ------
@@ -70,6 +72,7 @@ class CodecPipeline:
     fill: bytes | None = None
     layout: Layout = ()
     packing: Decoding | None = None
+    flipped: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.dtype.itemsize > MAX_ELEMENT_SIZE:
@@ -84,6 +87,10 @@ class CodecPipeline:
         if self.fill is not None and not any(self.fill):
             # a single representation of zero, so that pipelines with the same decoding are equal
             object.__setattr__(self, "fill", None)
+        if self.flipped:
+            # one element has no direction
+            stored = sorted(set(self.flipped).intersection(self.layout))
+            object.__setattr__(self, "flipped", tuple(stored))
 
     def __str__(self) -> str:
         """Describe in a few words how chunks are encoded; ``repr`` includes everything."""
@@ -160,14 +167,19 @@ class CodecPipeline:
 
     def drop_axis(self, axis: int, encoded: int, inset: int) -> CodecPipeline:
         """Return the pipeline of the array that shows only element ``inset`` of ``axis``."""
-        fixed = () if encoded == 1 else (FixedAxis(encoded, inset),)
+        index = encoded - 1 - inset if axis in self.flipped else inset
+        fixed = () if encoded == 1 else (FixedAxis(encoded, index),)
         place = self.layout.index(axis) if axis in self.layout else len(self.layout)
         layout = (*self.layout[:place], *fixed, *self.layout[place + 1 :])
         return replace(self, layout=layout)._relabel(lambda old: old - (old > axis))
 
+    def flip(self, axis: int) -> CodecPipeline:
+        """Return the pipeline of the array with an axis in the other direction."""
+        return replace(self, flipped=tuple({axis}.symmetric_difference(self.flipped)))
+
     def _relabel(self, change: Any) -> CodecPipeline:
         layout = tuple(change(e) if isinstance(e, int) else e for e in self.layout)
-        return replace(self, layout=layout)
+        return replace(self, layout=layout, flipped=tuple(map(change, self.flipped)))
 
 
 # ---------------------------------------------------------------------- encoding words
@@ -230,6 +242,7 @@ def _iterate_aspects(pipeline: CodecPipeline) -> Iterator[str]:
     yield format_codecs(pipeline.codecs)
     yield f"missing chunks {_format_element(pipeline.fill_value)}"
     yield f"axes stored as {', '.join(map(_format_axis, pipeline.layout)) or 'none'}"
+    yield f"flipped along {', '.join(map(str, pipeline.flipped)) or 'none'}"
 
 
 def _format_element(value: Any) -> str:

@@ -42,14 +42,18 @@ class Decoder:
         # if the last step decodes into given memory, that may be the result itself
         self._last = steps.pop(0).codec if steps and steps[0].scratch_kind else None
         self._steps = steps[::-1]
-        self._hidden = tuple(
-            e.index if isinstance(e, FixedAxis) else slice(None) for e in pipeline.layout
+        self._shown = tuple(
+            e.index
+            if isinstance(e, FixedAxis)
+            else slice(None, None, -1 if e in pipeline.flipped else None)
+            for e in pipeline.layout
         )
         shown = [e for e in pipeline.layout if isinstance(e, int)]
         self._order = None if shown == sorted(shown) else tuple(np.argsort(shown).tolist())
         # then the bytes of a chunk have the layout of the array
         is_hidden = any(isinstance(e, FixedAxis) for e in pipeline.layout)
-        self._is_straight = pipeline.packing is None and self._order is None and not is_hidden
+        is_turned = self._order is not None or is_hidden or bool(pipeline.flipped)
+        self._is_straight = pipeline.packing is None and not is_turned
 
     def decode(self, data: Buffer, *, copy: bool = False) -> Array:
         """Return the stored numbers of a chunk.
@@ -78,7 +82,7 @@ class Decoder:
     def show(self, stored: Array, grid: tuple[int, ...] = ()) -> Array:
         """Return stored chunks along the axes of the array; axes of a grid stay first."""
         before = len(grid)
-        chunk = stored[(*(slice(None),) * before, *self._hidden, ...)]
+        chunk = stored[(*(slice(None),) * before, *self._shown, ...)]
         if self._order is not None:
             chunk = chunk.transpose(*range(before), *(before + i for i in self._order))
         # only axes of one element are added: no copy

@@ -74,14 +74,19 @@ def subdivide(
         if cropped is None:
             return None
         part = cropped.shift(axis, begin)
-    is_alike = len({(p.layout, p.dtype) for p in pipelines}) == 1
-    # a part of a chunk cannot be verified by its checksum: chunks with one are read whole
+    is_alike = len({(list_stored_axes(p), p.dtype) for p in pipelines}) == 1
+    # a part of a chunk has no checksum to be verified by: chunks that have one are read whole
     if not is_alike or compact(part.manifest.checksum).any():
         return part, pipelines
     # a reference of another length is wrong: the decoder must report it
     if not are_whole_in_files(part, pipelines[0]):
         return part, pipelines
     return _cut_leading(part, pipelines, keys)
+
+
+def list_stored_axes(pipeline: CodecPipeline) -> Layout:
+    """Return the layout of chunks, whichever element of an axis is shown."""
+    return tuple(FixedAxis(e.length, 0) if isinstance(e, FixedAxis) else e for e in pipeline.layout)
 
 
 def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
@@ -96,31 +101,25 @@ def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
 def _cut_leading(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
 ) -> tuple[Fragment, Sequence[CodecPipeline]]:
-    """Divide stored axis after stored axis until a piece is small and mostly needed."""
-    itemsize, rest = pipelines[0].dtype.itemsize, pipelines[0].layout
-    done: Layout = ()
-    while rest:
-        entry, rest = rest[0], rest[1:]
-        row = itemsize * int(np.max(count_elements(fragment, rest), initial=1))
-        size = _find_longest(fragment, entry)
-        if size > 1 and row * size <= WORTHWHILE:
-            return fragment, _replace_layout(pipelines, (*done, entry, *rest))
-        if isinstance(entry, FixedAxis):
-            fragment = enter_axis(fragment, entry.index, itemsize * count_elements(fragment, rest))
-            continue
-        done = (*done, entry)
-        if size == 1:
-            continue
-        wanted = prod(_measure_share(fragment, e, keys) for e in rest)
-        length = 1 if wanted < 0.25 and row > WORTHWHILE else max(1, PIECE_BYTES // row)
-        fragment = cut_axis(fragment, entry, length, itemsize * count_elements(fragment, rest))
-        if length > 1:
+    """Cut stored axis after stored axis until a piece is small and mostly wanted."""
+    itemsize, layout = pipelines[0].dtype.itemsize, pipelines[0].layout
+    kept = list(range(len(layout)))
+    for place, entry in enumerate(layout):
+        rest = layout[place + 1 :]
+        row = itemsize * count_elements(fragment, rest)
+        longest, size = int(np.max(row, initial=1)), _find_longest(fragment, entry)
+        if size > 1 and longest * size <= WORTHWHILE:
             break
-    return fragment, _replace_layout(pipelines, (*done, *rest))
-
-
-def _replace_layout(pipelines: Sequence[CodecPipeline], layout: Layout) -> list[CodecPipeline]:
-    return [replace(p, layout=layout) for p in pipelines]
+        if isinstance(entry, FixedAxis):
+            fragment = enter_axis(fragment, place, row, pipelines)
+            kept.remove(place)
+        elif size > 1:
+            wanted = prod(_measure_share(fragment, e, keys) for e in rest)
+            length = 1 if wanted < 0.25 and longest > WORTHWHILE else max(1, PIECE_BYTES // longest)
+            fragment = cut_axis(fragment, entry, length, row, pipelines)
+            if length > 1:
+                break
+    return fragment, [replace(p, layout=tuple(p.layout[i] for i in kept)) for p in pipelines]
 
 
 def _find_longest(fragment: Fragment, entry: int | FixedAxis) -> int:
@@ -139,17 +138,26 @@ def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[Ax
     return min(1.0, count / max(1, int(stored.sum())))
 
 
-def enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
-    """Keep the only index of a leading stored axis that belongs to the array."""
+def enter_axis(
+    fragment: Fragment, place: int, row: Ints, pipelines: Sequence[CodecPipeline]
+) -> Fragment:
+    """Keep the one index of a leading stored axis that the array shows.
+
+    The axis has a ``place`` in the layout of each pipeline, and elements of ``row`` bytes.
+    """
     manifest = fragment.manifest
-    length = np.broadcast_to(row, manifest.shape)
-    moved = replace(manifest, offset=manifest.offset + index * row, length=length)
+    shown = [e.index for p in pipelines if isinstance(e := p.layout[place], FixedAxis)]
+    index: Ints = np.array(shown, np.int64)
+    offset: Ints = manifest.offset + index[compact(manifest.pipeline)] * row
+    moved = replace(manifest, offset=offset, length=np.broadcast_to(row, manifest.shape))
     return replace(fragment, manifest=moved)
 
 
-def cut_axis(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
-    """Divide every chunk into pieces along an axis; the axes before it have one element."""
-    _, _, inset = fragment.axes[axis].slabs()
+def cut_axis(
+    fragment: Fragment, axis: int, length: int, row: Ints, pipelines: Sequence[CodecPipeline]
+) -> Fragment:
+    """Cut every chunk along an axis, before which it has one element, into pieces."""
+    _, encoded, inset = fragment.axes[axis].slabs()
     shown = fragment.axes[axis].lengths
     pieces = -(-shown // length)
     owner = np.repeat(np.arange(shown.size), pieces)
@@ -158,9 +166,13 @@ def cut_axis(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
     first = inset[owner] + rank * length
     along = (1,) * axis + (-1,) + (1,) * (len(fragment.axes) - axis - 1)
     manifest = fragment.manifest.take(axis, owner)
+    # a flipped chunk stores first what it shows last
+    flipped = np.array([axis in p.flipped for p in pipelines])[compact(manifest.pipeline)]
+    last = (encoded[owner] - first - sizes).reshape(along)
+    begin: Ints = np.where(flipped, last, first.reshape(along))
     moved = replace(
         manifest,
-        offset=manifest.offset + first.reshape(along) * row,
+        offset=manifest.offset + begin * row,
         length=np.broadcast_to(sizes.reshape(along) * row, manifest.shape),
     )
     axes = (*fragment.axes[:axis], ChunkAxis.from_slabs(sizes, sizes), *fragment.axes[axis + 1 :])

@@ -55,9 +55,9 @@ def codecs_to_v3(
 
     ``chunk`` is the shape of the chunks if all have the same. There is no chain for packed values,
     data types that Zarr v3 does not have, compound types of mixed byte order, stored axes that the
-    array does not have, and array filters after other codecs. Nor for a serialising codec after
-    bytes-to-bytes codecs or on big-endian numbers, permuted axes with a codec that depends on
-    memory order, and a codec that needs one chunk shape if there are several.
+    array does not have or shows flipped, and array filters after other codecs. Nor for a
+    serialising codec after bytes-to-bytes codecs or on big-endian numbers, permuted axes with a
+    codec that depends on memory order, and a codec that needs one chunk shape if there are several.
 
     Examples
     --------
@@ -112,13 +112,13 @@ def _find_reshaping(
 
 
 def _find_permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
-    """Return the axis of the array for each stored axis, or None if some have none.
+    """Return the axis of the array for each stored axis, or None if some have none or are flipped.
 
     Axes that are not stored have one element per chunk, and may be anywhere: here each follows the
     previous axis.
     """
     found = [entry for entry in pipeline.layout if isinstance(entry, int)]
-    if len(found) != len(pipeline.layout) or len(set(found)) != len(found):
+    if len(found) != len(pipeline.layout) or len(set(found)) != len(found) or pipeline.flipped:
         return None
     for axis in range(ndim):
         if axis not in found:

@@ -7,7 +7,7 @@ metadata cannot describe, so that a writer can name every obstacle before it wri
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -160,7 +160,13 @@ def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> 
     The reasons name axes by ``dims``, if given.
     """
     found = []
-    if len(array.pipelines) > 1:
+    flipped = sorted({axis for p in array.pipelines for axis in p.flipped})
+    if flipped:
+        along = ", ".join(repr(dims[axis]) if dims else f"axis {axis}" for axis in flipped)
+        found.append(
+            f"its chunks are flipped along {along} (they can also be flipped after opening the set)"
+        )
+    if len({replace(p, flipped=()) for p in array.pipelines}) > 1:
         found.append(_describe_pipelines(array))
     for pipeline in array.pipelines:
         if pipeline.packing is not None:
@@ -219,7 +225,7 @@ def _describe_pipelines(array: ManifestArray) -> str:
 
 def _list_differing(a: CodecPipeline, b: CodecPipeline) -> list[str]:
     """Return the parts in which two pipelines differ; for CF packing, the attributes."""
-    parts = ("dtype", "codecs", "fill", "layout")
+    parts = ("dtype", "codecs", "fill", "layout", "flipped")
     found = [name for name in parts if getattr(a, name) != getattr(b, name)]
     if a.packing == b.packing:
         return found

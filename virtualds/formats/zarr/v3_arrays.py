@@ -48,7 +48,7 @@ FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines",
 """Names of our extensions: a chunk grid, a codec, and a data type."""
 EVEN_AXIS = ("size", "chunk", "hidden", "last")
 LISTED_AXIS = ("lengths", "stored", "hidden")
-PIPELINE = ("dtype", "codecs", "fill", "layout", "packing")
+PIPELINE = ("dtype", "codecs", "fill", "layout", "flipped", "packing")
 """Keys of an axis of a fragment, in its two forms, and of a pipeline; readers must support all."""
 MAX_EMPTY = 2**20
 """The most slabs without elements along an axis."""
@@ -195,6 +195,9 @@ def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
         "fill": None if pipeline.fill is None else base64.b64encode(pipeline.fill).decode(),
         "layout": layout,
     }
+    if pipeline.flipped:
+        # readers of version 1.1 refuse a key that they do not know
+        found["flipped"] = list(pipeline.flipped)
     if (packing := pipeline.packing) is not None:
         attributes, types = to_json(packing.attributes)
         found["packing"] = {"dtype": packing.dtype.str, "attributes": attributes, "types": types}
@@ -320,7 +323,10 @@ def _pipeline_from_json(config: Mapping[str, Any]) -> CodecPipeline:
             layout.append(int(entry))
     fill = None if config["fill"] is None else base64.b64decode(config["fill"])
     packing = _packing_from_json(config["packing"], dtype) if "packing" in config else None
-    return CodecPipeline(dtype, codecs, fill, tuple(layout), packing)
+    flipped = [int(axis) for axis in config.get("flipped", ())]
+    if unstored := set(flipped).difference(layout):
+        raise FormatError(f"axis {min(unstored)} is flipped, not stored; the metadata is damaged")
+    return CodecPipeline(dtype, codecs, fill, tuple(layout), packing, tuple(flipped))
 
 
 def _packing_from_json(config: Mapping[str, Any], stored: np.dtype[Any]) -> Decoding | None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -340,7 +340,7 @@ class _Planner:
             metadata = self.before.nodes[path]
         elif data is not None:
             # files without references may have changed
-            metadata, parts = describe_on_grids(data.pruned(), self.grids)
+            metadata, parts = describe_on_grids(data.pruned(), self.grids, variable.dims)
         dtype = data.dtype if data is not None else variable.data.dtype
         is_held = values is not None or known
         attributes, notes, _ = _encode_attributes(variable, dtype, None if is_held else data)
@@ -374,11 +374,11 @@ class _Planner:
 
 
 def describe_on_grids(
-    array: ManifestArray, grids: tuple[str, ...]
+    array: ManifestArray, grids: tuple[str, ...], dims: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[ManifestPart]]:
     """Describe an array in Zarr v3 on one of some chunk grids, or any grid if none are given.
 
-    Uncompressed chunks are split if that gives such a grid.
+    Uncompressed chunks are split if that gives such a grid. Errors name axes by ``dims``.
     """
     metadata, parts = array_to_v3(array)
     if not grids or metadata["chunk_grid"]["name"] in grids:
@@ -386,7 +386,7 @@ def describe_on_grids(
     cut, moved = array_to_v3(to_regular_chunks(array, permuted=True))
     if cut["chunk_grid"]["name"] in grids:
         return cut, moved
-    found = unsupported_reasons(array) or ["Zarr has no plain form for how it is stored"]
+    found = unsupported_reasons(array, dims) or ["Zarr has no plain form for how it is stored"]
     hint = ""
     if metadata["chunk_grid"]["name"] == "rectilinear":
         hint = " (rectilinear=True writes it for those who have that grid)"
@@ -399,7 +399,7 @@ def _list_obstacles(variable: ManifestVariable, grids: tuple[str, ...] | None) -
         if grids is None:
             _describe_array(variable)
         else:
-            describe_on_grids(variable.data, grids)  # type: ignore[arg-type]
+            describe_on_grids(variable.data, grids, variable.dims)  # type: ignore[arg-type]
     except UnsupportedError as error:
         return f"{error}".split("\n")
     return []
