@@ -323,9 +323,10 @@ def _pipeline_from_json(config: Mapping[str, Any]) -> CodecPipeline:
             layout.append(int(entry))
     fill = None if config["fill"] is None else base64.b64decode(config["fill"])
     packing = _packing_from_json(config["packing"], dtype) if "packing" in config else None
-    flipped = [int(axis) for axis in config.get("flipped", ())]
-    if unstored := set(flipped).difference(layout):
-        raise FormatError(f"axis {min(unstored)} is flipped, not stored; the metadata is damaged")
+    flipped = config.get("flipped", [])
+    is_list = isinstance(flipped, list)
+    if not is_list or any(type(axis) is not int or axis not in layout for axis in flipped):
+        raise FormatError(f"flipped {flipped!r:.80} of {layout}; the metadata is damaged")
     return CodecPipeline(dtype, codecs, fill, tuple(layout), packing, tuple(flipped))
 
 
