@@ -20,7 +20,7 @@ from products import looped
 from virtual_arrays import PLAIN, ZLIB, counted_reads, exactly, no_reads, virtual
 
 import virtualds
-from virtualds import FormatError, ManifestArray, UnsupportedError
+from virtualds import ChunkAxis, FormatError, ManifestArray, UnsupportedError
 from virtualds.arrays.subchunks import cut_chunks, to_regular_chunks
 from virtualds.reading.decode import Decoder
 
@@ -45,7 +45,8 @@ FLIPS: dict[str, Callable[[Any], Any]] = {
     "a part backwards": lambda ds: ds.isel(lat=slice(41, 3, -1)),
     "a slice of what is flipped": lambda ds: FLIPS["isel"](ds).isel(lat=slice(3, 31)),
     "an element of what is flipped": lambda ds: FLIPS["isel"](ds).isel(lat=7),
-    "flipped and transposed": lambda ds: FLIPS["isel"](ds).transpose("lon", "lat", "time"),
+    "flipped and transposed": lambda ds: FLIPS["isel"](ds).transpose("lat", "lon", "time"),
+    "a day of what is flipped": lambda ds: FLIPS["isel"](ds).isel(time=3),
     "rolled and flipped": lambda ds: ds.isel(lat=np.r_[19:-1:-1, 49:19:-1]),
     "mirrored": lambda ds: ds.isel(lat=np.r_[0:50, 48:-1:-1]),
     "with itself": lambda ds: xr.concat([ds, FLIPS["isel"](ds)], "copy", join="override"),
@@ -237,11 +238,31 @@ def test_other_formats_refuse_a_flip_by_name_and_encode_anew(name: str, tmp_path
         found.virtual.to_manifest(tmp_path / name)
     found.virtual.to_manifest(tmp_path / name, on_unsupported="rewrite", mode="w")
     xr.testing.assert_identical(in_set(tmp_path / name).load(), FLIPS["isel"](field()))
+    # other chunks stay references
+    both = xr.concat([found, opened(tmp_path / "a.nc").assign_coords(lat=found["lat"])], "time")
+    both.virtual.to_manifest(tmp_path / name, on_unsupported="rewrite", mode="w")
+    exactly(in_set(tmp_path / name)["t"].values, both["t"].values)
+    assert len(opened(tmp_path / name)["t"].variable._data.sources) == 2
     # the order of chunks of one element is no flip
     days = opened(tmp_path / "a.nc").isel(time=slice(None, None, -1))
     days.virtual.to_manifest(tmp_path / name, mode="w")
     expected = field().isel(time=slice(None, None, -1))
     xr.testing.assert_identical(in_set(tmp_path / name).load(), expected)
+
+
+def test_flipped_chunks_are_encoded_anew_as_they_were_packed(tmp_path: Path) -> None:
+    field().to_netcdf(tmp_path / "a.nc", encoding={"t": STORED["packed"]})
+    found = FLIPS["isel"](opened(tmp_path / "a.nc"))
+    found.virtual.to_manifest(tmp_path / "refs.json", on_unsupported="rewrite")
+    written = in_set(tmp_path / "refs.json")
+    assert written["t"].encoding["dtype"] == "i2"
+    exactly(written["t"].values, found["t"].values)
+    # also where the set could say that they are flipped
+    wanted = {"t": {"chunks": {"time": 3}}}
+    found.virtual.to_manifest(
+        tmp_path / "refs.zarr", on_unsupported="rewrite", main_encoding=wanted
+    )
+    exactly(in_set(tmp_path / "refs.zarr")["t"].values, found["t"].values)
 
 
 def test_copies_are_flipped_and_plain_ones_refused(tmp_path: Path) -> None:
@@ -278,6 +299,23 @@ def test_chunks_that_are_cut_stay_flipped(folder: Path) -> None:
         cut = cut_chunks(array, lengths)
         assert cut.nchunks > array.nchunks
         exactly(cut, np.flip(values, (0, 1)))
+    both = np.concatenate([array, np.flip(array, 1)])
+    with pytest.raises(UnsupportedError, match="in several orders"):
+        cut_chunks(both, {0: 1, 1: 3})
+
+
+@looped(
+    "axis", ((10, 4, 0, 4), (10, 4, 0, 2), (10, 4, 1, 4), (3, 10, 0, 3), (8, 4, 0, 4), (0, 4, 0, 4))
+)
+def test_an_axis_that_is_flipped_twice_is_the_same(axis: tuple[int, ...]) -> None:
+    size, chunk, inset, last = axis
+    one = ChunkAxis.regular(size, chunk, inset=inset, last=last)
+    flipped = one.flip()
+    assert flipped.flip() == one
+    assert flipped.lengths.tolist() == one.lengths.tolist()[::-1]
+    (_, shown, hidden), (_, before, behind) = flipped.slabs(), one.slabs()
+    assert shown.tolist() == before.tolist()[::-1]
+    assert hidden.tolist() == (before - behind - one.lengths).tolist()[::-1]
 
 
 @looped("flipped", ([5], [-1], ["0"], [1.5], 7))
