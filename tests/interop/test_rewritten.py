@@ -107,6 +107,25 @@ def test_permuted_axes_go_out_with_the_codec_transpose(tmp_path: Path) -> None:
     assert_same_bits(np.asarray(plain["t"][...]), native["t"].values)
 
 
+@pytest.mark.parametrize("form", READERS)
+def test_flipped_axes_are_refused_by_name_or_encoded_anew(form: str, tmp_path: Path) -> None:
+    file, read = READERS[form]
+    paths = MIXED["codec_changes"].write(tmp_path)
+    ds = virtualds.open_virtual_dataset(paths[0])
+    dim = ds["t"].dims[1]
+    back = {dim: slice(None, None, -1)}
+    with pytest.raises(virtualds.UnsupportedError, match=rf"(?s)zarr-v3.* t: .*flipped.*{dim}"):
+        ds.isel(back).virtual.to_manifest(tmp_path / file)
+    ds.virtual.to_manifest(tmp_path / file)
+    # nor beside chunks that are not flipped
+    late = ds.isel(back).drop_vars(dim, errors="ignore").assign_coords(time=ds["time"] + 1000)
+    with pytest.raises(virtualds.UnsupportedError, match="flipped"):
+        late.virtual.to_manifest(tmp_path / file, mode="a", append_dim="time")
+    ds.isel(back).virtual.to_manifest(tmp_path / file, mode="w", on_unsupported="rewrite")
+    wanted = xr.load_dataset(paths[0]).isel(back)["t"].values
+    assert_same_bits(read(tmp_path / file)["t"].values, wanted)
+
+
 def test_an_append_to_icechunk_rewrites_only_what_is_new(tmp_path: Path) -> None:
     paths = MIXED["codec_changes"].write(tmp_path)
     target = tmp_path / "refs.icechunk"
