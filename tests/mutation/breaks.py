@@ -2,7 +2,7 @@
 
 A break is one that a person makes by mistake: a comparison that is off by one or turned round, a
 sign, a missing ``not``, a branch that is always or never taken, a number that is one too large, a
-result that is lost. Texts, annotations and what is imported are left as they are.
+result that is lost. Texts, types and what is imported are left as they are.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Break(NamedTuple):
     before, after : str
         The text of that part, and the one in its place.
     line : int
+    scope : tuple of int
+        First and last line of the function around it, (0, 0) for what runs at import.
     """
 
     module: str
@@ -59,6 +61,7 @@ class Break(NamedTuple):
     before: str
     after: str
     line: int
+    scope: tuple[int, int]
 
     def __str__(self) -> str:
         where = f"{self.module}:{self.line} {self.function}".rstrip()
@@ -102,6 +105,7 @@ class _Finder(ast.NodeVisitor):
         for line in self._lines:
             self._begins.append(self._begins[-1] + len(line))
         self._names: list[str] = []
+        self._scopes = [(0, 0)]
 
     def _place(self, line: int, column: int) -> int:
         # columns of ast count bytes
@@ -115,7 +119,8 @@ class _Finder(ast.NodeVisitor):
     def _add(self, node: ast.expr | ast.stmt, start: int, stop: int, after: str) -> None:
         before = self._text[start:stop]
         name = ".".join(self._names)
-        self.found.append(Break(self._module, name, start, stop, before, after, node.lineno))
+        line, scope = node.lineno, self._scopes[-1]
+        self.found.append(Break(self._module, name, start, stop, before, after, line, scope))
 
     def _replace(self, node: ast.expr | ast.stmt, after: str) -> None:
         self._add(node, *self._span(node), after)
@@ -124,14 +129,19 @@ class _Finder(ast.NodeVisitor):
 
     def _enter(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
         self._names.append(node.name)
+        is_class = isinstance(node, ast.ClassDef)
+        lines = (node.lineno, node.end_lineno or node.lineno)
+        self._scopes.append(self._scopes[-1] if is_class else lines)
         for part in node.body:
             self.visit(part)
+        self._scopes.pop()
         self._names.pop()
 
     visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _enter
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
+        is_type = isinstance(node.annotation, ast.Name) and node.annotation.id == "TypeAlias"
+        if node.value is not None and not is_type:
             self.visit(node.value)
 
     def visit_Raise(self, node: ast.Raise) -> None:
@@ -185,6 +195,11 @@ class _Finder(ast.NodeVisitor):
         whole, changed = self._span(node), between.replace(before, after)
         text = self._text[whole[0] : start] + changed + self._text[stop : whole[1]]
         self._replace(node, text)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """Leave checks of the code itself as they are."""
+        if node.arg != "strict":
+            self.visit(node.value)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
         if isinstance(node.op, ast.Not | ast.USub | ast.Invert):

@@ -1,0 +1,181 @@
+"""Which tests execute which lines of the package: measured once, kept in the state folder.
+
+The tests of a folder are a part of their own: what each test executes is in a file of coverage.py,
+a context for each test, and beside it stand the seconds of each. A part is measured again when one
+of its test files changes. Lines of a module that has changed since are no longer known; its tests
+still are those that execute any of its lines.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mutation.breaks import Break
+from mutation.forked import copy_project, run_pytest, temporary_folder
+
+TESTS = Path(__file__).parents[1]
+PACKAGE = TESTS.parent / "virtualds"
+LINE, FUNCTION, MODULE, BESIDE = range(4)
+"""How near a test is to a break: it executes its line, function, module, or is of its package."""
+AHEAD = 4
+"""So many tests of a file in the package's own folder come before the second of another file."""
+
+
+class Measuring:
+    """A plugin of pytest: the lines that each test executes, its seconds, and whether it passes."""
+
+    def __init__(self, package: Path, data: Path) -> None:
+        import coverage
+
+        self.seconds: Counter[str] = Counter()
+        self.others: set[str] = set()
+        self._coverage = coverage.Coverage(
+            data_file=str(data), source=[str(package)], config_file=False, messages=False
+        )
+        self._coverage.erase()
+        self._coverage.start()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self._coverage.switch_context(item.nodeid)
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.outcome != "passed":
+            self.others.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.stop()
+        self._coverage.save()
+
+
+def list_parts() -> dict[str, list[Path]]:
+    """Return the test files of each folder of tests; those beside the folders are one part, too."""
+    parts: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in sorted(TESTS.rglob("test_*.py")):
+        parent = path.relative_to(TESTS).parent
+        if parent.parts[:1] not in [("benchmarks",), ("data",)]:
+            parts["-".join(parent.parts) or "beside"].append(path)
+    return dict(parts)
+
+
+def is_measured(part: str, state: Path) -> bool:
+    """Return whether the test files of a part are those that were measured."""
+    known = state / f"{part}.json"
+    return known.exists() and json.loads(known.read_text())["files"] == _digest(
+        list_parts()[part], TESTS
+    )
+
+
+def measure(part: str, state: Path) -> None:
+    """Run the tests of a part in a copy of the project, and note what each executes."""
+    files = list_parts()[part]
+    known = {
+        "files": _digest(files, TESTS),
+        "modules": _digest(sorted(PACKAGE.rglob("*.py")), PACKAGE),
+    }
+    with temporary_folder() as folder:
+        copy_project(folder)
+        names = [str(path.relative_to(TESTS.parent)) for path in files]
+        data = state / f"{part}.coverage"
+
+        def note(plugin: Measuring) -> None:
+            passed = {n: round(s, 3) for n, s in plugin.seconds.items() if n not in plugin.others}
+            failed = sorted(plugin.others)
+            text = json.dumps({**known, "tests": passed, "others": failed}, indent=0)
+            (state / f"{part}.json").write_text(text)
+
+        run_pytest(
+            folder,
+            ["-m", "not full", "--continue-on-collection-errors", *names],
+            make_plugin=lambda: Measuring(folder / "virtualds", data),
+            finish=note,
+            limit=7200,
+        )
+        if not is_measured(part, state):
+            printed = (folder / "printed").read_text()[-2000:]
+            raise RuntimeError(f"the tests of {part} were not measured: {printed}")
+
+
+def _digest(paths: list[Path], folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha1(path.read_bytes()).hexdigest()
+        for path in paths
+    }
+
+
+class Reach:
+    """What was measured, as answers to: which tests may find this break?
+
+    Parameters
+    ----------
+    state : Path
+        The folder that holds what was measured.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._parts = {
+            part: json.loads(known.read_text())
+            for part in list_parts()
+            if (known := state / f"{part}.json").exists()
+        }
+        self._lines = functools.lru_cache(maxsize=40)(self._read_lines)
+        self.seconds: dict[str, float] = {}
+        for part in self._parts.values():
+            self.seconds |= part["tests"]
+
+    def _read_lines(self, part: str, module: str) -> dict[int, set[str]]:
+        """Return which tests executed each line of a module."""
+        from coverage import CoverageData
+
+        data = CoverageData(basename=str(self._state / f"{part}.coverage"))
+        data.read()
+        names = [name for name in data.measured_files() if name.endswith(f"/virtualds/{module}")]
+        found = data.contexts_by_lineno(names[0]) if names else {}
+        return {line: set(tests) for line, tests in found.items()}
+
+    def is_run(self, module: str) -> bool:
+        """Return whether any test imports a module: some need what is not installed here."""
+        return any(self._lines(part, module) for part in self._parts)
+
+    def order_tests(self, made: Break) -> list[str]:
+        """Return the tests that may find a break, those first that are likely to find it soon.
+
+        The nearest are first, of these one of each file, then the next of each, the quickest first.
+        """
+        near = dict(self._measure_distances(made))
+        own = f"tests/{made.module.split('/')[0]}/"
+        places: Counter[tuple[int, str]] = Counter()
+        keys = {}
+        for test in sorted(near, key=lambda test: (self.seconds[test], test)):
+            file = test.partition("::")[0]
+            turn = places[near[test], file] // (AHEAD if file.startswith(own) else 1)
+            places[near[test], file] += 1
+            keys[test] = (near[test], turn, not file.startswith(own), self.seconds[test])
+        return sorted(keys, key=keys.__getitem__)
+
+    def _measure_distances(self, made: Break) -> Iterator[tuple[str, int]]:
+        """Yield tests and how near they are, the nearest last."""
+        own = f"tests/{made.module.split('/')[0]}/"
+        yield from ((test, BESIDE) for test in self.seconds if test.startswith(own))
+        digest = _digest([PACKAGE / made.module], PACKAGE)[made.module]
+        for part, known in self._parts.items():
+            lines = self._lines(part, made.module)
+            first, last = made.scope
+            stages = [(MODULE, set(lines))]
+            # what runs at import is no test's own: every test of the module may find it
+            if last and known["modules"].get(made.module) == digest:
+                stages += [(FUNCTION, set(range(first + 1, last + 1))), (LINE, {made.line})]
+            for distance, wanted in stages:
+                for line in wanted & set(lines):
+                    yield from ((t, distance) for t in lines[line] if t in known["tests"])
