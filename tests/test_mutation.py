@@ -47,7 +47,7 @@ from mutation.breaks import list_breaks
 from mutation.reach import Reach, measure
 
 folder = Path(sys.argv[1])
-measure("pictures", folder)
+measure("pictures", list((PACKAGE.parent / "tests/pictures").glob("test_*.py")), folder)
 breaks = list_breaks(PACKAGE, PACKAGE / "pictures/blocks.py")
 [made] = [b for b in breaks if b.function == "Table.select_columns" and b.after == "None"]
 tests = Reach(folder).order_tests(made)
@@ -55,7 +55,7 @@ break_project(folder / "broken", made)
 found = run_tests(folder / "broken", tests, limit=300)
 copy_project(folder / "broken")
 found_without = run_tests(folder / "broken", tests, limit=300)
-state = folder / "pictures.json"
+state = folder / "pictures-0.measured"
 state.write_text(json.dumps({**json.loads(state.read_text()), "modules": {}}))
 later = Reach(folder).order_tests(made)
 print(json.dumps([tests, found, found_without, later]))

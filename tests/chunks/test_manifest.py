@@ -200,6 +200,24 @@ def test_inline_chunks_keep_their_bytes() -> None:
     assert joined == [(b"abc", 0, 0), (b"xyz", 0, 0)]
 
 
+def test_the_chunk_of_a_scalar_is_chosen_by_its_number() -> None:
+    manifest = ChunkManifest.build((), files=FILES[:1], offset=1, length=3)
+    assert rows(manifest.at(np.array([0, 0]))).tolist() == [rows(manifest)[()]] * 2
+
+
+@pytest.mark.parametrize("piece", [1, 4, 2**18])
+def test_files_stand_in_the_order_in_which_they_come(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a table that is looked through in pieces."""
+    monkeypatch.setattr(manifest_columns, "PIECE", piece)
+    file = [[2, 2], [3, 2], [0, 3], [0, 0], [1, 2]]
+    manifest = ChunkManifest.build((5, 2), files=FILES, file=file, length=3)
+    turned = manifest.with_files_in_turn(0)
+    assert turned.files == (FILES[2], FILES[3], FILES[0], FILES[1])
+    assert (rows(turned) == rows(manifest)).all()
+
+
 # ---------------------------------------------------------------------- doing no more than needed
 
 

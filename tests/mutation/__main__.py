@@ -33,7 +33,7 @@ from mutation.forked import (
     run_pytest,
     temporary_folder,
 )
-from mutation.reach import PACKAGE, Reach, is_measured, list_parts, measure
+from mutation.reach import PACKAGE, Reach, list_unmeasured, measure
 
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 """Breaks that change nothing that anybody can see, a line each with the reason."""
@@ -229,15 +229,15 @@ def drop_line_number(text: str) -> str:
 
 
 def measure_all(state: Path, workers: int) -> None:
-    """Measure the tests of all folders that are not known yet."""
-    missing = [part for part in list_parts() if not is_measured(part, state)]
+    """Measure the tests that are not known yet."""
+    missing = list_unmeasured(state)
     if not missing:
         return
     print(f"measuring what the tests of {len(missing)} folders execute", flush=True)
     import_libraries()
     with _start_pool(workers) as pool:
-        for part in missing:
-            pool.submit(measure, part, state).add_done_callback(lambda done: done.result())
+        for done in [pool.submit(measure, *part, state) for part in missing.items()]:
+            done.result()
 
 
 def _start_pool(workers: int) -> ProcessPoolExecutor:

@@ -1,9 +1,9 @@
 """Which tests execute which lines of the package: measured once, kept in the state folder.
 
-The tests of a folder are a part of their own: what each test executes is in a file of coverage.py,
-a context for each test, and beside it stand the seconds of each. A part is measured again when one
-of its test files changes. Lines of a module that has changed since are no longer known; its tests
-still are those that execute any of its lines.
+The tests of a folder are measured together: what each executes is in a file of coverage.py, a
+context for each test, and beside it stand the seconds of each. A test file that changes is measured
+again. Lines of a module that has changed since are no longer known; its tests still are those that
+execute any of its lines.
 """
 
 from __future__ import annotations
@@ -58,42 +58,42 @@ class Measuring:
         self._coverage.save()
 
 
-def list_parts() -> dict[str, list[Path]]:
-    """Return the test files of each folder of tests; those beside the folders are one part, too."""
+def list_unmeasured(state: Path) -> dict[str, list[Path]]:
+    """Return the test files of each folder of tests that are not measured as they are."""
+    known = {item for found in read_measured(state).values() for item in found["files"].items()}
     parts: defaultdict[str, list[Path]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):
         parent = path.relative_to(TESTS).parent
-        if parent.parts[:1] not in [("benchmarks",), ("data",)]:
+        is_known = known.issuperset(_digest([path], TESTS).items())
+        if parent.parts[:1] not in [("benchmarks",), ("data",)] and not is_known:
             parts["-".join(parent.parts) or "beside"].append(path)
     return dict(parts)
 
 
-def is_measured(part: str, state: Path) -> bool:
-    """Return whether the test files of a part are those that were measured."""
-    known = state / f"{part}.json"
-    return known.exists() and json.loads(known.read_text())["files"] == _digest(
-        list_parts()[part], TESTS
-    )
+def read_measured(state: Path) -> dict[Path, dict[str, Any]]:
+    """Return what was measured: of each file of coverage.py what stands beside it."""
+    found = sorted(state.glob("*.measured"), key=lambda path: path.stat().st_mtime)
+    return {path.with_suffix(".coverage"): json.loads(path.read_text()) for path in found}
 
 
-def measure(part: str, state: Path) -> None:
-    """Run the tests of a part in a copy of the project, and note what each executes."""
-    files = list_parts()[part]
+def measure(part: str, files: list[Path], state: Path) -> None:
+    """Run tests in a copy of the project, and note what each executes."""
+    number = len(list(state.glob(f"{part}-*.measured")))
+    data = state / f"{part}-{number}.coverage"
     known = {
         "files": _digest(files, TESTS),
         "modules": _digest(sorted(PACKAGE.rglob("*.py")), PACKAGE),
     }
+    told = data.with_suffix(".measured")
+
+    def note(plugin: Measuring) -> None:
+        passed = {n: round(s, 3) for n, s in plugin.seconds.items() if n not in plugin.others}
+        known["tests"], known["others"] = passed, sorted(plugin.others)
+        told.write_text(json.dumps(known, indent=0))
+
     with temporary_folder() as folder:
         copy_project(folder)
         names = [str(path.relative_to(TESTS.parent)) for path in files]
-        data = state / f"{part}.coverage"
-
-        def note(plugin: Measuring) -> None:
-            passed = {n: round(s, 3) for n, s in plugin.seconds.items() if n not in plugin.others}
-            failed = sorted(plugin.others)
-            text = json.dumps({**known, "tests": passed, "others": failed}, indent=0)
-            (state / f"{part}.json").write_text(text)
-
         run_pytest(
             folder,
             ["-m", "not full", "--continue-on-collection-errors", *names],
@@ -101,7 +101,7 @@ def measure(part: str, state: Path) -> None:
             finish=note,
             limit=7200,
         )
-        if not is_measured(part, state):
+        if not told.exists():
             printed = (folder / "printed").read_text()[-2000:]
             raise RuntimeError(f"the tests of {part} were not measured: {printed}")
 
@@ -123,30 +123,30 @@ class Reach:
     """
 
     def __init__(self, state: Path) -> None:
-        self._state = state
-        self._parts = {
-            part: json.loads(known.read_text())
-            for part in list_parts()
-            if (known := state / f"{part}.json").exists()
-        }
         self._lines = functools.lru_cache(maxsize=40)(self._read_lines)
+        self._measured = read_measured(state)
         self.seconds: dict[str, float] = {}
-        for part in self._parts.values():
-            self.seconds |= part["tests"]
+        for known in self._measured.values():
+            files = [TESTS / name for name in known["files"] if (TESTS / name).exists()]
+            same = _digest(files, TESTS).items() & known["files"].items()
+            names = {f"tests/{name}" for name, _ in same}
+            tests = known["tests"].items()
+            known["tests"] = {t: s for t, s in tests if t.partition("::")[0] in names}
+            self.seconds |= known["tests"]
 
-    def _read_lines(self, part: str, module: str) -> dict[int, set[str]]:
+    def _read_lines(self, data: Path, module: str) -> dict[int, set[str]]:
         """Return which tests executed each line of a module."""
         from coverage import CoverageData
 
-        data = CoverageData(basename=str(self._state / f"{part}.coverage"))
-        data.read()
-        names = [name for name in data.measured_files() if name.endswith(f"/virtualds/{module}")]
-        found = data.contexts_by_lineno(names[0]) if names else {}
+        lines = CoverageData(basename=str(data))
+        lines.read()
+        names = [name for name in lines.measured_files() if name.endswith(f"/virtualds/{module}")]
+        found = lines.contexts_by_lineno(names[0]) if names else {}
         return {line: set(tests) for line, tests in found.items()}
 
     def is_run(self, module: str) -> bool:
         """Return whether any test imports a module: some need what is not installed here."""
-        return any(self._lines(part, module) for part in self._parts)
+        return any(self._lines(data, module) for data in self._measured)
 
     def order_tests(self, made: Break) -> list[str]:
         """Return the tests that may find a break, those first that are likely to find it soon.
@@ -169,8 +169,8 @@ class Reach:
         own = f"tests/{made.module.split('/')[0]}/"
         yield from ((test, BESIDE) for test in self.seconds if test.startswith(own))
         digest = _digest([PACKAGE / made.module], PACKAGE)[made.module]
-        for part, known in self._parts.items():
-            lines = self._lines(part, made.module)
+        for data, known in self._measured.items():
+            lines = self._lines(data, made.module)
             first, last = made.scope
             stages = [(MODULE, set(lines))]
             # what runs at import is no test's own: every test of the module may find it
