@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -38,7 +39,9 @@ from mutation.reach import PACKAGE, Reach, list_unmeasured, measure
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 """Breaks that change nothing that anybody can see, a line each with the reason."""
 BATCHES = (8, 32)
-"""So many tests run first, so many next; then the rest of them."""
+"""So many tests run first, so many next; then the rest, with cases that `make test` leaves out."""
+CASES = 4
+"""So many times as long as the measured cases of a test all of them take, roughly."""
 PER_FILE = 0.3
 """Seconds that importing a test file takes."""
 
@@ -118,7 +121,7 @@ def run_tests(folder: Path, tests: list[str], limit: float) -> str:
     told.unlink(missing_ok=True)
     status = run_pytest(
         folder,
-        ["-x", *tests],
+        ["-x", "-m", "not full or alike", *tests],
         make_plugin=FirstFailure,
         finish=lambda plugin: told.write_text(plugin.name),
         limit=limit,
@@ -149,6 +152,10 @@ class Judge:
         self._reach = Reach(state)
         self._broken, self._whole = folder / "broken", folder / "whole"
         self._budget = budget
+        self._seconds = Counter(self._reach.seconds)
+        for test, seconds in self._reach.seconds.items():
+            if test != _name_test(test):
+                self._seconds[_name_test(test)] += CASES * seconds
         self._false: set[str] = set()
         self._true: set[str] = set()
 
@@ -172,33 +179,46 @@ class Judge:
         spent = 0.0
         for test in tests:
             file = test.partition("::")[0]
-            spent += self._reach.seconds[test] + PER_FILE * (file not in files)
+            spent += self._seconds[test] + PER_FILE * (file not in files)
             files.add(file)
             if taken and spent > self._budget:
                 break
             taken.append(test)
         start = 0
-        for size in (*BATCHES, len(taken)):
+        for size in BATCHES:
             if taken[start : start + size]:
                 yield taken[start : start + size]
             start += size
+        named = [(place, test, _name_test(test)) for place, test in enumerate(taken)]
+        rest = [name for place, test, name in named if place >= start or test != name]
+        if rest:
+            yield list(dict.fromkeys(rest))
 
     def _find(self, batch: list[str]) -> str:
         """Return what of a batch fails with a break and passes without it."""
         while batch := [test for test in batch if test not in self._false]:
             found = run_tests(self._broken, batch, self._limit(batch))
-            failing = [found] if found in batch else batch
+            test = found if found in batch else _name_test(found)
+            failing = [test] if test in batch else batch
             if not found or self._true.issuperset(failing):
                 return found
             copy_project(self._whole)
             is_true = not run_tests(self._whole, failing, self._limit(failing))
-            (self._true if is_true else self._false).update(failing)
             if is_true:
+                self._true.update(failing)
                 return found
+            if failing == batch:
+                break
+            self._false.update(failing)
         return ""
 
     def _limit(self, tests: list[str]) -> float:
-        return 30 + 10 * sum(self._reach.seconds[test] for test in tests)
+        return 60 + 10 * sum(self._seconds[test] for test in tests)
+
+
+def _name_test(case: str) -> str:
+    """Return the name of a test without that of its case."""
+    return case.partition("[")[0]
 
 
 @functools.cache
