@@ -317,6 +317,23 @@ def test_a_configuration_of_which_no_codec_is_made_is_named(name: str) -> None:
         codec_from_zarr_v2(config)
 
 
+def test_integers_have_as_many_bits_as_their_type_holds() -> None:
+    config = {"id": "imagecodecs_packints", "runlen": 4}
+    for dtype, most in [("|b1", 1), ("|u1", 8), ("<u2", 16), ("<u4", 31)]:
+        codec_from_zarr_v2(config | {"dtype": dtype, "bitspersample": most})
+        for bits in (0, most + 1):
+            with pytest.raises(FormatError, match=f"of {bits} bits"):
+                codec_from_zarr_v2(config | {"dtype": dtype, "bitspersample": bits})
+
+
+def test_deflate_has_a_level_even_without_client_data() -> None:
+    data = sample("<i4", 100)
+    for values in ((), (1,)):
+        codec = codec_from_hdf5(1, values, 4)
+        assert codec.to_zarr_v2() == {"id": "zlib", "level": 1}
+        assert returned(codec, zlib.compress(data), len(data)) == data
+
+
 def test_client_data_of_which_no_codec_is_made_are_named() -> None:
     with pytest.raises(FormatError, match=r"HDF5 filter 4.*\(1, 2\)"):
         codec_from_hdf5(4, (1, 2), 4)

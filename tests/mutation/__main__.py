@@ -173,18 +173,8 @@ class Judge:
         return {"break": str(made), "found by": found, "tests": count, "seconds": seconds}
 
     def _cut(self, tests: list[str]) -> Iterator[list[str]]:
-        """Yield tests in a few batches, as many as the budget has room for."""
-        files: set[str] = set()
-        taken: list[str] = []
-        spent = 0.0
-        for test in tests:
-            file = test.partition("::")[0]
-            spent += self._seconds[test] + PER_FILE * (file not in files)
-            files.add(file)
-            if taken and spent > self._budget:
-                break
-            taken.append(test)
-        start = 0
+        """Yield tests in a few batches: as many as the budget has room for, then all cases."""
+        taken, start = self._fit(tests), 0
         for size in BATCHES:
             if taken[start : start + size]:
                 yield taken[start : start + size]
@@ -192,7 +182,19 @@ class Judge:
         named = [(place, test, _name_test(test)) for place, test in enumerate(taken)]
         rest = [name for place, test, name in named if place >= start or test != name]
         if rest:
-            yield list(dict.fromkeys(rest))
+            yield self._fit(list(dict.fromkeys(rest)))
+
+    def _fit(self, tests: list[str]) -> list[str]:
+        """Return the first of some tests, as many as the budget has room for."""
+        files: set[str] = set()
+        spent = 0.0
+        for count, test in enumerate(tests):
+            file = test.partition("::")[0]
+            spent += self._seconds[test] + PER_FILE * (file not in files)
+            files.add(file)
+            if count and spent > self._budget:
+                return tests[:count]
+        return tests
 
     def _find(self, batch: list[str]) -> str:
         """Return what of a batch fails with a break and passes without it."""
