@@ -95,3 +95,11 @@ def test_hostile_names_are_text() -> None:
     ds = files_along([f"/{odd}a", f"/{odd}b"], range(4)).rename(time=odd)
     [shown] = strips(ds)
     assert odd in words(shown) and not [e for e in shown.iter() if e.tag.endswith("script")]
+
+
+def test_a_strip_begins_with_its_first_day() -> None:
+    """Whenever that is, and a day without a file is as wide."""
+    days = np.array([*range(1000), *range(1001, 2001)])
+    shown = [strips(files_along(["/a.nc", "/b.nc"], days + first)) for first in (0, 20_000)]
+    early, late = ([spans(strip) for strip in found] for found in shown)
+    assert early == late and (0.5, 0.5, "gap") in early[0]
