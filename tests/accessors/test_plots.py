@@ -472,6 +472,16 @@ def test_dark_axes_have_dark_shades_and_light_lines() -> None:
     assert mpl.colors.to_hex(bands[0].get_edgecolor()[0]) == "#ffffff"
 
 
+def test_gaps_are_hatched_in_the_colour_of_the_frame() -> None:
+    """Also on axes of no style of matplotlib."""
+    _, axes = plt.subplots()
+    axes.spines["left"].set_edgecolor("#123456")
+    on_days(files_along(["/a.nc", ""], 3), range(6)).virtual.plot.coverage(ax=axes)
+    hatched = [c for c in axes.collections if c.get_hatch()]
+    assert hatched
+    assert {mpl.colors.to_hex(c.get_edgecolor()[0]) for c in hatched} == {"#123456"}
+
+
 WRONG: dict[str, tuple[Any, str]] = {
     "dimension": (
         lambda plots: plots.coverage("tme"),
