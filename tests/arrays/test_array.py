@@ -789,6 +789,30 @@ def test_references_are_the_same_only_with_the_same_tables(folder: Path) -> None
     assert not filled[0].same_references(filled[2])
 
 
+def test_bools_whose_chunks_lack_nothing_are_not_their_fill(folder: Path) -> None:
+    mask = replace(virtual(np.array([True, False]), folder), fill_value=np.True_)
+    one, other = (virtual(np.array(v), folder) for v in ([1, 2], [1, 3]))
+    assert not np.all((one == other) | mask)
+    assert np.all((one == one) | mask)
+    filled = np.where(np.array([False, False]), mask, np.True_)
+    with no_reads():
+        assert np.all((one == other) | filled)
+
+
+def test_numbers_have_the_byte_order_of_the_file_text_and_records_that_of_the_machine(
+    folder: Path,
+) -> None:
+    """As xarray swaps that of numbers only."""
+    record = np.dtype([("a", ">i2"), ("b", ">f8")])
+    for stored, dtype in [
+        (">f4", ">f4"),
+        (">i8", ">i8"),
+        (">U3", "=U3"),
+        (record, record.newbyteorder("=")),
+    ]:
+        assert virtual(np.ones(3, stored), folder).dtype == np.dtype(dtype)
+
+
 def test_a_comparison_is_an_array_of_bools(pair: Pair) -> None:
     values, array = pair
     found = array == array
