@@ -214,7 +214,6 @@ class Combination:
         options = self.options
         is_minimal = all(options.get(name, "") == "minimal" for name in ("data_vars", "coords"))
         if dim is not None and is_minimal and dim not in _list_dims(datasets):
-            self.check_dims(datasets)
             coords = "minimal" if options.get("compat") == "override" else "different"
             options = options | {"data_vars": "all", "coords": coords}
         return xr.combine_nested(datasets, concat_dim=dim, **options)
