@@ -156,3 +156,17 @@ def test_the_reasons_of_most_files_come_first_and_ten_are_given() -> None:
 def test_reasons_of_more_files_than_there_are_are_refused() -> None:
     with pytest.raises(ValueError, match="more reasons than files"):
         FilesRead(reasons=(LibraryReason("none", 1, "a.nc"),))
+
+
+def test_files_of_any_name_may_be_read_together(files: list[Path], tmp_path: Path) -> None:
+    """Many archives name their files after a satellite, without an ending that tells the format."""
+    named = [shutil.copy(path, tmp_path / f"{path.stem}.A2001") for path in files[:4]]
+    assert read(open_all(named)) == FilesRead(4, 0, 0, ())
+
+
+def test_the_log_has_how_files_were_read(
+    files: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="virtualds"):
+        found = open_all(files[:4])
+    assert f"HDF5 files: {read(found)}" in caplog.text
