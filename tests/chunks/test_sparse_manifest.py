@@ -10,7 +10,7 @@ import pytest
 from dask.base import tokenize
 from products import looped
 
-from virtualds import ChunkManifest, SourceFile
+from virtualds import ChunkManifest, SourceFile, UnsupportedError
 from virtualds.chunks.columns import COLUMNS, MISSING, Ints
 from virtualds.chunks.manifest import LARGE, gather_references, iterate_references
 from virtualds.chunks.tables import (
@@ -168,3 +168,13 @@ def test_references_are_listed_block_by_block() -> None:
         found = list(iterate_references(manifest, most=3))
         np.testing.assert_array_equal(np.concatenate([ids for ids, _ in found]), [0, 7, 13, 33])
         assert len(found) > 1
+
+
+def test_columns_of_a_grid_that_is_almost_empty_are_refused_before_they_take_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for place in ("chunks.manifest", "bounds"):
+        monkeypatch.setattr(f"virtualds.{place}.MOST_CHUNKS", 50)
+    assert sparse([5, 7], (5, 10)).loaded().size == 50
+    with pytest.raises(UnsupportedError, match="almost empty"):
+        sparse([5, 7], (1000, 1000)).loaded()
