@@ -180,6 +180,27 @@ def test_packing_that_would_lose_bits_is_refused_where_the_user_wants_it(tmp_pat
     assert not (tmp_path / "refs.json").exists()
 
 
+@pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
+def test_gaps_that_a_packing_has_no_number_for_are_written_unpacked(
+    form: str, tmp_path: Path
+) -> None:
+    packing = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 270.0, "_FillValue": None}
+    for number in range(2):
+        ds = xr.Dataset(
+            {"t": ("x", 270 + 0.01 * np.arange(8.0))}, {"x": np.arange(8) + 10 * number}
+        )
+        ds.to_netcdf(tmp_path / f"{number}.nc", encoding={"t": {**packing, "chunksizes": (4,)}})
+    parts = [virtualds.open_virtual_dataset(tmp_path / f"{number}.nc") for number in range(2)]
+    ds, target = xr.concat(parts, "x").reindex(x=np.arange(20)), tmp_path / SETS[form]
+    with pytest.raises(UnsupportedError, match="has no number for gaps of nan"):
+        ds.virtual.to_manifest(
+            target, on_unsupported="rewrite", main_encoding={"t": {"dtype": "i2"}}
+        )
+    assert not target.exists()
+    ds.virtual.to_manifest(target, on_unsupported="rewrite")
+    assert_same_bits(xr.open_dataset(target, engine="virtual"), ds.virtual.load())
+
+
 def test_a_number_that_means_missing_elsewhere_is_refused(tmp_path: Path) -> None:
     # 271.0 is stored as 100, which is the fill value of the other file
     first, second = {"chunksizes": (4,), "zlib": True}, {"chunksizes": (4,), "zlib": True}
