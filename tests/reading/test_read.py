@@ -971,3 +971,30 @@ def test_a_store_reads_no_more_than_its_ranges(folder: Path) -> None:
         b"9",
         b"34",
     ]
+
+
+def test_an_error_ends_what_gives_the_work_at_once() -> None:
+    """A generator may have requests under way, and the error refers to it."""
+    closed: list[str] = []
+
+    def items() -> Iterator[int]:
+        try:
+            yield from range(100)
+        finally:
+            closed.append("closed")
+
+    def fail(item: int) -> None:
+        raise ValueError(f"{item}")
+
+    given = items()
+    with pytest.raises(ValueError, match=r"\d"):
+        pool.run_all(given, fail)
+    assert closed == ["closed"]
+
+
+def test_what_no_chunk_covers_is_the_fill_value(folder: Path) -> None:
+    array = virtual(np.arange(6.0), folder, chunks=(3,))
+    gap = ManifestArray.full((100_000,), 7.5, "f8")
+    joined = concatenate([array, gap, array])
+    assert (joined[4:].read()[:2] == [4, 5]).all()
+    assert (joined[4:].read()[2:-6] == 7.5).all()
