@@ -48,6 +48,21 @@ def test_appending_one_by_one_is_concatenation(files: list[Path], target: Path) 
         assert_identical(virtual(target), native(files[:count]))
 
 
+def test_an_append_holds_only_new_chunks_in_a_set_of_tables(
+    archive_files: list[Path], tmp_path: Path
+) -> None:
+    """So it reads none of the files that the set refers to."""
+    old, new = (Path(shutil.copy(path, tmp_path)) for path in archive_files)
+    target = tmp_path / "refs.parquet"
+    append(old, target)
+    away = old.rename(tmp_path / "away")
+    append(new, target, inline_threshold=10_000)
+    away.rename(old)
+    new.unlink()
+    expected = xr.concat([xr.open_dataset(path) for path in archive_files], "time")
+    assert (opened(target)["t"].values == expected["t"].values).all()
+
+
 def test_several_files_are_appended_at_once(files: list[Path], target: Path) -> None:
     append(files[0], target)
     more = xr.concat([virtual(p) for p in files[1:]], "time", data_vars="minimal")
