@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -998,3 +999,14 @@ def test_what_no_chunk_covers_is_the_fill_value(folder: Path) -> None:
     joined = concatenate([array, gap, array])
     assert (joined[4:].read()[:2] == [4, 5]).all()
     assert (joined[4:].read()[2:-6] == 7.5).all()
+
+
+def test_chunks_that_fill_their_place_are_decoded_there(folder: Path) -> None:
+    """Without other memory for a chunk."""
+    array = virtual(np.zeros((4, 2**20)), folder, chunks=(1, 2**20), codecs=ZLIB)
+    with set_virtualds_options(chunk_cache=0):
+        tracemalloc.start()
+        values = array.read()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert values.nbytes <= peak < values.nbytes + 2**22
