@@ -173,6 +173,12 @@ def test_names_that_obstore_does_not_reach_are_refused(url: str) -> None:
         find_store(url).read_all(url, StorageOptions(anon=True, endpoint_url="http://127.0.0.1:9"))
 
 
+def test_versions_of_objects_are_refused_and_their_absence_is_not() -> None:
+    assert translate_options("s3://b", {"version_aware": False}) == translate_options("s3://b", {})
+    with pytest.raises(UnsupportedError, match="version_aware"):
+        translate_options("s3://b", {"version_aware": True})
+
+
 def test_a_bucket_may_be_a_part_of_the_host() -> None:
     options = {"key": "k", "secret": "s", "endpoint_url": "https://host:9"}
     options |= {"config_kwargs": {"s3": {"addressing_style": "virtual"}}}
