@@ -544,3 +544,19 @@ def test_netcdf_files_of_an_archive_are_combined(tmp_path: Path) -> None:
     urls = [f"zip://{year}.nc::{tmp_path}/years.zip" for year in range(3)]
     found = virtualds.open_virtual_mfdataset(urls, combine="nested", concat_dim="time")
     assert found.v.values.tolist() == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
+def test_nothing_is_written_into_an_archive_and_each_attempt_says_so() -> None:
+    url = "file:///a.zip::b.nc"
+    store = find_store(url)
+    attempts: list[Callable[[], Any]] = [
+        lambda: store.write_all(url, b"", None, replace=True),
+        lambda: store.write_folder(url, [], None, replace=True),
+        lambda: store.check_conditions(url, None),
+        lambda: store.write_version(url, b"", None, None),
+        lambda: store.write_file(url, b"", None),
+        lambda: store.remove([url], None),
+    ]
+    for attempt in attempts:
+        with pytest.raises(UnsupportedError, match=r"a\.zip::b\.nc: .* write beside it"):
+            attempt()
