@@ -118,7 +118,7 @@ def floats(dtype: str) -> Any:
     return values
 
 
-@looped("tiles", TILES)
+@looped("tiles", TILES, quick=1)
 @looped("method", METHODS)
 @looped("dtype", ["f4", "f8"])
 @looped("how", ["RICE_1", "GZIP_1", "GZIP_2", "HCOMPRESS_1"])

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ class Bucket:
                 found.filesystem.pipe(f"{found.name(run, step)}.idx", index)
         return found
 
-    @property
+    @cached_property
     def filesystem(self) -> Any:
         return fsspec.filesystem("s3", **self.options, skip_instance_cache=True)
 

@@ -291,7 +291,7 @@ def look_up(path: Path, told: Told, places: Ints) -> ChunkRows:
         file.close()
 
 
-@looped("compression", FILTERS)
+@looped("compression", FILTERS, quick=1)
 @looped("name", CASES)
 def test_a_lookup_finds_what_the_whole_index_has(
     name: str, compression: str | None, tmp_path: Path

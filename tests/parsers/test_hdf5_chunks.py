@@ -98,7 +98,7 @@ def limits_of(shape: tuple[int, ...], kinds: tuple[str, ...]) -> Limits:
     return tuple(more[kind](n) for n, kind in zip(shape, kinds, strict=True))
 
 
-@pytest.mark.product(times=2)
+@pytest.mark.product
 @pytest.mark.parametrize("libver", LIBVERS)
 @pytest.mark.parametrize("write", WRITTEN, ids=lambda write: write.__name__)
 def test_any_axis_may_be_unlimited(write: Any, libver: str, tmp_path: Path) -> None:
