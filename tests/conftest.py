@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 import xarray as xr
@@ -104,9 +105,17 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
 def dask_workers() -> Iterator[Any]:
     """Two processes that work for dask, started once, since that takes seconds; make a client."""
     distributed = pytest.importorskip("distributed", reason="installed with the extra distributed")
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0"
-    ) as cluster:
+    # what it watches itself for would take a twentieth of a processor, whether it works or not
+    quiet = {
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "10s",
+        "distributed.admin.system-monitor.interval": "60s",
+    }
+    workers = {"n_workers": 2, "threads_per_worker": 1}
+    with (
+        dask.config.set(quiet),
+        distributed.LocalCluster(**workers, host="127.0.0.1", dashboard_address=":0") as cluster,
+    ):
         yield cluster
 
 
