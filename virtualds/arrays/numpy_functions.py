@@ -212,6 +212,11 @@ class Segment(NamedTuple):
     times: int = 1
     is_flipped: bool = False
 
+    @property
+    def can_fall(self) -> bool:
+        """Whether the element before it may follow, which makes it a flipped one."""
+        return self.is_flipped or self.stop - self.start == self.times == 1
+
 
 def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
     """Return the ranges of an axis that an index selects, in order."""
@@ -228,7 +233,7 @@ def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
         last = found[-1] if found and stop - start == 1 else None
         if last and last[:2] == (start, stop):
             found[-1] = last._replace(times=last.times + 1)
-        elif last and last.start == stop and (last.is_flipped or last[1:3] == (stop + 1, 1)):
+        elif last and last.start == stop and last.can_fall:
             found[-1] = Segment(start, last.stop, is_flipped=True)
         else:
             found.append(Segment(start, stop))
@@ -393,7 +398,7 @@ def broadcast_to(array: ManifestArray, shape: int | Sequence[int], subok: bool =
 
 @implements(np.flip)
 def flip(array: ManifestArray, axis: int | Sequence[int] | None = None) -> Any:
-    """Turn axes round; without any, all of them."""
+    """Reverse the order of the elements along some axes, by default along all."""
     axes = range(array.ndim) if axis is None else normalize_axis_tuple(axis, array.ndim)
     return array[tuple(slice(None, None, -1 if i in axes else None) for i in range(array.ndim))]
 

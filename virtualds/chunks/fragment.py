@@ -94,9 +94,9 @@ class Fragment:
     def count_slabs(self, segments: Sequence[Sequence[tuple[int, ...]]]) -> int:
         """Return how many slabs it shows once every axis is cut into stretches of the array.
 
-        A stretch begins with its start and its stop. Repeated elements count
-        once: they are read once, and in the gaps of an outer join xarray repeats the last element
-        until the gap is filled.
+        A stretch begins with its start and its stop. Repeated elements count once: they are read
+        once, and in the gaps of an outer join xarray repeats the last element until the gap is
+        filled.
         """
         count = 1
         for cut, start, along in zip(self.axes, self.start, segments, strict=True):

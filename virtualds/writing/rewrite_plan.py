@@ -125,6 +125,7 @@ def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
             continue
         for number in fragment.manifest.used_pipelines(len(array.pipelines)).tolist():
             pipeline = strip_flat_axes(array.pipelines[number], chunks)
+            # what is encoded anew is stored in the order in which it is shown
             main = MainEncoding(replace(pipeline, flipped=()), chunks)
             sizes[main] = sizes.get(main, 0) + int(np.prod(fragment.shape))
     yield from sorted(sizes, key=lambda main: -sizes[main])
