@@ -183,6 +183,30 @@ def test_many_files_of_a_group_are_joined_as_they_are_stored(
         xr.testing.assert_identical(found[name].to_dataset().virtual.load(), wanted)
 
 
+@pytest.mark.parametrize("years", [1, 2])
+def test_groups_of_few_files_are_joined_one_by_one(tmp_path: Path, years: int) -> None:
+    for name in ("a", "b", "c"):
+        for year in range(2000, 2000 + years):
+            stored = xr.Dataset({name: ("time", [1.0 * year])}, {"time": [year]})
+            stored.to_netcdf(tmp_path / f"{year}_{name}.nc")
+    found = virtualds.open_virtual_mfdatatree(
+        f"{tmp_path}/*_{{name}}.nc", concat_dim="time", tree="/{name}"
+    )
+    assert [node.path for node in found.leaves] == ["/a", "/b", "/c"]
+    for name in ("a", "b", "c"):
+        wanted = xr.open_mfdataset(f"{tmp_path}/*_{name}.nc").load()
+        xr.testing.assert_identical(found[name].to_dataset().virtual.load(), wanted)
+
+
+def test_groups_of_files_lie_below_the_path_also_at_the_root(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        below = xr.Dataset({"t": ("time", [1.0])}, {"time": [0]})
+        xr.DataTree.from_dict({"/v": below, "/v/w": below}).to_netcdf(tmp_path / f"{name}.nc")
+    found = virtualds.open_virtual_mfdatatree(f"{tmp_path}/{{x}}.nc", concat_dim="x", tree="/")
+    assert [node.path for node in found.subtree] == ["/", "/v", "/v/w"]
+    assert found["/v/w"].sizes["x"] == 2
+
+
 def test_a_path_of_groups_has_no_wildcards(archive: Path) -> None:
     for tree in ("/{model}/*", "/{model}/{a,b}"):
         with pytest.raises(ValueError, match="a path of groups consists of names in braces"):

@@ -415,7 +415,7 @@ class Build:
         each = {outcome.number: outcome for outcome in _split(found)}
         nodes: dict[str, xr.Dataset] = {}
         for path, numbers in groups.items():
-            some = [replace(each[n], numbers=(at,)) for at, n in enumerate(numbers) if n in each]
+            some = [_renumber(each[n], at) for at, n in enumerate(numbers) if n in each]
             if not some:
                 continue
             first = self.attrs_file
@@ -428,8 +428,8 @@ class Build:
             with here._explain_names():
                 built = here._combine_opened(some, report)
             for name, node in built.subtree_with_keys:
-                below = "" if name == "." else f"/{name}"
-                nodes[f"/{path}{below}"] = node.to_dataset(inherit=False)
+                below = "" if name == "." else name
+                nodes["/" + f"{path}/{below}".strip("/")] = node.to_dataset(inherit=False)
         combined = xr.DataTree.from_dict(nodes)
         replace(self, attrs_file=None)._finish(combined, found, report)
         return combined, report
@@ -619,6 +619,13 @@ def _split(found: Sequence[Outcome[Any]]) -> Iterator[Outcome[Any]]:
         batch = outcome.found
         files = batch.list_files() if isinstance(batch, FileBatch) else ()
         yield from [replace(outcome, numbers=f.numbers, found=f) for f in files] or [outcome]
+
+
+def _renumber(outcome: Outcome[Any], number: int) -> Outcome[Any]:
+    """Return the outcome of a file as that of a file with another number."""
+    batch = outcome.found
+    found = replace(batch, numbers=(number,)) if isinstance(batch, FileBatch) else batch
+    return replace(outcome, numbers=(number,), found=found)
 
 
 def _list_datasets(
