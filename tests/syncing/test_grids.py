@@ -164,6 +164,52 @@ def test_tiles_with_coordinates_of_their_own_make_a_grid(tmp_path: Path) -> None
     xr.testing.assert_identical(found, wanted)
 
 
+def test_grids_of_three_dimensions_share_variables_along_two(tmp_path: Path) -> None:
+    def write_tile(time: int, y: int, x: int, seed: int) -> None:
+        data = np.random.default_rng(seed).normal(size=(1, 2, 3))
+        ground = np.arange(6.0).reshape(2, 3) + 100 * y + 10 * x
+        path = tmp_path / f"{time}_{y}_{x}.nc"
+        xr.Dataset(
+            {"h": (("time", "y", "x"), data), "ground": (("y", "x"), ground)},
+            {"time": [time], "y": np.arange(2) + 2 * y, "x": np.arange(3) + 3 * x},
+        ).to_netcdf(path)
+        os.utime(path, (next(CLOCK),) * 2)
+
+    tiles = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 1), (0, 0, 1), (1, 0, 0), (1, 1, 0), (0, 1, 1)]
+    for seed, tile in enumerate(tiles):
+        write_tile(*tile, seed)
+        virtualds.sync(
+            f"{tmp_path}/*.nc", tmp_path / "set.zarr", concat_dim=["time", "y", "x"], settle=0
+        )
+    found = xr.open_dataset(tmp_path / "set.zarr", engine="virtual").load()
+    wanted = xr.open_mfdataset(
+        f"{tmp_path}/*.nc", data_vars="minimal", compat="no_conflicts", join="outer"
+    )
+    xr.testing.assert_equal(found, wanted.load())
+
+
+@pytest.mark.parametrize("on_removed", ["keep", "drop"])
+def test_what_files_have_that_cannot_be_read_now_stays_in_the_set(
+    folder: Path, tmp_path: Path, on_removed: str
+) -> None:
+    target = tmp_path / "set.zarr"
+    for year in (2001, 2002, 2003):
+        write_cell(folder, "r1", year)
+    sync(folder, target)
+    saved = folder / "r1_2002.nc"
+    content, times_of = saved.read_bytes(), saved.stat()
+    if on_removed == "keep":
+        saved.unlink()
+    else:
+        saved.write_bytes(b"broken")
+    write_cell(folder, "r2", 2001)
+    done = sync(folder, target, on_removed=on_removed, on_error="collect")
+    assert len(done.added) == 1 and len(done.kept) + len(done.failed) == 1
+    saved.write_bytes(content)
+    os.utime(saved, ns=(times_of.st_atime_ns, times_of.st_mtime_ns))
+    check(folder, target)
+
+
 def test_runs_at_the_same_time_lose_nothing(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "set.zarr"
     write_cell(folder, "r1", 2001)
@@ -188,6 +234,16 @@ def test_two_files_of_one_cell_are_an_error_that_names_them(folder: Path, tmp_pa
     assert "r1_2001.nc" in str(caught.value)
     check_before = xr.open_dataset(target, engine="virtual").load()
     assert check_before.sizes["time"] == 3
+
+
+def test_a_new_file_does_not_take_the_cell_of_a_changed_one(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "set.zarr"
+    write_cell(folder, "r1", 2001)
+    sync(folder, target)
+    write_cell(folder, "r1", 2001, seed=6).rename(folder / "r1_2009.nc")
+    write_cell(folder, "r1", 2001, seed=5)
+    with pytest.raises(virtualds.CombineError, match=r"r1_2009\.nc: the set has this cell"):
+        sync(folder, target)
 
 
 def test_a_grid_has_no_overlaps_and_needs_coordinates(folder: Path, tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ class CellGrid:
             for dim in self.dims
             if dim in new.indexes
         }
+        # what several files have is not compared with files that cannot be read any more
+        taken = {*replaced, *self.unsound}
         changed: dict[Hashable, xr.Variable] = {}
         for name, variable in new.variables.items():
             along = set(self.dims).intersection(map(str, variable.dims))
@@ -111,7 +113,7 @@ class CellGrid:
             data: Any
             try:
                 if shares and get_virtual_array(there) is not None:
-                    data = _put_shared(there, variable, places, replaced)
+                    data = _put_shared(there, variable, places, taken)
                 else:
                     data = _put(there, variable, places, replaced)
             except CombineError as error:
@@ -212,10 +214,12 @@ class CellGrid:
                 found.append(url)
         return found
 
-    def clear(self, old: ManifestGroup, urls: Collection[str]) -> ManifestGroup:
+    def clear(
+        self, old: ManifestGroup, urls: Collection[str], shared: Collection[str]
+    ) -> ManifestGroup:
         """Return a group in which the cells of some files are missing.
 
-        Missing is also what the group has of unsound files in variables along some dimensions,
+        Missing is also what the group has of ``shared`` files in variables along some dimensions,
         which other files have, too. Raises `CombineError` if no value of a variable means that it
         is missing.
         """
@@ -228,7 +232,7 @@ class CellGrid:
             if array is None or not along:
                 continue
             is_whole = len(along) == len(self.dims)
-            files = sorted(urls if is_whole else self.unsound)
+            files = sorted(urls if is_whole else shared)
             boxes = [box for url in files for box in find_boxes(array, url)]
             if boxes and not has_missing_value(array.dtype):
                 raise CombineError(
@@ -348,7 +352,9 @@ def _put_shared(
     """
     [dim, *others] = [dim for dim in places if dim in there.dims]
     array = get_virtual_array(there)
-    if others or array is None or not places[dim].size:
+    if others:
+        return _put_boxes(there, new, places, replaced)
+    if array is None or not places[dim].size:
         return _put(there, new, places, replaced)
     kept = {file.url for file in array.sources} - set(replaced)
     is_kept = find_positions(xr.Dataset({"_": there}), dim, kept)[places[dim]]
@@ -362,6 +368,55 @@ def _put_shared(
         found = _put(there, new.isel({dim: slice(*run)}), part, kept | set(replaced))
         there = there if found is None else there.copy(data=found)  # type: ignore[arg-type]
     return found
+
+
+def _put_boxes(
+    there: xr.Variable, new: xr.Variable, places: Places, replaced: Collection[str]
+) -> ManifestArray | npt.NDArray[Any] | None:
+    """Return a variable along several, but not all, dimensions of the grid, with new files.
+
+    Where the set has it from files that are not in ``replaced``, new files must have the same
+    values. Boxes that are only partly there are split along chunks.
+    """
+    array, added = get_virtual_array(there), get_virtual_array(new)
+    at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
+    if array is None or added is None:
+        return _put_values(there, new, at)
+    before, left = array, list(_list_boxes(added, at))
+    while left:
+        start, box = left.pop()
+        lengths = [stop - begin for begin, stop in box]
+        part = crop_box(added, box)
+        known = crop_box(array, tuple((a, a + n) for a, n in zip(start, lengths, strict=True)))
+        met = {file.url for file in known.sources} if count_references(known) else set()
+        if met <= set(replaced):
+            array = put_region(array, start, part, replaces=True)
+            continue
+        both = (xr.Variable(new.dims, data) for data in (known, part))
+        if met.isdisjoint(replaced) and next(both).equals(next(both)):  # type: ignore[no-untyped-call]
+            continue
+        if (halves := _split_box(part, start, box)) is None:
+            raise CombineError(OTHER_VALUES)
+        left += halves
+    return None if array is before else array
+
+
+def _split_box(
+    part: ManifestArray, start: Sequence[int], box: Box
+) -> list[tuple[list[int], Box]] | None:
+    """Return the two halves of a box of a fragment, or None if it has a single chunk."""
+    edges = [[*map(int, part.fragments[0].edges(axis))] for axis in range(part.ndim)]
+    axis = max(range(part.ndim), key=lambda axis: len(edges[axis]))
+    if len(edges[axis]) < 3:
+        return None
+    middle = edges[axis][len(edges[axis]) // 2]
+    begin, stop = box[axis]
+    moved = [a + middle if n == axis else a for n, a in enumerate(start)]
+    lower, upper = ((begin, begin + middle), (begin + middle, stop))
+    return [
+        ([*start], (*box[:axis], lower, *box[axis + 1 :])),
+        (moved, (*box[:axis], upper, *box[axis + 1 :])),
+    ]
 
 
 def _list_boxes(
