@@ -118,8 +118,8 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     ),
     "newest": _option(
         metavar="NAME",
-        help="A name of the pattern, such as version: use only the newest of files that agree in "
-        "all other names.",
+        help="A name of the pattern, such as version: use only the newest of files whose paths "
+        "differ in nothing else.",
     ),
     "data_vars": _option(
         metavar="minimal|all|different",

@@ -73,6 +73,35 @@ def test_the_newest_is_chosen_by_natural_order(archive: Path) -> None:
     assert found.virtual.report.files == len(MEMBERS) * len(YEARS)
 
 
+def test_files_that_differ_in_more_than_the_version_are_all_used(archive: Path) -> None:
+    pattern = f"{archive}/M1/historical/{{member}}/tas/{{version}}/*.nc"
+    found = virtualds.open_virtual_mfdataset(
+        pattern, combine="nested", concat_dim=["member", "time"], newest="version"
+    )
+    xr.testing.assert_identical(found.virtual.load(), open_natively(archive, "M1", "tas", "v10"))
+
+
+@pytest.mark.parametrize(
+    ("form", "older", "newer"),
+    [
+        ("%d%m%Y", "31012000", "01022000"),
+        ("d", "-10", "-2"),
+        ("%d-%b-%y", "05-Jan-20", "01-Feb-20"),
+    ],
+)
+def test_the_newest_date_or_number_is_chosen(
+    tmp_path: Path, form: str, older: str, newer: str
+) -> None:
+    for value, version in enumerate([older, newer]):
+        folder = tmp_path / version
+        folder.mkdir()
+        xr.Dataset({"t": ("time", [float(value)])}, {"time": [0]}).to_netcdf(folder / "a.nc")
+    found = virtualds.open_virtual_mfdataset(
+        f"{tmp_path}/{{version:{form}}}/*.nc", combine="nested", concat_dim="time", newest="version"
+    )
+    assert found["t"].values.tolist() == [1.0]
+
+
 def test_names_become_groups_of_a_tree(archive: Path) -> None:
     found = virtualds.open_virtual_mfdatatree(
         f"{archive}/{PATTERN}",

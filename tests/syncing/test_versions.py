@@ -66,6 +66,22 @@ def test_a_retracted_version_makes_room_for_the_one_before(tmp_path: Path) -> No
     assert sync(tmp_path, on_removed="drop").dropped == (other.as_uri(),)
 
 
+def test_files_that_differ_in_more_than_the_version_do_not_replace_each_other(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    first, second = write_version(data, "v1", 2001, 1), write_version(data, "v1", 2002, 2)
+    how = {"settle": 0, "concat_dim": "time", "newest": "version"}
+    done = virtualds.sync(f"{data}/{{version}}/*.nc", tmp_path / "set.zarr", **how)
+    assert (len(done.added), done.shadowed) == (2, ())
+    xr.testing.assert_identical(read(tmp_path), expect(first, second))
+    # another file of the same version is no reason to drop one that is gone
+    second.unlink()
+    write_version(data, "v1", 2003, 3)
+    with pytest.raises(FileNotFoundError, match=r"tas_2002\.nc: not listed any more"):
+        virtualds.sync(f"{data}/{{version}}/*.nc", tmp_path / "set.zarr", **how)
+
+
 def test_a_version_that_is_still_written_or_broken_does_not_count(tmp_path: Path) -> None:
     data = tmp_path / "data"
     first = write_version(data, "v1", 2001, 1)

@@ -138,9 +138,11 @@ class Files:
         return [self.pattern.find_facts(normalise_url(file)) for file in self.flat]
 
     def select_newest(self, name: str) -> Files:
-        """Return only the newest of the files that agree in all other names."""
+        """Return only the newest of the files whose paths differ in nothing else."""
         check_names(self.pattern, [name], "newest")
-        return self.select(find_newest(split_version(facts, name) for facts in self.facts))
+        assert self.pattern is not None
+        urls = map(normalise_url, self.flat)
+        return self.select(find_newest(split_version(self.pattern, url, name) for url in urls))
 
     def group_by(self, template: str) -> dict[str, list[int]]:
         """Return the numbers of the files of each group; ``template`` makes paths of their names.
@@ -226,12 +228,19 @@ def check_names(pattern: PathPattern | None, names: Iterable[str], argument: str
 
 
 Version = tuple[Any, Any]
-"""What versions of a file have in common, and what orders them."""
+"""What the paths of versions of a file have in common, and what orders them."""
 
 
-def split_version(facts: Mapping[str, str], name: str) -> Version:
-    """Return the other names of a file with their texts, and the version, by which files sort."""
-    return tuple(item for item in facts.items() if item[0] != name), to_natural(facts[name])
+def split_version(pattern: PathPattern, url: str, name: str) -> Version:
+    """Return the rest of the url of a file, and its version, by which files sort.
+
+    A url that the pattern does not match has no other versions.
+    """
+    found = pattern.split(url, name)
+    if found is None:
+        return url, ()
+    rest, text = found
+    return rest, (pattern.read(name, text) if pattern.forms[name] else to_natural(text), text)
 
 
 def find_newest(versions: Iterable[Version]) -> list[int]:

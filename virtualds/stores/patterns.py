@@ -148,6 +148,21 @@ class PathPattern:
                     )
         raise CombineError(f"{path}: it does not match the pattern {self.text!r}")
 
+    def split(self, path: str, name: str) -> tuple[tuple[str, ...], str] | None:
+        """Return the rest of a path or url, and the text that a name matched in it.
+
+        Paths with the same rest differ only in that text. Returns None if the pattern does not
+        match.
+
+        >>> PathPattern("{version}/*.nc").split("v1/2001.nc", "version")
+        (('', '', '/', '2001.nc'), 'v1')
+        """
+        if (found := self._whole.match(path)) is None:
+            return None
+        at = self._whole.groupindex[name]
+        pieces = (found[number] for number in range(1, self._whole.groups + 1) if number != at)
+        return tuple(pieces), found[name]
+
     def fill(self, facts: Facts) -> str:
         """Return the text with the names replaced by what they matched."""
         return TOKEN.sub(
@@ -171,15 +186,20 @@ class PathPattern:
     def _whole(self) -> re.Pattern[str]:
         seen = set[str]()
         pieces = []
-        for part in self.parts:
-            pieces.append("(?:[^/]+/)*" if part == "**" else self._translate(part, seen) + "/")
-        return re.compile(f"(?s:{''.join(pieces).removesuffix('/')})\\Z")
+        # ** at the end stands for everything below
+        for part in [*self.parts, "*"] if self.parts[-1] == "**" else self.parts:
+            found = "((?:[^/]+/)*)" if part == "**" else self._translate(part, seen) + "(/)"
+            pieces.append(found)
+        return re.compile(f"(?s:{''.join(pieces).removesuffix('(/)')})\\Z")
 
     def _translate(self, part: str, seen: set[str]) -> str:
-        """Return the expression of a part; names in ``seen`` match what they matched before."""
+        """Return the expression of a part; names in ``seen`` match what they matched before.
+
+        All else is in groups without names, for `split`.
+        """
         pieces, place = [], 0
         for token in TOKEN.finditer(part):
-            pieces.append(self._translate_wild(part[place : token.start()]))
+            pieces.append(f"({self._translate_wild(part[place : token.start()])})")
             if name := token["name"]:
                 form = self.forms[name]
                 pieces.append(
@@ -190,9 +210,9 @@ class PathPattern:
                 pieces.append(re.escape(token["brace"][0]))
             else:
                 choices = map(self._translate_wild, token["choices"].split(","))
-                pieces.append(f"(?:{'|'.join(choices)})")
+                pieces.append(f"({'|'.join(choices)})")
             place = token.end()
-        return "".join([*pieces, self._translate_wild(part[place:])])
+        return "".join([*pieces, f"({self._translate_wild(part[place:])})"])
 
     def _translate_wild(self, text: str) -> str:
         if self.is_web:

@@ -272,11 +272,8 @@ class Newest:
     name: str
 
     def split(self, urls: Iterable[str]) -> list[Version]:
-        """Return the version of each url; one that the pattern does not match has no others."""
-        found = ((url, self.pattern.match(url)) for url in urls)
-        return [
-            (url, ()) if facts is None else split_version(facts, self.name) for url, facts in found
-        ]
+        """Return the version of each url."""
+        return [split_version(self.pattern, url, self.name) for url in urls]
 
 
 @dataclass(frozen=True)
