@@ -138,6 +138,31 @@ def test_a_coordinate_of_the_files_counts_more_than_a_name(tmp_path: Path) -> No
     assert found["time"].dt.strftime("%Y-%m-%d").values.tolist() == days
 
 
+@pytest.mark.parametrize("dims", [(), ("time",)])
+def test_so_does_one_that_is_a_scalar_or_is_not_loaded(
+    tmp_path: Path, dims: tuple[str, ...]
+) -> None:
+    for year in (2002, 2001):
+        values = np.full([1] * len(dims), f"{year}-03-15", "datetime64[ns]")
+        stored = xr.Dataset({"t": (dims, values.astype(float))}, {"time": (dims, values)})
+        stored.to_netcdf(tmp_path / f"{year}.nc")
+    found = virtualds.open_virtual_mfdataset(
+        f"{tmp_path}/{{time:%Y}}.nc", combine="nested", concat_dim="time", loadable_variables=[]
+    )
+    days = found.virtual.load()["time"].dt.strftime("%Y-%m-%d").values.tolist()
+    assert days == ["2001-03-15", "2002-03-15"]
+
+
+def test_groups_of_a_tree_keep_a_coordinate_of_their_own(tmp_path: Path) -> None:
+    for year in (2002, 2001):
+        time = pd.to_datetime([f"{year}-03-15"])
+        group = xr.Dataset({"t": ("time", [1.0])}, {"time": time})
+        xr.DataTree.from_dict({"/v": group}).to_netcdf(tmp_path / f"{year}.nc")
+    found = virtualds.open_virtual_mfdatatree(f"{tmp_path}/{{time:%Y}}.nc", concat_dim="time")
+    days = found["/v"]["time"].dt.strftime("%Y-%m-%d").values.tolist()
+    assert days == ["2001-03-15", "2002-03-15"]
+
+
 def test_a_file_named_with_braces_is_itself(tmp_path: Path) -> None:
     path = tmp_path / "{a}.nc"
     xr.Dataset({"t": ("time", [1.0])}, {"time": [0]}).to_netcdf(path)

@@ -127,8 +127,6 @@ class FromPattern:
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
         """Return the value of a file."""
-        if self.name in dataset.indexes:
-            return dataset[self.name]
         return self.pattern.read(self.name, self.pattern.find_facts(url)[self.name])
 
 
@@ -259,7 +257,10 @@ class FileCoordinates:
             source = self.sources[name]
             try:
                 root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
-                opened = self._add_coordinate(opened, name, _to_variable(source(url, root)))
+                values = _to_variable(source(url, root))
+                opened = self._add_coordinate(
+                    opened, name, values, keeps=isinstance(source, FromPattern)
+                )
             except CombineError as error:
                 raise CombineError(f"{url}: coordinate {name!r}: {error}") from error
             except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
@@ -272,25 +273,38 @@ class FileCoordinates:
     def _is_joined(self, name: Hashable) -> bool:
         return self.joined is None or name in self.joined
 
-    def _add_coordinate(self, opened: Opened, name: str, values: xr.Variable) -> Opened:
-        """Add a coordinate to a dataset, or to the groups of a tree that need it."""
+    def _add_coordinate(
+        self, opened: Opened, name: str, values: xr.Variable, *, keeps: bool
+    ) -> Opened:
+        """Add a coordinate to a dataset, or to the groups of a tree that need it.
+
+        With ``keeps``, those that have it keep their own.
+        """
         if isinstance(opened, xr.Dataset):
-            return self._add_to_group(opened, name, values)
+            return self._add_to_group(opened, name, values, keeps)
         groups = {node.path: node.to_dataset(inherit=False) for node in opened.subtree}
+        # groups inherit the coordinate of the root, which may differ from their own
+        in_root = not keeps or all(name not in group.variables for group in groups.values())
         found = {
-            path: self._add_to_group(group, name, values)
-            if name in group.dims or group.data_vars or path == "/"
+            path: self._add_to_group(group, name, values, keeps)
+            if name in group.dims or group.data_vars or (path == "/" and in_root)
             else group
             for path, group in groups.items()
         }
         return xr.DataTree.from_dict(found, name=opened.name)
 
-    def _add_to_group(self, dataset: xr.Dataset, name: str, values: xr.Variable) -> xr.Dataset:
+    def _add_to_group(
+        self, dataset: xr.Dataset, name: str, values: xr.Variable, keeps: bool
+    ) -> xr.Dataset:
+        if keeps and name in dataset.indexes:
+            return dataset
         present = dataset.variables.get(name)
         if present is not None and present.dims not in ((), (name,)):
             raise CombineError(
                 f"the file has a variable of that name along {present.dims}; choose another name"
             )
+        if keeps and present is not None:
+            values = _to_variable(present)
         is_new, joined = name not in dataset.dims and self._is_joined(name), self.joined or ()
         dim: str | None = name
         if name not in dataset.dims and not is_new:
