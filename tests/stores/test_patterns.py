@@ -39,6 +39,8 @@ MATCHES = {
     ("/a/**/{y}.nc", "/a/1.nc"): {"y": "1"},
     ("/a/**/{y}.nc", "/a/b/c/1.nc"): {"y": "1"},
     ("/a/{y}/**", "/a/b/c/1.nc"): {"y": "b"},
+    ("https://host/{x}.nc", "https://host/r%201.nc"): {"x": "r 1"},
+    ("/a/{x}.nc", "/a/r%201.nc"): {"x": "r%201"},
     ("https://host/{x}.nc?v=[1]", "https://host/a.nc?v=[1]"): {"x": "a"},
 }
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 from virtualds.errors import CombineError
 from virtualds.urls import scheme_of
@@ -124,8 +125,11 @@ class PathPattern:
 
     def match(self, path: str) -> dict[str, str] | None:
         """Return what the names matched in a path or url, or None if the pattern does not match."""
-        found = self._whole.match(path)
-        return None if found is None else found.groupdict()
+        if (found := self._whole.match(path)) is None:
+            return None
+        texts = found.groupdict()
+        # web servers list names as they stand in urls
+        return {name: unquote(text) for name, text in texts.items()} if self.is_web else texts
 
     def find_facts(self, path: str) -> dict[str, str]:
         """Return what the names matched in a path or url.
@@ -161,7 +165,7 @@ class PathPattern:
             return None
         at = self._whole.groupindex[name]
         pieces = (found[number] for number in range(1, self._whole.groups + 1) if number != at)
-        return tuple(pieces), found[name]
+        return tuple(pieces), unquote(found[name]) if self.is_web else found[name]
 
     def fill(self, facts: Facts) -> str:
         """Return the text with the names replaced by what they matched."""
