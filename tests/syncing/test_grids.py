@@ -7,6 +7,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -208,6 +209,48 @@ def test_what_files_have_that_cannot_be_read_now_stays_in_the_set(
     saved.write_bytes(content)
     os.utime(saved, ns=(times_of.st_atime_ns, times_of.st_mtime_ns))
     check(folder, target)
+
+
+def write_sparse(folder: Path, member: str, months: list[int]) -> Path:
+    """Write a file of three months, of which it stores only some."""
+    path = folder / f"{member}_2001.nc"
+    path.unlink(missing_ok=True)
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("t", (3, 2), "f8", chunks=(1, 2), fillvalue=-1.0)
+        data.attrs["_FillValue"] = np.array([-1.0])
+        for month in months:
+            data[month] = month
+        file["time"] = np.arange(3.0)
+        for number, name in enumerate(["time", "x"]):
+            if name == "x":
+                file["x"] = [0.0, 1.0]
+            file[name].make_scale(name)
+            data.dims[number].attach_scale(file[name])
+    os.utime(path, (next(CLOCK),) * 2)
+    return path
+
+
+@pytest.mark.parametrize("stored", [[0, 2], [0], [1]])
+def test_positions_stay_at_which_a_file_stores_no_chunks(
+    folder: Path, target: Path, stored: list[int]
+) -> None:
+    first = write_sparse(folder, "r1", [0, 1, 2])
+    write_sparse(folder, "r2", stored)
+    sync(folder, target)
+
+    def find() -> list[list[float]]:
+        found: list[list[float]] = xr.open_dataset(target, engine="virtual")["t"][..., 0].values
+        return np.nan_to_num(found, nan=-1.0).tolist()
+
+    second = [float(month) if month in stored else -1.0 for month in range(3)]
+    assert find() == [[0.0, 1.0, 2.0], second]
+    # one that stores less than before has not moved
+    write_sparse(folder, "r1", [1])
+    sync(folder, target)
+    assert find() == [[-1.0, 1.0, -1.0], second]
+    first.unlink()
+    sync(folder, target)
+    assert find() == [second]
 
 
 def test_runs_at_the_same_time_lose_nothing(folder: Path, tmp_path: Path) -> None:

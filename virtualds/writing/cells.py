@@ -243,7 +243,34 @@ class CellGrid:
                 changed[name] = variable.copy(data=clear_boxes(array, boxes))  # type: ignore[arg-type]
         return to_stored(old, replace_variables(present, changed), changed) if changed else old
 
-    def drop_empty(self, old: ManifestGroup, touched: dict[str, pd.Index[Any]]) -> ManifestGroup:
+    def find_doubtful(
+        self, group: ManifestGroup, touched: Mapping[str, pd.Index[Any]]
+    ) -> tuple[str, ...]:
+        """Return the files that may have positions of which the set has no chunks.
+
+        If positions with values in ``touched`` are empty, these are the files that have the others
+        or the next ones: they may store no chunks where all their values are missing.
+        """
+        found = set[str]()
+        for dim, values in touched.items():
+            present = self._open(group)
+            cells = self._list_cells(present)
+            where = np.asarray(present.indexes[dim].isin(values))
+            empty = ~find_positions(cells, dim, urls_of(cells))
+            if (where & empty).any():
+                lost = np.pad(where & empty, 1)
+                near = (where | lost[:-2] | lost[2:]) & ~empty
+                runs = find_runs(np.flatnonzero(near))
+                parts = [cells.isel({dim: slice(*run)}) for run in runs]
+                found.update(*map(_list_used, parts))
+        return tuple(sorted(found - self.unsound))
+
+    def _list_cells(self, present: xr.Dataset) -> xr.Dataset:
+        """Return the variables along all dimensions of the grid."""
+        dims = set(self.dims)
+        return present.drop_vars([n for n, v in present.variables.items() if not dims <= {*v.dims}])
+
+    def drop_empty(self, old: ManifestGroup, touched: Mapping[str, pd.Index[Any]]) -> ManifestGroup:
         """Return a group without those positions at which no file is left.
 
         ``touched`` are the coordinate values of cleared cells, along each dimension; no others are
@@ -252,9 +279,7 @@ class CellGrid:
         group = old
         for dim, values in touched.items():
             present = self._open(group)
-            cells = present.drop_vars(
-                [n for n, v in present.variables.items() if not set(self.dims) <= set(v.dims)]
-            )
+            cells = self._list_cells(present)
             empty = ~find_positions(cells, dim, urls_of(cells))
             gone = empty & np.asarray(present.indexes[dim].isin(values))
             if gone.all():
