@@ -211,6 +211,36 @@ def test_what_files_have_that_cannot_be_read_now_stays_in_the_set(
     check(folder, target)
 
 
+def test_values_that_the_set_holds_change_and_go_with_their_file(
+    folder: Path, target: Path
+) -> None:
+    def write(member: str, year: int, value: float) -> Path:
+        path = folder / f"{member}_{year}.nc"
+        data = {"t": (("time", "x"), np.full((2, 3), value)), "k": ("time", [value, -value])}
+        xr.Dataset(data, {"time": [year, year + 0.5]}).to_netcdf(path)
+        os.utime(path, (next(CLOCK),) * 2)
+        return path
+
+    def find() -> list[list[float]]:
+        found = xr.open_dataset(target, engine="virtual").load()
+        np.testing.assert_array_equal(abs(found["k"]), found["t"][..., 0])
+        return found["k"].fillna(0).values[:, ::2].tolist()  # type: ignore[no-any-return]
+
+    how = {"loadable_variables": ["k", "time"], "data_vars": "all"}
+    for value, (member, year) in enumerate(
+        [("r1", 2001), ("r1", 2002), ("r2", 2001), ("r2", 2002)]
+    ):
+        path = write(member, year, value + 1.0)
+    sync(folder, target, **how)
+    assert find() == [[1.0, 2.0], [3.0, 4.0]]
+    write("r2", 2001, 9.0)
+    sync(folder, target, **how)
+    assert find() == [[1.0, 2.0], [9.0, 4.0]]
+    path.unlink()
+    sync(folder, target, **how)
+    assert find() == [[1.0, 2.0], [9.0, 0.0]]
+
+
 def write_sparse(folder: Path, member: str, months: list[int]) -> Path:
     """Write a file of three months, of which it stores only some."""
     path = folder / f"{member}_2001.nc"

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray, has_missing_value
+from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.arrays.concatenate import (
     Box,
     clear_boxes,
@@ -29,7 +29,12 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.axes import find_runs
 from virtualds.datasets.from_dataset import as_read, check_loading
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
-from virtualds.datasets.source_positions import find_positions, has_chunks_in, urls_of
+from virtualds.datasets.source_positions import (
+    find_positions,
+    has_chunks_in,
+    is_stored_in_set,
+    urls_of,
+)
 from virtualds.datasets.structure import check_systems_of_set, list_systems
 from virtualds.errors import CombineError, list_details, name_some
 from virtualds.writing.append import (
@@ -241,6 +246,45 @@ class CellGrid:
                 )
             if boxes:
                 changed[name] = variable.copy(data=clear_boxes(array, boxes))  # type: ignore[arg-type]
+        return to_stored(old, replace_variables(present, changed), changed) if changed else old
+
+    def clear_values(self, old: ManifestGroup, urls: Collection[str]) -> ManifestGroup:
+        """Return a group in which values that it holds are missing in the cells of some files.
+
+        Which files they are of is known from the other variables. Raises `CombineError` if no value
+        of a variable means that it is missing.
+        """
+        present = self._open(old)
+        arrays = {n: get_virtual_array(v) for n, v in self._list_cells(present).variables.items()}
+        held = [
+            name
+            for name, array in arrays.items()
+            if array is None
+            or (
+                count_references(array)
+                and all(is_stored_in_set(file.url, self.root) for file in array.sources)
+            )
+        ]
+        boxes = {
+            tuple((dim, box[present.variables[name].dims.index(dim)]) for dim in self.dims): url
+            for name, array in arrays.items()
+            if array is not None and name not in held
+            for url in sorted(urls)
+            for box in find_boxes(array, url)
+        }
+        changed: dict[Hashable, xr.Variable] = {}
+        for name in held if boxes else ():
+            variable = present.variables[name].copy(data=np.array(present.variables[name].values))
+            if not has_missing_value(variable.dtype):
+                raise CombineError(
+                    f"{min(boxes.values())}: the set holds the values of {name!r} "
+                    f"({variable.dtype}), none of which means that it is missing, so that they "
+                    f"cannot be replaced; write the set anew (delete it, and run again), or leave "
+                    f"the variable out (drop_variables=)"
+                )
+            for box in boxes:
+                variable[{dim: slice(*ends) for dim, ends in box}] = default_fill(variable.dtype)
+            changed[name] = variable
         return to_stored(old, replace_variables(present, changed), changed) if changed else old
 
     def find_doubtful(
