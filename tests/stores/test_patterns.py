@@ -6,7 +6,7 @@ import fnmatch
 from datetime import datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from virtualds import CombineError
@@ -50,6 +50,7 @@ def test_names_say_what_they_match(pattern: str, path: str) -> None:
     assert PathPattern.of(pattern).match(path) == MATCHES[pattern, path]
 
 
+@example("a[.*]b", "a.b")
 @given(st.text("ab*?[]!-.", max_size=8), st.text("ab-.", min_size=1, max_size=6))
 def test_wildcards_are_those_of_a_shell(pattern: str, name: str) -> None:
     found = PathPattern(pattern).compile_part(pattern).match(name) is not None

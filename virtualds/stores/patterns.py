@@ -29,6 +29,9 @@ TOKEN = re.compile(
 )
 """What braces mean in a pattern."""
 
+SETS_AND_STARS = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\.\*")
+"""Stars of a regular expression, and what may look like one: escaped signs, and sets of them."""
+
 DIGITS = {"Y": r"\d{4}", "j": r"\d{3}", "y": r"\d{2}"} | dict.fromkeys("mdHMS", r"\d{2}")
 """What codes of `datetime.datetime.strptime` match, where they are only digits."""
 
@@ -223,7 +226,7 @@ class PathPattern:
             text = re.sub(r"([?\[])", r"[\1]", text)
         # (?s:...)\Z around the expression; * and ? do not cross a slash
         inner = re.sub(r"^\(\?s:(.*)\)\\[zZ]$", r"\1", fnmatch.translate(text), flags=re.DOTALL)
-        return inner.replace(".*", "[^/]*")
+        return SETS_AND_STARS.sub(lambda m: "[^/]*" if m[0] == ".*" else m[0], inner)
 
 
 def _match_form(form: str) -> str:
