@@ -138,6 +138,25 @@ def test_a_coordinate_of_the_files_counts_more_than_a_name(tmp_path: Path) -> No
     assert found["time"].dt.strftime("%Y-%m-%d").values.tolist() == days
 
 
+def test_what_differs_in_a_grid_with_gaps_can_be_kept_for_each_row(tmp_path: Path) -> None:
+    for number, (member, year) in enumerate([("r1", 2001), ("r1", 2002), ("r2", 2001)]):
+        stored = {"t": ("time", [1.0]), "b": (("time", "nv"), [[float(number)] * 2])}
+        time = {"time": ("time", [year], {"bounds": "b"})}
+        xr.Dataset(stored, time).to_netcdf(tmp_path / f"{member}_{year}.nc")
+
+    def combine(**how: str) -> xr.Dataset:
+        dims = ["member", "time"]
+        return virtualds.open_virtual_mfdataset(
+            f"{tmp_path}/{{member}}_*.nc", combine="nested", concat_dim=dims, **how
+        )
+
+    with pytest.raises(virtualds.CombineError, match="to keep both, pass data_vars='all'"):
+        combine()
+    both = combine(data_vars="all").virtual.load()["b"]
+    assert np.nan_to_num(both[..., 0], nan=-1).tolist() == [[0.0, 1.0], [2.0, -1.0]]
+    assert combine(compat="override").virtual.load()["b"][:, 0].values.tolist() == [0.0, 1.0]
+
+
 @pytest.mark.parametrize("dims", [(), ("time",)])
 def test_so_does_one_that_is_a_scalar_or_is_not_loaded(
     tmp_path: Path, dims: tuple[str, ...]

@@ -167,6 +167,9 @@ class Combination:
         found = {}
         for name, variable in first.variables.items():
             along = [d for d in variable.dims if d in differing]
+            kind = "coords" if name in first.coords else "data_vars"
+            if self.options.get(kind) == "all":
+                continue
             is_shared = dim not in variable.dims and name not in variable.dims and len(along) == 1
             if is_shared and all(
                 name in row.variables and row.variables[name].dims == variable.dims for row in rows
@@ -198,9 +201,10 @@ class Combination:
             again = np.flatnonzero((places[number] >= 0) & (owners != number))
             known = joined.isel({dim: again})
             if not known.equals(row.variables[name].isel({dim: places[number][again]})):
+                kind = "coords" if name in row.coords else "data_vars"
                 raise CombineError(
                     f"{name}: files with the same {dim!r} have other values of it; to keep both, "
-                    f"pass data_vars='all' or coords='all'; to use the first, compat='override'"
+                    f"pass {kind}='all'; to use the first, compat='override'"
                 )
         joined.attrs, joined.encoding = dict(rows[0][name].attrs), dict(rows[0][name].encoding)
         return joined

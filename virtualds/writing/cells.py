@@ -176,7 +176,17 @@ class CellGrid:
             return group
         part = new.isel({dim: absent})
         others = set(self.dims) - {dim}
+<<<<<<< HEAD
         is_whole = all(new.indexes[d].equals(present.indexes[d]) for d in others)
+=======
+        for name, variable in present.data_vars.items():
+            if dim in variable.dims and not has_missing_value(variable.dtype):
+                raise CombineError(
+                    f"{name}: the new files make the grid longer along {dim!r}, and no value of it "
+                    f"({variable.dtype}) means that a cell is missing; write the set anew (delete "
+                    f"it, and run again), or leave the variable out (drop_variables=)"
+                )
+>>>>>>> b06768c1 (Remedies that work for grids: data_vars='all' in grids with gaps, and whole numbers that cannot grow)
         variables = {
             name: self._make_slab(name, variable, part, dim, is_whole=is_whole)
             for name, variable in present.variables.items()
