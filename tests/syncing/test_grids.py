@@ -319,17 +319,6 @@ def test_a_new_file_does_not_take_the_cell_of_a_changed_one(folder: Path, tmp_pa
         sync(folder, target)
 
 
-def test_a_grid_of_whole_numbers_does_not_grow(folder: Path, tmp_path: Path) -> None:
-    for year in (2001, 2002):
-        stored = xr.Dataset({"t": ("time", [1, 2])}, {"time": [year, year + 0.5]})
-        stored.to_netcdf(folder / f"r1_{year}.nc")
-        if year == 2001:
-            sync(folder, tmp_path / "set.zarr")
-    with pytest.raises(virtualds.CombineError, match=r"t: the new files make the grid longer") as e:
-        sync(folder, tmp_path / "set.zarr")
-    assert "drop_variables=" in str(e.value)
-
-
 def test_a_grid_has_no_overlaps_and_needs_coordinates(folder: Path, tmp_path: Path) -> None:
     write_cell(folder, "r1", 2001)
     with pytest.raises(

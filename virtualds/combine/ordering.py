@@ -139,10 +139,10 @@ class Files:
 
     def select_newest(self, name: str) -> Files:
         """Return only the newest of the files whose paths differ in nothing else."""
-        check_names(self.pattern, [name], "newest")
-        assert self.pattern is not None
+        pattern = self.pattern or PathPattern("")
+        check_names(pattern, [name], "newest")
         urls = map(normalise_url, self.flat)
-        return self.select(find_newest(split_version(self.pattern, url, name) for url in urls))
+        return self.select(find_newest(split_version(pattern, url, name) for url in urls))
 
     def group_by(self, template: str) -> dict[str, list[int]]:
         """Return the numbers of the files of each group; ``template`` makes paths of their names.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
@@ -117,26 +118,43 @@ class Update:
         self, group: ManifestGroup, changes: Changes, removed: Urls
     ) -> tuple[ManifestGroup, Urls]:
         """Clear cells of files that are gone, fill others, and drop positions that are empty."""
-        changed = self.opener.open(changes.changed)
+        added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = frozenset({*removed, *changes.removed, *changes.changed, *changes.waiting})
         misfit = REMEDIES["if_misfit"]
         grid = CellGrid(self.dims, self.known.root, self.sorts, unsound, misfit)
-        after = self._refresh_static(self._add_options(group), changes)
+        begun = after = self._refresh_static(self._add_options(group), changes)
         moved = () if changed is None else grid.list_moved(after, changed, replaced)
         gone = {*removed, *moved}
-        touched = grid.find_values(after, gone) if gone else {}
+        touched: Mapping[str, pd.Index[Any]] = grid.find_values(after, gone) if gone else {}
         names, others = grid.find_lost(after)
+        if gone or replaced:
+            after = as_read(grid.clear_values(after, {*gone, *replaced}))
         if gone or names:
-            after = as_read(grid.clear(after, gone))
-        if names and (found := self.opener.open(tuple(others))) is not None:
-            after = as_read(grid.put_shared(after, found, names))
-        for urls in (changes.changed, changes.new):
-            if (found := self.opener.open(urls)) is not None:
-                with self._name_mismatch(after, urls):
-                    after = as_read(grid.put(after, found, replaced))
+            # of files that are kept, wait or cannot be opened, the references stay
+            after = as_read(grid.clear(after, gone, {*removed, *replaced}))
+        if names and (shared := self.opener.open(tuple(others))) is not None:
+            after = as_read(grid.put_shared(after, shared, names))
+        if changed is not None:
+            with self._name_mismatch(after, changes.changed):
+                found = grid.put(after, changed, replaced)
+                after = after if found is after else as_read(found)
+        if added is not None:
+            # changed files are now in the set as they are, and keep their cells
+            grid = replace(grid, unsound=unsound - replaced)
+            with self._name_mismatch(after, changes.new):
+                found = grid.put(after, added)
+                after = after if found is after else as_read(found)
         if gone:
+            # a file may store no chunks at some of its positions, which stay
+            for opened in (changed, added):
+                touched = _leave_out(touched, opened)
+            doubtful = grid.find_doubtful(after, touched)
+            touched = _leave_out(touched, self.opener.open(doubtful))
             after = as_read(grid.drop_empty(after, touched))
+        if after is begun:
+            # files of which the set has all cells, without a chunk, are opened in every run
+            return group, ()
         return after, tuple(url for url in changes.new if url not in self.opener.failed)
 
     def create(self, changes: Changes) -> tuple[ManifestGroup, Urls]:
@@ -380,3 +398,12 @@ def _index_of(group: ManifestGroup, dim: str) -> Any:
         return None
     alone = replace(group, variables={dim: group.variables[dim]}, groups={}, attributes={})
     return to_virtual_dataset(alone).indexes.get(dim)
+
+
+def _leave_out(
+    values: Mapping[str, pd.Index[Any]], found: xr.Dataset | None
+) -> Mapping[str, pd.Index[Any]]:
+    """Return coordinate values along dimensions, without those of a dataset."""
+    if found is None:
+        return values
+    return {dim: index[~index.isin(found.indexes[dim])] for dim, index in values.items()}
