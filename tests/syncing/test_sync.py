@@ -778,19 +778,15 @@ def test_what_is_no_file_of_its_own_is_refused(make: Make) -> None:
     assert not Path("refs.zarr").exists()
 
 
-def test_several_dimensions_are_refused_with_what_to_do(make: Make) -> None:
+def test_dimensions_are_named(make: Make) -> None:
     make(0)
-    for dims in (["member", "time"], ("time",), []):
-        with pytest.raises(UnsupportedError, match=r"one dimension, given as a str(?s:.*)template"):
-            run(concat_dim=dims)
-    for wrong in (None, 1, [0]):
+    for wrong in (None, 1, [0], []):
         with pytest.raises(TypeError, match="give the name of a dimension"):
             run(concat_dim=wrong)
-    with pytest.raises(UnsupportedError, match="along one dimension"):
-        xr.open_dataset(
-            "data/*.nc", engine="virtual", references="refs.zarr", concat_dim=["member", "time"]
-        )
+    with pytest.raises(CombineError, match=r"no coordinate 'member'(?s:.*)coordinates="):
+        run(concat_dim=["member", "time"])
     assert not Path("refs.zarr").exists()
+    assert len(run(concat_dim=("time",)).added) == 1
 
 
 def test_files_with_groups_are_refused_with_the_groups_that_fit(folder: Path) -> None:
