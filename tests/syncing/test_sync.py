@@ -1040,3 +1040,27 @@ def test_virtual_dates_of_a_file_that_has_changed_or_is_gone_are_not_asked(
     paths[which].unlink()
     assert len(sync(on_removed="drop").dropped) == 1
     check([path for path in paths if path.exists()])
+
+
+def test_a_grid_that_only_a_lost_file_has_is_an_error_that_says_so(make: Make) -> None:
+    lost = make(0)
+    other = written(Path("data"), "01", days(4).drop_vars("height"))
+    os.utime(other, (1e9,) * 2)
+    run()
+    lost.unlink()
+    with pytest.raises(CombineError, match="height: it lies in a file that is no longer there"):
+        run(on_removed="drop")
+
+
+def test_names_that_a_function_of_the_user_takes_away_are_no_error(make: Make) -> None:
+    """As they are none in a build."""
+    make(0)
+
+    def prepare(ds: xr.Dataset) -> xr.Dataset:
+        return ds.rename(n="counts")
+
+    how: Any = {"preprocess": prepare, "loadable_variables": ["time", "n"]}
+    run(**how)
+    make(1)
+    assert names(run(**how).added) == ["01.nc"]
+    assert opened("refs.zarr").sizes["time"] == 8
