@@ -51,7 +51,7 @@ class Break(NamedTuple):
         The text of that part, and the one in its place.
     line : int
     scope : tuple of int
-        First and last line of the function around it, (0, 0) for what runs at import.
+        First and last line of the function or class around it, (0, 0) if there is none.
     """
 
     module: str
@@ -129,9 +129,7 @@ class _Finder(ast.NodeVisitor):
 
     def _enter(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
         self._names.append(node.name)
-        is_class = isinstance(node, ast.ClassDef)
-        lines = (node.lineno, node.end_lineno or node.lineno)
-        self._scopes.append(self._scopes[-1] if is_class else lines)
+        self._scopes.append((node.lineno, node.end_lineno or node.lineno))
         for part in node.body:
             self.visit(part)
         self._scopes.pop()

@@ -23,8 +23,9 @@ from mutation.forked import copy_project, run_pytest, temporary_folder
 
 TESTS = Path(__file__).parents[1]
 PACKAGE = TESTS.parent / "virtualds"
-LINE, FUNCTION, MODULE, BESIDE = range(4)
-"""How near a test is to a break: it executes its line, function, module, or is of its package."""
+LINE, SCOPE, MODULE, BESIDE = range(4)
+"""How near a test is to a break: it executes its line, its function or class, or its module, or it
+is of its package."""
 AHEAD = 4
 """So many tests of a file in the package's own folder come before the second of another file."""
 
@@ -173,9 +174,9 @@ class Reach:
             lines = self._lines(data, made.module)
             first, last = made.scope
             stages = [(MODULE, set(lines))]
-            # what runs at import is no test's own: every test of the module may find it
+            # any test of the module may find what lies in no function
             if last and known["modules"].get(made.module) == digest:
-                stages += [(FUNCTION, set(range(first + 1, last + 1))), (LINE, {made.line})]
+                stages += [(SCOPE, set(range(first + 1, last + 1))), (LINE, {made.line})]
             for distance, wanted in stages:
                 for line in wanted & set(lines):
                     yield from ((t, distance) for t in lines[line] if t in known["tests"])
