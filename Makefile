@@ -20,7 +20,7 @@ help:
 	@echo "make test   run the quick tests: about 5 minutes on two cores"
 	@echo "make test-all   run all tests: about 15 minutes    make soak  try ten times as much (a night)"
 	@echo "make lint   check style and format      make types  check types"
-	@echo "make mutants   break the code in small ways, and count which breaks the tests find (an hour)"
+	@echo "make mutants   break the code in small ways, and count which breaks the tests find (an hour or more)"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
 	@echo "make docs-versions   build the pages of every tag, each in a folder of its own"
