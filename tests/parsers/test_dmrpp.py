@@ -215,6 +215,18 @@ def test_numbers_without_a_byte_order_are_little_endian_with_one_warning(tmp_pat
     opened(tmp_path / "b.dmrpp", text.replace("Int16", "Int8").replace('nBytes="8"', 'nBytes="4"'))
 
 
+def test_a_grid_of_chunks_that_is_almost_empty_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before memory is taken for a table of all chunks."""
+    monkeypatch.setattr("virtualds.bounds.MOST_CHUNKS", 100)
+    sizes = "<dmrpp:chunkDimensionSizes>1</dmrpp:chunkDimensionSizes>"
+    chunk = '<dmrpp:chunk offset="0" nBytes="2" chunkPositionInArray="[5]"/>'
+    chunks = f'<dmrpp:chunks byteOrder="LE">{sizes}{chunk}</dmrpp:chunks>'
+    with pytest.raises(UnsupportedError, match="the sidecar: a grid of 100000 chunks"):
+        opened(tmp_path / "a.dmrpp", one(chunks, dims='<Dim size="100000"/>'))
+
+
 def test_a_sidecar_of_another_name_says_what_its_file_is_called(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
     text = one(CONTIGUOUS).replace("dmrVersion=", 'name="/somewhere/a.bin" dmrVersion=')
