@@ -255,7 +255,7 @@ def measure_all(state: Path, workers: int) -> None:
     missing = list_unmeasured(state)
     if not missing:
         return
-    print(f"measuring what the tests of {len(missing)} folders execute", flush=True)
+    print(f"measuring what tests execute, folders: {len(missing)}", flush=True)
     import_libraries()
     with _start_pool(workers) as pool:
         for done in [pool.submit(measure, *part, state) for part in missing.items()]:
