@@ -383,8 +383,10 @@ def convert_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
 
     Examples
     --------
-    >>> convert_attribute("units", np.array([b"K", b""])), convert_attribute("n", np.array([3],
-    ">i2")) ('K', np.int16(3))
+    >>> convert_attribute("units", np.array([b"K", b""]))
+    'K'
+    >>> convert_attribute("n", np.array([3], ">i2"))
+    np.int16(3)
     """
     if values.dtype.kind == "S":
         data = values.tobytes()
