@@ -213,7 +213,7 @@ def test_files_stand_in_the_order_in_which_they_come(
     monkeypatch.setattr(manifest_columns, "PIECE", piece)
     file = [[2, 2], [3, 2], [0, 3], [0, 0], [1, 2]]
     manifest = ChunkManifest.build((5, 2), files=FILES, file=file, length=3)
-    turned = manifest.with_files_in_turn(0)
+    turned = manifest.with_files_in_order(0)
     assert turned.files == (FILES[2], FILES[3], FILES[0], FILES[1])
     assert (rows(turned) == rows(manifest)).all()
 

@@ -174,7 +174,7 @@ def test_columns_of_a_grid_that_is_almost_empty_are_refused_before_they_take_mem
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for place in ("chunks.manifest", "bounds"):
-        monkeypatch.setattr(f"virtualds.{place}.MOST_CHUNKS", 50)
+        monkeypatch.setattr(f"virtualds.{place}.MAX_CHUNKS", 50)
     assert sparse([5, 7], (5, 10)).loaded().size == 50
     with pytest.raises(UnsupportedError, match="almost empty"):
         sparse([5, 7], (1000, 1000)).loaded()

@@ -360,7 +360,7 @@ def test_trees_of_many_files_take_the_options_of_datasets() -> None:
     # trees are nested, and are written as a whole; the rest of a dataset's options are xarray's
     of_targets = {"to", "mode", "target_options", "keep_query"}
     assert of_datasets - of_trees == {"kwargs"} | of_targets
-    assert of_trees <= of_datasets
+    assert of_trees - of_datasets == {"tree"}
 
 
 def test_the_attributes_of_all_groups_are_those_of_a_file(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_a_grid_of_chunks_that_is_almost_empty_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before memory is taken for a table of all chunks."""
-    monkeypatch.setattr("virtualds.bounds.MOST_CHUNKS", 100)
+    monkeypatch.setattr("virtualds.bounds.MAX_CHUNKS", 100)
     sizes = "<dmrpp:chunkDimensionSizes>1</dmrpp:chunkDimensionSizes>"
     chunk = '<dmrpp:chunk offset="0" nBytes="2" chunkPositionInArray="[5]"/>'
     chunks = f'<dmrpp:chunks byteOrder="LE">{sizes}{chunk}</dmrpp:chunks>'

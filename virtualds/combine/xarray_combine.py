@@ -134,13 +134,13 @@ class Combination:
             return xr.DataTree(self._join_rows([row.to_dataset() for row in rows], dim))
         return self._join_rows(rows, dim)
 
-    def _join_rows(self, rows: Sequence[Any], dim: Any) -> Any:
+    def _join_rows(self, rows: list[Any], dim: Any) -> Any:
         """Concatenate rows along a dimension; each may lack positions along the others."""
         shared = self._list_shared(rows, dim)
         if shared:
             combined = self._concatenate([row.drop_vars(list(shared)) for row in rows], dim)
         else:
-            combined = self._concatenate(list(rows), dim)
+            combined = self._concatenate(rows, dim)
         for name, along in shared.items():
             joined = self._join_shared(rows, name, along, combined.indexes[along])
             is_coordinate = name in rows[0].coords
@@ -149,7 +149,7 @@ class Combination:
             )
         return combined
 
-    def _list_shared(self, rows: Sequence[Any], dim: Any) -> dict[Any, Any]:
+    def _list_shared(self, rows: list[Any], dim: Any) -> dict[Any, Any]:
         """Return variables without a dimension that each row has for some of the positions.
 
         Such as the bounds of times, where members do not have the same times. xarray would take
@@ -157,7 +157,8 @@ class Combination:
         it is complete only in all rows together.
         """
         first = rows[0]
-        if not all(isinstance(row, xr.Dataset) for row in rows):
+        if dim not in _list_dims(rows) or not all(isinstance(row, xr.Dataset) for row in rows):
+            # along a new dimension all variables are stacked
             return {}
         differing = {
             d
