@@ -612,7 +612,7 @@ def _describe_in_table(arrays: Sequence[ManifestArray], found: ChunkStatistics) 
 
 
 def list_chunk_lengths(array: ManifestArray) -> list[str]:
-    """Return the length of chunks along every axis, or the least and the greatest length."""
+    """Return the length of chunks along every axis, or the least and the maximum length."""
     found = []
     for axis in range(array.ndim):
         cuts = {f.axes[axis] for f in array.fragments}

@@ -108,7 +108,7 @@ class ManifestVariable:
     dims : tuple of str
         Name of every axis.
     data : ManifestArray, numpy.ndarray or Deferred
-        The values as stored. If they are not in a byte range (strings of varying length are in a
+        The values as stored. If they are not in a byte range (variable-length strings are in a
         heap), a few values are loaded immediately, and many are read when needed.
     attributes : dict
         The attributes in the file, including packing attributes.

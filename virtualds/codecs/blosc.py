@@ -76,7 +76,7 @@ class Lz4Blocks(Codec):
 
 @dataclass(frozen=True)
 class Bitshuffle(Codec):
-    """Elements whose bits of the same rank are grouped within blocks.
+    """Elements whose bits of the same significance are grouped within blocks.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class Bitshuffle(Codec):
 
 @dataclass(frozen=True)
 class BitshuffleBlocks(Codec):
-    """Blocks of elements whose bits of the same rank are grouped and compressed.
+    """Blocks of elements whose bits of the same significance are grouped and compressed.
 
     Parameters
     ----------

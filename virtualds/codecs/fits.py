@@ -378,7 +378,7 @@ class Logicals(Codec):
     Parameters
     ----------
     has_ones : bool
-        Whether the byte 1 is true, as old versions of astropy write arrays of varying length.
+        Whether the byte 1 is true, as old versions of astropy write variable-length arrays.
     """
 
     has_ones: bool = False

@@ -55,7 +55,7 @@ LONG = 8
 
 @dataclass(frozen=True)
 class Shuffle(Codec):
-    """Elements whose bytes of the same rank are grouped; trailing bytes stay in place."""
+    """Elements whose bytes of the same significance are grouped; trailing bytes stay in place."""
 
     itemsize: int = field(default=4, metadata={KEY: "elementsize"})
 

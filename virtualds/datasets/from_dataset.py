@@ -106,7 +106,7 @@ def check_loading(name: str, variable: xr.Variable) -> None:
             f"(ds.drop_vars), or raise the limit with virtualds.set_options(load_limit=...)"
         )
     if variable.dtype.hasobject:
-        # strings of varying length have no references
+        # variable-length strings have no references
         return
     warn_of_values(name, variable.nbytes, "it is not virtual, but read when it is needed")
 

@@ -421,7 +421,7 @@ class ZarrView:
         return None if found is None else found[0].get_nbytes(found[1])
 
     def _find_documented_node(self, key: str) -> str | None:
-        """Return the path of the node whose metadata have this key."""
+        """Return the path of the node whose metadata has this key."""
         path, _, name = key.rpartition("/")
         known = name == MARKER and (path in self.groups or path in self.arrays)
         return path if known else None

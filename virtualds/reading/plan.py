@@ -123,7 +123,7 @@ def _cut_leading(
 
 
 def _find_longest(fragment: Fragment, entry: int | FixedAxis) -> int:
-    """Return the greatest stored length along a stored axis."""
+    """Return the maximum stored length along a stored axis."""
     if isinstance(entry, FixedAxis):
         return entry.length
     return int(fragment.axes[entry].slabs().encoded.max(initial=1))

@@ -1,4 +1,4 @@
-"""Arrays of strings of varying length, read and decoded on demand.
+"""Arrays of variable-length strings, read and decoded on demand.
 
 numpy represents such strings as objects, so the bytes of a chunk cannot be decoded directly into
 the result. Therefore these arrays are not virtual arrays.
@@ -214,7 +214,7 @@ def _find_selected_chunks(axis: ChunkAxis, places: Ints) -> dict[int, _AxisSelec
 
 
 def is_varying(metadata: Mapping[str, Any]) -> bool:
-    """Return whether the elements of an array are strings of varying length."""
+    """Return whether the elements of an array are variable-length strings."""
     return parse_extension(metadata["data_type"], "data_type")[0] in SERIALISERS
 
 

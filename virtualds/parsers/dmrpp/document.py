@@ -674,7 +674,7 @@ def _hold(stored: Storage, data: bytes) -> tuple[ManifestArray, dict[str, Any]]:
 
 
 def _read_texts(stored: Storage) -> tuple[npt.NDArray[Any], dict[str, Any]]:
-    """Return strings of varying length: one element each, or for ``c`` equal ones."""
+    """Return variable-length strings: one element each, or for ``c`` equal ones."""
     found = stored.element.find(f"{DMRPP}vlsa")
     texts: list[str] = []
     most = prod(stored.shape)

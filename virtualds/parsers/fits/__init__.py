@@ -463,7 +463,7 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     has_scale = {column.bscale, column.bzero} - {None, "", 0, 1}
     # integers whose sign is flipped have no other values when they are not scaled
     is_scaled = has_scale and values.dtype.kind == "f" and not wanted.decoded
-    # and arrays of varying length keep their type, which cannot represent scaled values
+    # and variable-length arrays keep their type, which cannot represent scaled values
     if column.null is not None or is_scaled or (has_scale and is_varying):
         raise NativeReadError("it shows other numbers for undefined values, or scales them")
     # texts of astropy keep the blanks that follow them, until one of them is asked for

@@ -2,7 +2,7 @@
 
 FITS Standard 4.0, section 7. The columns are interleaved row by row. A wide column, or one of a
 single row, has a chunk for each row. A narrow column has chunks of many rows, from which a codec
-extracts its bytes. Arrays of varying length (section 7.3.5), whose rows contain their positions in
+extracts its bytes. Variable-length arrays (section 7.3.5), whose rows contain their positions in
 the heap, are one ragged array, with a variable that counts the elements of each row.
 """
 
@@ -146,7 +146,7 @@ class Column:
 
 @dataclass(frozen=True)
 class VaryingColumn:
-    """A column of arrays of varying length, whose values are in the heap.
+    """A column of variable-length arrays, whose values are in the heap.
 
     Parameters
     ----------

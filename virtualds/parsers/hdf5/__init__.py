@@ -67,7 +67,7 @@ def read(
     FormatError
         The file is damaged or truncated.
     UnsupportedError
-        Its metadata have a form that neither virtualds nor h5py can read.
+        Its metadata has a form that neither virtualds nor h5py can read.
     FileNotFoundError
         There is no such group.
     """

@@ -364,7 +364,7 @@ class _ColumnReader:
         return np.maximum(chunks, 1)
 
     def _read_limits(self, variable: VariableStructure, shape: Ints) -> Ints:
-        """Return the greatest length of each axis, or `UNLIMITED_AXIS`."""
+        """Return the maximum length of each axis, or `UNLIMITED_AXIS`."""
         columns = []
         for axis, limit in enumerate(variable.facts.space.limits):
             if (variable.owner, LIMIT, axis) in self._slots:

@@ -411,7 +411,7 @@ def check_type(kind: HDF5Type) -> None:
     Raises
     ------
     UnsupportedError
-        References to regions or within other types, and arrays of varying length in foreign byte
+        References to regions or within other types, and variable-length arrays in foreign byte
         order, whose bytes h5py does not swap.
     """
     if reason := find_obstacle(kind):

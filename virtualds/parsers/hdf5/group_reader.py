@@ -99,7 +99,7 @@ from virtualds.urls import path_or_url
 # ---------------------------------------------------------------------- checks of the heap
 # Check references into the global heap before HDF5 follows them.
 #
-# HDF5 stores strings and sequences of varying length as references (HDF5 File Format Specification
+# HDF5 stores variable-length strings and sequences as references (HDF5 File Format Specification
 # 3.0, IV.B). An invalid reference can make HDF5 end the process, or read forever.
 
 
@@ -166,7 +166,7 @@ def _cut_box(
 
 
 # ---------------------------------------------------------------------- texts
-# Datasets of strings of varying length, read without HDF5.
+# Datasets of variable-length strings, read without HDF5.
 #
 # The elements of such a dataset refer to the global heap (HDF5 File Format Specification 3.0,
 # IV.B).

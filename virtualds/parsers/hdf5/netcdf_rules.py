@@ -1,7 +1,7 @@
 """The conventions of netCDF on HDF5: fill values, the user's attributes, and dimensions.
 
 A netCDF4 file is an HDF5 file with conventions (netCDF-C documentation, "NetCDF-4 File Format";
-HDF5 Dimension Scale Specification 1.0). Names are in the order of creation, as in the netCDF
+HDF5 Dimension Scale Specification 1.0). Names are in creation order, as in the netCDF
 library.
 """
 
@@ -78,7 +78,7 @@ def find_fill_beyond(chosen: bytes | None, dtype: np.dtype[Any]) -> Any:
 
 
 def list_attribute_names(owner: HDF5Location) -> list[str]:
-    """Return the names of all attributes, in the order of creation if the file has it."""
+    """Return the names of all attributes, in creation order if it is tracked."""
     return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]
 
 
@@ -191,7 +191,7 @@ def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
 
 
 def decode_texts(raw: Sequence[bytes]) -> Any:
-    """Return strings of varying length as read by h5py: one as str, several as a list."""
+    """Return variable-length strings as read by h5py: one as str, several as a list."""
     texts = [_to_text(one.partition(b"\0")[0]) for one in raw]
     return texts[0] if len(texts) == 1 else texts
 
@@ -226,7 +226,7 @@ def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
 
 
 def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
-    """Return strings or paths as a list, and arrays of varying length as an array of them."""
+    """Return strings or paths as a list, and variable-length arrays as an array of them."""
     import h5py
 
     found: list[Any] = values.ravel().tolist()

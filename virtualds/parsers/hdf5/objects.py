@@ -344,12 +344,12 @@ class HDF5Location:
 
     @cached_property
     def attributes(self) -> Attributes:
-        """Its attributes, in the order of creation if the file has it."""
+        """Its attributes, in creation order if it is tracked."""
         return read_attributes(self.file, self.messages, int(self.at))
 
     @cached_property
     def links(self) -> list[Link]:
-        """The links of a group, in the order of creation if the file has it, otherwise by name."""
+        """The links of a group, in creation order if it is tracked, otherwise by name."""
         if self.files.by_library:
             return _list_links_by_library(self)
         return read_links(self.file, self.messages)
@@ -432,7 +432,7 @@ class Dataset(HDF5Location):
 
     @property
     def limits(self) -> tuple[int | None, ...]:
-        """The greatest length of each axis, or None if there is no limit."""
+        """The maximum length of each axis, or None if there is no limit."""
         return self.space.limits
 
     @cached_property
@@ -496,7 +496,7 @@ def check_fill(place: HDF5Location, of_type: HDF5Type) -> None:
 
 @dataclass(frozen=True)
 class GroupMembers:
-    """The members of a group, in the order of creation if the file has it.
+    """The members of a group, in creation order if it is tracked.
 
     Parameters
     ----------
@@ -787,7 +787,7 @@ def _read_space_by_library(place: HDF5Location) -> Dataspace:
 def _find_type(place: HDF5Location) -> bytes:
     """Return the message of the type of a dataset, created by h5py if its form is unknown.
 
-    In h5py, types of varying length have other sizes than in the file.
+    In h5py, variable-length types have other sizes than in the file.
     """
     found = [m for m in place.messages if m.kind == DATATYPE]
     if len(found) != 1:

@@ -44,7 +44,7 @@ def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
 
 
 def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
-    """Return consecutive chunks, all with the greatest shape (VII.B)."""
+    """Return consecutive chunks, all with the maximum shape (VII.B)."""
     form, file, ends = indexes.form, indexes.file, indexes.rows.ends
     can = not form.has_filters and None not in form.limits
     require(np.full(len(file), can), file, "chunks that may grow have no index")

@@ -99,7 +99,7 @@ def _parse_run(indexes: Indexes, run: Run, find: Callable[[Ints], Ints]) -> Chun
     if not there.all():
         owner, number, raw = owner[there], number[there], raw[there]
     place = find(number)
-    # arrays number the chunks of the greatest shape; HDF5 never looks past the shape
+    # arrays number the chunks of the maximum shape; HDF5 never looks past the shape
     inside = (place < indexes.shape[owner].T).all(axis=0)
     if not inside.all():
         owner, place, raw = owner[inside], place[:, inside], raw[inside]
@@ -107,7 +107,7 @@ def _parse_run(indexes: Indexes, run: Run, find: Callable[[Ints], Ints]) -> Chun
 
 
 # ---------------------------------------------------------------------- fixed arrays
-# HDF5 File Format Specification 3.0, VII.C. An array has an element for each chunk of the greatest
+# HDF5 File Format Specification 3.0, VII.C. An array has an element for each chunk of the maximum
 # shape; a long one is divided into pages.
 
 BEFORE_HEADER = 6
@@ -303,7 +303,7 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     begin += 2 * rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
-    # chunks are numbered over the greatest shape, with the unlimited axis first
+    # chunks are numbered over the maximum shape, with the unlimited axis first
     limits = indexes.form.limits
     order = sorted(range(len(limits)), key=lambda axis: limits[axis] is not None)
 

@@ -44,7 +44,7 @@ class IndexForm:
     itemsize : int
         Bytes of an element.
     limits : tuple of int or None
-        The greatest length of each axis, or None for an unlimited one.
+        The maximum length of each axis, or None for an unlimited one.
     has_filters : bool
     """
 
@@ -71,7 +71,7 @@ class IndexForm:
 
     @cached_property
     def greatest_grid(self) -> tuple[int, ...]:
-        """Chunks along each axis at its greatest length; 0 for an unlimited one."""
+        """Chunks along each axis at its maximum length; 0 for an unlimited one."""
         return tuple(-(-(n or 0) // c) for n, c in zip(self.limits, self.chunks, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The types of elements, and the global heap with elements of varying length.
+"""The types of elements, and the global heap with variable-length elements.
 
 HDF5 File Format Specification 3.0, IV.A.2.d, "Datatype Message", and III.E, "Global Heap".
 """
@@ -113,12 +113,12 @@ class HDF5Type(NamedTuple):
 
     @property
     def base(self) -> HDF5Type:
-        """The type inside an enum, an array, a complex number, or a type of varying length."""
+        """The type inside an enum, an array, a complex number, or a variable-length type."""
         return self.parts[0][1]
 
     @property
     def is_text(self) -> bool:
-        """Whether elements are strings of varying length."""
+        """Whether elements are variable-length strings."""
         return self.kind == TypeClass.VLEN and self.sort == TEXT
 
     @property
@@ -234,7 +234,7 @@ def _parse_opaque(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Ty
 
 
 def _parse_sequence(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
-    """Read a type of varying length."""
+    """Read a variable-length type."""
     if head.sort not in (SEQUENCE, TEXT):
         raise MessageError(f"a type of varying length is of sort {head.sort}")
     return _hold(head, _parse(data, place + TYPE_HEAD, depth), TYPE_HEAD)
@@ -354,7 +354,7 @@ of nesting."""
 
 
 # ---------------------------------------------------------------------- the global heap
-# The global heap of HDF5, which contains strings and sequences of varying length.
+# The global heap of HDF5, which contains variable-length strings and sequences.
 #
 # HDF5 File Format Specification 3.0, III.E, "Global Heap". HDF5 trusts the heap: damage there can
 # end the process, or keep it busy forever. So this module checks the heap before HDF5 reads it.
@@ -434,7 +434,7 @@ class Budget:
 
 
 def is_sequence(kind: bytes) -> bool:
-    """Return whether elements of a type are strings or sequences of varying length (IV.A.2.d)."""
+    """Return whether elements of a type are variable-length strings or sequences (IV.A.2.d)."""
     return len(kind) >= 16 and kind[0] & 0x0F == TypeClass.VLEN and kind[1] & 0x0F in SEQUENCE_KINDS
 
 
@@ -512,7 +512,7 @@ def _check_references(budget: Budget, kind: HDF5Type, elements: Elements) -> Non
 def read_texts(
     budget: Budget, kind: HDF5Type, elements: Elements, encoding: str
 ) -> npt.NDArray[np.object_]:
-    """Return strings of varying length, each up to its first NUL.
+    """Return variable-length strings, each up to its first NUL.
 
     Bytes that are no text become the replacement character. Parameters and errors are those of
     `check_elements`.

@@ -637,7 +637,7 @@ class FileBytes:
         raise make_damage_error(self.source.url, reason)
 
     def raise_unsupported(self, reason: str) -> NoReturn:
-        """Raise `DeclinedError`: metadata have an unknown form."""
+        """Raise `DeclinedError`: metadata has an unknown form."""
         raise make_unknown_error(self.source.url, reason)
 
     def _read_superblock(self) -> None:
@@ -857,12 +857,12 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Mes
 
 
 def _read_extension(file: FileBytes) -> None:
-    """Read from the superblock extension how metadata are stored."""
+    """Read from the superblock extension how metadata is stored."""
     if file.unknown or not file.is_defined(file.superblock.extension):
         return
     for message in read_messages(file, file.superblock.extension):
         if message.kind == CACHE_IMAGE:
-            # then metadata are in the image, not at their addresses (IV.A.2.y)
+            # then metadata is in the image, not at its address (IV.A.2.y)
             file.unknown = "a metadata cache image"
         if message.kind == SHARED_TABLE:
             table = file.unpack_address(message.data, 1)

@@ -125,11 +125,11 @@ class Dataspace(NamedTuple):
     shape : tuple of int or None
         None if there are no elements (a null dataspace), which differs from a length of 0.
     limits : tuple of (int or None)
-        The greatest length of each axis, or None if there is no limit.
+        The maximum length of each axis, or None if there is no limit.
     place : int
         Of the first length in the message.
     has_limits : bool
-        Whether the greatest lengths follow in the message.
+        Whether the maximum lengths follow in the message.
     """
 
     kind: SpaceClass
@@ -192,7 +192,7 @@ class FillValue(NamedTuple):
     state : FillState
     raw : bytes
         The element as stored in the file, in the type of the dataset; empty unless the writer chose
-        it. For types of varying length it refers to the heap.
+        it. For variable-length types it refers to the heap.
     """
 
     state: FillState

@@ -236,7 +236,7 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
 #
 # HDF5 File Format Specification 3.0, IV.A.2.v, "Attribute Info": a fractal heap has the messages
 # (III.G), and a version 2 B-tree has a record for each name (III.A.2, type 8). A second tree, in
-# the order of creation, contains nothing more.
+# creation order, contains nothing more.
 
 
 ATTRIBUTES_BY_NAME = 8
@@ -248,7 +248,7 @@ ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
 def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
     """Return the heap to which an Info message points, and the address of the tree of names.
 
-    They are None if the heap is undefined; a second tree is in the order of creation.
+    They are None if the heap is undefined; a second tree is in creation order.
     """
     size = file.offset_size
     if file.notes is not None:
@@ -273,7 +273,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
     """
     if len(data) < 2 or data[0]:
         file.raise_unsupported("an Attribute Info message of another version than 0")
-    # the greatest creation index comes before the addresses
+    # the maximum creation index comes before the addresses
     dense = _find_dense(file, data, 2 + 2 * (data[1] & 1))
     if dense is None:
         return []
@@ -356,7 +356,7 @@ Attributes = dict[bytes, Attribute]
 
 
 def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) -> Attributes:
-    """Return the attributes of the object at an address in the order of creation, by name."""
+    """Return the attributes of the object at an address in creation order, by name."""
     listed = [m for m in messages if m.kind == ATTRIBUTE]
     for message in messages:
         if message.kind == ATTRIBUTE_INFO:
@@ -487,7 +487,7 @@ class Link(NamedTuple):
     target : bytes
         Of a soft link: a path; of an external one: flags, a file name and a path.
     order : int
-        Its number in the order of creation.
+        Its position in creation order.
     """
 
     name: bytes
@@ -498,7 +498,7 @@ class Link(NamedTuple):
 
 
 def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
-    """Return the links of a group in the order of creation if the file has it, or by name."""
+    """Return the links of a group in creation order if it is tracked, otherwise by name."""
     found: list[Link] = []
     tracked = False
     for message in messages:
@@ -524,7 +524,7 @@ def _read_old_links(file: FileBytes, data: bytes) -> Iterator[Link]:
 
 def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
     """Yield the links in a fractal heap: too many for an object header."""
-    # the greatest creation index comes before the addresses
+    # the maximum creation index comes before the addresses
     begin = 2 + 8 * (data[1] & 1)
     free(data, 2, begin)
     dense = _find_dense(file, data, begin)
