@@ -20,7 +20,7 @@ sentence at the place where it is raised, and its layout is read from it (`lay_o
 what to do were tried at the 503 places that say it, and made them hundreds of lines longer.
 
 Public classes are named by the package (`public`). Numbers and names are formatted in the same way
-on pages and in texts (`format_bytes`, `format_count`, `name_some`).
+on pages and in messages (`format_bytes`, `format_count`, `name_some`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ PASSWORDS = re.compile(r"(://[^/?#\s:@'\"]*:)[^/?#\s@'\"]+(?=@)")
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with the signatures, tokens and passwords of its urls left out.
+    """Return a string with the signatures, tokens and passwords of its urls left out.
 
     Examples
     --------

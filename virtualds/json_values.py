@@ -287,7 +287,7 @@ def parse_json(text: str | bytes, where: str) -> Any:
     Raises
     ------
     FormatError
-        The text is no JSON, is nested too deeply, or has a key twice in an object: readers differ
+        The text is not JSON, is nested too deeply, or has a key twice in an object: readers differ
         in which one they take.
     """
     try:

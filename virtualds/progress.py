@@ -241,5 +241,5 @@ is_logged = LOGGER.isEnabledFor
 
 
 def log(level: int, text: str) -> None:
-    """Log a text without the signatures, tokens and passwords of its urls."""
+    """Log a message without the signatures, tokens and passwords of its urls."""
     LOGGER.log(level, "%s", without_secrets(text), stacklevel=2)

@@ -166,6 +166,6 @@ def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
 
 
 def find_valid_checksums(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Return which numbers are valid checksums of a manifest: 0, or with `PRESENT`."""
+    """Return which values are valid checksums of a manifest: 0, or `PRESENT` plus a CRC-32."""
     found: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
     return found

@@ -436,7 +436,7 @@ def _draw_boxes(
 
 
 def _number_kinds(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[list[str], Ints]:
-    """Return the names of the visible encodings, and the number of the encoding of each box."""
+    """Return the names of the visible encodings, and the index of the encoding of each box."""
     seen = list(dict.fromkeys(pipelines[n] for n in np.unique(codes[codes >= 0]).tolist()))
     names = list_encodings(seen)
     number = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(seen)}
@@ -652,7 +652,7 @@ class DatasetPlots:
     def _check_dimension(
         self, dim: Hashable, names: Iterable[Hashable]
     ) -> list[tuple[ManifestArray, int]]:
-        """Return the arrays with a dimension, and the number of its axis, or raise an error."""
+        """Return the arrays with a dimension, and the index of its axis, or raise an error."""
         dims = {name: self._dataset.variables[name].dims for name in names}
         found = [(self._arrays[n], own.index(dim)) for n, own in dims.items() if dim in own]
         if not found:
@@ -667,7 +667,7 @@ class DatasetPlots:
     def _check_axis(
         self, variable: Hashable, dims: Sequence[Hashable], dim: Hashable
     ) -> int | None:
-        """Return the number of the axis of a given dimension, or None if none is given."""
+        """Return the index of the axis of a given dimension, or None if none is given."""
         if dim is not None and dim not in dims:
             listed = ", ".join(repr(str(one)) for one in dims) or "no dimension"
             raise ValueError(

@@ -536,7 +536,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
 
         Lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without dask, are
         written as references if their values were only selected, transposed or concatenated. Lazily
-        computed values are an error. Other lazy variables are read and written as values, up to
+        computed values raise an error. Other lazy variables are read and written as values, up to
         ``load_limit`` of `virtualds.set_options`.
 
         Parameters

@@ -647,7 +647,7 @@ class EagerArray(ManifestArray):
 def _build_file_table(
     path: str | SourceFile | npt.ArrayLike,
 ) -> tuple[list[SourceFile], npt.ArrayLike]:
-    """Return the distinct files of a column of urls, and the column of their numbers."""
+    """Return the distinct files of a column of urls, and the column of their indexes."""
     if isinstance(path, SourceFile):
         return [path], 0
     if isinstance(path, str):

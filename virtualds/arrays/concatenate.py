@@ -402,7 +402,7 @@ def _merge_into_fragment(
 
 
 def _list_existing(manifest: ChunkManifest) -> Ints:
-    """Return the numbers of the chunks that exist."""
+    """Return the flat indexes of the chunks that exist."""
     found = [ids for ids, _ in iterate_references(manifest)]
     return np.concatenate([np.zeros(0, np.int64), *found])
 

@@ -30,7 +30,7 @@ class ChunkPlane:
     """The encodings of an array's chunks, projected onto the plane of two axes.
 
     ``boxes``, of shape (n, 4), are rectangles of similar chunks: start and stop along the one axis,
-    then the other. For each, ``codes`` has the number of the pipeline of its chunks, or `SEVERAL`,
+    then the other. For each, ``codes`` has the index of the pipeline of its chunks, or `SEVERAL`,
     and ``holes`` whether some of them are missing. ``grids`` are the chunk boundaries of every
     fragment along both axes. ``missing`` is the number of chunks that do not exist.
 
@@ -193,7 +193,7 @@ def find_coverage(
 ) -> Coverage:
     """Find which files cover a dimension of a given size: all files, or those of some urls.
 
-    ``arrays`` are the arrays with the dimension, each with the number of its axis.
+    ``arrays`` are the arrays with the dimension, each with the index of its axis.
     """
     table = _UrlTable()
     rows = [
@@ -247,7 +247,7 @@ class _UrlTable:
         self._numbers: Ints = np.zeros(0, np.int64)
 
     def number(self, files: tuple[SourceFile, ...]) -> Ints:
-        """Return the number of the url of each file, as an array indexed by codes of a manifest."""
+        """Return the index of the url of each file, as an array indexed by codes of a manifest."""
         if files is not self._files:
             # the codes of inline and of missing chunks index from the end
             urls = [*(file.url for file in files), IN_THE_SET, IN_THE_SET]

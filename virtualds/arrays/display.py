@@ -41,8 +41,8 @@ dataset share their tables of files."""
 class LoadedColumns(NamedTuple):
     """Columns of a manifest that are in memory, of length 1 along axes on which they do not vary.
 
-    ``places`` are the numbers of the chunks for a manifest with rows for only some chunks, and None
-    if the columns cover the whole grid.
+    ``places`` are the flat indexes of the chunks if a manifest has rows for only some chunks, and
+    None if the columns cover the whole grid.
     """
 
     file: npt.NDArray[np.integer]
@@ -297,7 +297,7 @@ def _assume(fragment: Fragment, array: ManifestArray) -> LoadedColumns | None:
 
 
 def _cut_axis(array: ManifestArray, axis: int, limit: int) -> Ints:
-    """Return at most so many bins along an axis, which begin and end at chunk boundaries."""
+    """Return at most ``limit`` bins along an axis, which begin and end at chunk boundaries."""
     found = [np.array([0, array.shape[axis]], np.int64)]
     for cut, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
         if cut.nchunks > 1 or cut.size < array.shape[axis]:
@@ -416,7 +416,7 @@ def _count_in_bins(same: npt.NDArray[np.bool_], overlaps: Sequence[Overlap]) -> 
 
 
 def _find_bins(fragment: Fragment, overlaps: Sequence[Overlap], places: Ints) -> Ints:
-    """Return the number of the bin in which each of these chunks begins."""
+    """Return the index of the bin in which each of these chunks begins."""
     numbers = np.unravel_index(places, fragment.manifest.shape)
     found = [
         np.searchsorted(overlap.first, number, "right") - 1
@@ -612,7 +612,7 @@ def _describe_in_table(arrays: Sequence[ManifestArray], found: ChunkStatistics) 
 
 
 def list_chunk_lengths(array: ManifestArray) -> list[str]:
-    """Return the length of chunks along every axis, or the least and the maximum length."""
+    """Return the length of chunks along every axis, or the minimum and the maximum if it varies."""
     found = []
     for axis in range(array.ndim):
         cuts = {f.axes[axis] for f in array.fragments}

@@ -127,7 +127,7 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, **kwargs)
 
     def ravel(self, order: Any = "C") -> Any:
-        """Return the elements along one axis."""
+        """Return the array flattened to one dimension."""
         return np.ravel(self, order)
 
     flatten = ravel

@@ -205,7 +205,7 @@ def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | N
 
 
 class Segment(NamedTuple):
-    """Elements from ``start`` up to ``stop``, each repeated so many times, or flipped."""
+    """Elements from ``start`` up to ``stop``, each repeated ``times`` times, or flipped."""
 
     start: int
     stop: int

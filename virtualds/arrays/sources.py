@@ -130,7 +130,7 @@ def move_group(group: ManifestGroup, move: Callable[[SourceFile], SourceFile]) -
 def make_prefix_changer(
     prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
 ) -> Callable[[str], str]:
-    """Return a function that replaces prefixes of urls; a prefix that no array has is an error."""
+    """Return a function that replaces prefixes of urls, each of which some array must have."""
     change = PrefixChange.of(prefixes)
     change.check_used(file.url for array in arrays for file in array.sources)
     return change

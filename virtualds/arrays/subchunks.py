@@ -5,7 +5,7 @@ along the slowest varying axes, any number along the next axis, and the length o
 all others. `cut_chunks` makes every such part a chunk. Hidden elements of a chunk along a split
 axis are left out.
 
-In `cut_chunks`, the user chooses the lengths, and impossible ones are errors. In
+In `cut_chunks`, the user chooses the lengths, and impossible ones raise errors. In
 `to_regular_chunks`, lengths are chosen so that a format with a single chunk length can store the
 array, which is otherwise returned unchanged. `virtualds.reading.plan` splits chunks for a single
 read.
@@ -198,7 +198,7 @@ def _cut_to_depth(
 class Pieces(NamedTuple):
     """The pieces of the chunks along one axis.
 
-    ``parent`` is the number of the slab from which each piece is split, ``begin`` its first element
+    ``parent`` is the index of the slab from which each piece is split, ``begin`` its first element
     there, ``encoded`` the number of elements that it stores, and ``whole`` that of the slab.
     """
 
@@ -370,7 +370,7 @@ def _cut_inline(
     first: npt.NDArray[np.int64],
     length: npt.NDArray[np.int64],
 ) -> tuple[list[bytes], npt.NDArray[np.int64]]:
-    """Return the bytes of pieces of inline chunks, and their numbers over the grid."""
+    """Return the bytes of pieces of inline chunks, and their flat indexes in the grid."""
     found: dict[bytes, int] = {}
     numbers = np.zeros(manifest.shape, np.int64)
     for place in map(tuple, np.argwhere(is_inline).tolist()):

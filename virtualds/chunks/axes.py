@@ -181,7 +181,7 @@ class ChunkAxis(ABC):
 
     @abstractmethod
     def locate(self, positions: Ints) -> Ints:
-        """Return the number of the slab that contains each logical position."""
+        """Return the index of the slab that contains each logical position."""
 
     @property
     @abstractmethod
@@ -194,7 +194,7 @@ class ChunkAxis(ABC):
 
     @staticmethod
     def regular(size: int, chunk: int, *, inset: int = 0, last: int | None = None) -> RegularAxis:
-        """Divide ``size`` elements into chunks of ``chunk``; the last one has ``last`` of them."""
+        """Divide ``size`` elements into chunks of ``chunk`` elements; the last one has ``last``."""
         return RegularAxis(size, chunk, inset, chunk if last is None else last)
 
     @staticmethod

@@ -166,7 +166,7 @@ def cut_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list
 
 
 def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
-    """Return integers in the dtype of their column; those out of range are errors."""
+    """Return integers in the dtype of their column; raise an error for those out of range."""
     kind = np.dtype(COLUMNS[name])
     if values.dtype == kind:
         return values
@@ -200,7 +200,7 @@ def is_same_column(one: Column, other: Column) -> bool:
 
 
 def renumber_files(numbers: Sequence[int]) -> Column | None:
-    """Return the number of every file and code in a joined table, or None if all stay the same."""
+    """Return the index of every file and code in a joined table, or None if all stay the same."""
     if numbers == list(range(len(numbers))):
         return None
     # negative codes index from the end of the table, and do not change
@@ -634,11 +634,11 @@ class Table:
         return ", whose references lie in a reference set"
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the rows with these numbers, in their shape, and their files."""
+        """Return the rows at these indexes, in their shape, and their files."""
         raise NotImplementedError
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the rows that may exist, ascending, or None if all rows may."""
+        """Return the indexes of the rows that may exist, ascending, or None if all rows may."""
         return None
 
     def list_sources(self) -> tuple[SourceFile, ...]:
@@ -692,7 +692,7 @@ class RowView(NamedTuple):
 
     @property
     def is_in_order(self) -> bool:
-        """Whether the chunks, in C order, are rows from the first one on."""
+        """Whether the chunks, in C order, are consecutive rows that begin with the first one."""
         steps = zip(self.shape, self.strides, compute_strides(self.shape), strict=True)
         return self.first == 0 and all(n == 1 or stride == step for n, stride, step in steps)
 
@@ -725,7 +725,7 @@ class RowView(NamedTuple):
         return self._replace(shape=shape, strides=strides)
 
     def reshape(self, shape: tuple[int, ...]) -> RowView | None:
-        """Insert or remove axes of one chunk, or return None for other shapes."""
+        """Insert or remove axes that have a single chunk; return None for other shapes."""
         long = [(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n != 1]
         if [n for n in shape if n != 1] != [n for n, _ in long]:
             return None
@@ -735,7 +735,7 @@ class RowView(NamedTuple):
         )
 
     def broadcast_to(self, shape: tuple[int, ...]) -> RowView:
-        """Repeat the chunks along axes of one chunk."""
+        """Repeat the chunks along axes that have a single chunk."""
         pairs = zip(self.shape, self.strides, shape, strict=True)
         return self._replace(shape=shape, strides=tuple(0 if n == 1 else s for n, s, _ in pairs))
 
@@ -751,7 +751,7 @@ class RowView(NamedTuple):
     # ------------------------------------------------------------------ reading
 
     def load(self, numbers: Ints) -> ChunkManifest:
-        """Return the rows with these numbers, in their shape."""
+        """Return the rows at these indexes, in their shape."""
         found = self.table.load(numbers)
         return found if self.renumbered is None else found.with_pipelines(self.renumbered)
 
@@ -764,7 +764,7 @@ class RowView(NamedTuple):
         return self.load(total)
 
     def at(self, ids: Ints) -> ChunkManifest:
-        """Return the rows of the chunks with flat numbers in C order, in their shape."""
+        """Return the rows of the chunks at flat indexes in C order, in the shape of the indexes."""
         if self.is_in_order:
             return self.load(np.asarray(ids, np.int64))
         numbers = np.full(ids.shape, self.first, np.int64)
@@ -775,7 +775,7 @@ class RowView(NamedTuple):
         return self.load(numbers)
 
     def find_existing(self) -> Ints | None:
-        """Return the numbers of the chunks that may exist, ascending, or None if all chunks may."""
+        """Return the ascending flat indexes of the chunks that may exist, or None if all may."""
         numbers = self.table.list_numbers()
         if numbers is None:
             return None

@@ -161,11 +161,11 @@ class ChunkManifest(ForeignNames):
     files : tuple of SourceFile
         The table to which the column ``file`` refers.
     file : int32 array, shape of the chunk grid
-        Number of the chunk's file, or `MISSING` or `INLINE`.
+        Index of the chunk's file, or `MISSING` or `INLINE`.
     offset, length : int64 array, shape of the chunk grid
         The position of the chunk in its file, in bytes.
     pipeline : uint16 array, shape of the chunk grid
-        Number of the `CodecPipeline` in the table of the array.
+        Index of the `CodecPipeline` in the table of the array.
     checksum : uint64 array, shape of the chunk grid
         2**32 + CRC-32 of the chunk's bytes as stored in the file, or 0 for none.
     inline : tuple of bytes
@@ -395,7 +395,7 @@ class ChunkManifest(ForeignNames):
         return found
 
     def at(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks with flat numbers in C order, in the shape of the numbers."""
+        """Return the chunks at flat indexes in C order, in the shape of the indexes."""
         if self.rows is not None:
             return self.rows.at(ids)
         where = np.unravel_index(ids, self.shape) if self.shape else (np.zeros_like(ids),)
@@ -403,7 +403,7 @@ class ChunkManifest(ForeignNames):
         return columns._map(lambda column: column[where])
 
     def find_existing(self) -> Ints | None:
-        """Return the numbers of the chunks that may exist, ascending, or None if all chunks may."""
+        """Return the ascending flat indexes of the chunks that may exist, or None if all may."""
         if self.rows is not None:
             return self.rows.find_existing()
         file = compact(self.file)
@@ -533,14 +533,14 @@ class ChunkManifest(ForeignNames):
         return self._map(lambda column: column.transpose(axes))
 
     def reshape(self, shape: tuple[int, ...]) -> ChunkManifest:
-        """Insert or remove axes of one chunk."""
+        """Insert or remove axes that have a single chunk."""
         if self.rows is not None:
             rows = self.rows.reshape(shape)
             return self.loaded().reshape(shape) if rows is None else self._of_rows(rows)
         return self._map(lambda column: column.reshape(shape))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> ChunkManifest:
-        """Repeat the chunks along axes of one chunk."""
+        """Repeat the chunks along axes that have a single chunk."""
         if self.rows is not None:
             return self._of_rows(self.rows.broadcast_to(shape))
         return self._map(lambda column: np.broadcast_to(column, shape))
@@ -612,7 +612,7 @@ class ChunkManifest(ForeignNames):
         return self._with_files_of(used[used >= 0])
 
     def _with_files_of(self, used: Ints) -> ChunkManifest:
-        """Return the manifest with only the files with these numbers, in their order."""
+        """Return the manifest with only the files at these indexes, in their order."""
         numbers = np.full(len(self.files) + 2, MISSING, np.int32)
         numbers[used] = np.arange(used.size)
         numbers[-2:] = INLINE, MISSING
@@ -629,7 +629,7 @@ class ChunkManifest(ForeignNames):
         return replace(self, pipeline=take_compact(self.pipeline, lambda c: table[c]))
 
     def used_pipelines(self, count: int) -> Ints:
-        """Return the numbers of the pipelines that chunks have, or may have, out of ``count``."""
+        """Return the indexes of the pipelines that chunks have, or may have, out of ``count``."""
         if self.rows is None:
             return np.unique(compact(self.pipeline))
         if self.rest is not None:
@@ -733,10 +733,10 @@ def iterate_blocks(
 def iterate_references(
     manifest: ChunkManifest, most: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield the numbers of existing chunks, ascending, and the chunks, block by block.
+    """Yield the flat indexes of existing chunks, ascending, and the chunks, block by block.
 
     If the manifest knows which chunks may exist, the time depends on the number of references, not
-    of missing chunks. In another manifest, almost empty blocks are an `UnsupportedError`.
+    of missing chunks. In another manifest, almost empty blocks raise `UnsupportedError`.
     """
     is_asked = manifest.size > MAX_LISTED or not manifest.is_in_set
     known = manifest.find_existing() if is_asked else None
@@ -758,7 +758,7 @@ def iterate_references(
 
 
 def gather_references(manifest: ChunkManifest) -> tuple[Ints, ChunkManifest]:
-    """Return the numbers of the existing chunks, ascending, and the chunks."""
+    """Return the flat indexes of the existing chunks, ascending, and the chunks."""
     found = list(iterate_references(manifest))
     if not found:
         return np.zeros(0, np.int64), ChunkManifest.missing((0,))

@@ -116,9 +116,9 @@ def share_opening(kind: type[Record], name: str, state: Mapping[str, Any]) -> Re
 
 
 def read_rows(ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]) -> ChunkManifest:
-    """Return the rows with these numbers, in their shape; read each record of ``size`` rows once.
+    """Return the rows at these indexes, in their shape; read each record of ``size`` rows once.
 
-    ``rows`` takes the number of a record and ascending row numbers inside it.
+    ``rows`` takes the index of a record and ascending row indexes inside it.
     """
     flat, where = np.unique(ids, return_inverse=True)
     if not flat.size:
@@ -176,7 +176,7 @@ MAX_PIPELINES = 2
 class StridedReferences(Table):
     """References to ``count`` chunks of one length in one file, ``step`` bytes apart.
 
-    ``first``, ``step`` and ``length`` are bytes. Chunks that reach outside the file are a
+    ``first``, ``step`` and ``length`` are bytes. Chunks that reach outside the file raise
     `FormatError`.
 
     Examples
@@ -238,7 +238,7 @@ class StridedReferences(Table):
 
 @dataclass(frozen=True, eq=False)
 class SparseReferences(Table):
-    """References (``rows``) to the chunks with some numbers, ascending; all others are missing.
+    """References (``rows``) to the chunks at ascending flat indexes; all others are missing.
 
     ``rest`` is the pipeline of the missing chunks, which determines their values.
 
@@ -268,7 +268,7 @@ class SparseReferences(Table):
         return spread_rows(self.rows.at(row[known]), known, self.rest).reshape(ids.shape)
 
     def list_numbers(self) -> Ints:
-        """Return the numbers of the chunks."""
+        """Return the flat indexes of the chunks."""
         return self.numbers
 
     @property
@@ -291,7 +291,7 @@ class SparseReferences(Table):
         return replace(self, rows=self.rows.moved_into(places))
 
     def get_if_loaded(self, rows: RowView) -> tuple[Ints, ChunkManifest]:
-        """Return the numbers of the existing chunks, ascending, and the chunks."""
+        """Return the flat indexes of the existing chunks, ascending, and the chunks."""
         if rows.is_in_order and rows.renumbered is None:
             count = int(np.searchsorted(self.numbers, prod(rows.shape)))
             return self.numbers[:count], self.rows.take(0, slice(0, count))
@@ -324,7 +324,7 @@ def spread_rows(rows: ChunkManifest, known: Any, rest: int = 0) -> ChunkManifest
 def build_sparse(
     numbers: Ints, rows: ChunkManifest, shape: tuple[int, ...], rest: int = 0
 ) -> ChunkManifest:
-    """Return the manifest of ``rows`` for the chunks with some numbers in C order, ascending.
+    """Return the manifest of ``rows`` for the chunks at ascending flat indexes in C order.
 
     Others are missing, and have the pipeline ``rest``.
     """
@@ -337,7 +337,7 @@ def build_sparse(
 def load_compactly(manifest: ChunkManifest) -> ChunkManifest:
     """Load the references of a manifest, stored by position if most chunks are missing.
 
-    One that does not know which chunks exist, and would have almost empty columns, is an error.
+    Raise an error if it does not know which chunks exist and would have almost empty columns.
     """
     known, used = manifest.find_existing(), manifest.used_pipelines(MAX_PIPELINES)
     if known is None or used.size != 1 or not is_sparse(manifest.size, known.size):
@@ -454,7 +454,7 @@ class TiledReferences(Table):
     def _find_inside(
         self, ids: Ints, origin: tuple[int, ...], shape: tuple[int, ...]
     ) -> tuple[Ints, Ints]:
-        """Return which chunks of the grid are in a box, and their numbers there."""
+        """Return which chunks of the grid are in a box, and their flat indexes there."""
         if shape[1:] == self.grid[1:]:
             inner = ids - (origin[0] * prod(self.grid[1:]) if origin else 0)
             inside = np.flatnonzero((inner >= 0) & (inner < prod(shape)))
@@ -465,7 +465,7 @@ class TiledReferences(Table):
         return inside, np.asarray(inner, np.int64)
 
     def list_numbers(self) -> Ints | None:
-        """Return the numbers of the chunks that may exist, or None if that may be most of them."""
+        """Return the flat indexes of the chunks that may exist, or None if these may be most."""
         parts = [(*part, part[1].find_existing()) for part in self.parts]
         whole = all(known is None for _, _, known in parts)
         count = sum(manifest.size for _, manifest in self.parts)
@@ -498,7 +498,7 @@ class TiledReferences(Table):
 def _find_ends(
     origin: tuple[int, ...], shape: tuple[int, ...], grid: tuple[int, ...]
 ) -> tuple[int, int]:
-    """Return the numbers of the first and the last chunk of a box."""
+    """Return the flat indexes of the first and the last chunk of a box."""
     steps = compute_strides(grid)
     first = sum(map(mul, origin, steps))
     return first, first + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))

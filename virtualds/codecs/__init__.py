@@ -90,7 +90,7 @@ class Registry:
 
 
 def _order(name: str | int) -> tuple[int, str]:
-    """Return a sort key: numbers by size, texts by letters."""
+    """Return a sort key: numbers by value, strings alphabetically."""
     return (name, "") if isinstance(name, int) else (0, name)
 
 

@@ -57,7 +57,7 @@ DECOMPRESS: dict[str, Decompress] = {"lz4": lz4_block, "zstd": zstd}
 
 @dataclass(frozen=True)
 class Lz4Blocks(Codec):
-    """Blocks of LZ4, in the container of its HDF5 filter."""
+    """LZ4 blocks, in the container of the HDF5 filter."""
 
     zarr_v2_id = "imagecodecs_lz4h5"
     zarr_v3_name = "imagecodecs_lz4h5"

@@ -44,7 +44,7 @@ Json = str
 
 
 def to_json(value: Any) -> Json:
-    """Return a value as text; equal values have equal texts."""
+    """Return a value as a string; equal values have equal strings."""
     return json.dumps(dict(value) if isinstance(value, Mapping) else value, sort_keys=True)
 
 

@@ -429,9 +429,9 @@ class RowBits(Codec):
 
 @dataclass(frozen=True)
 class PaddedText(Codec):
-    """ASCII text that is terminated by a zero, or padded with blanks.
+    """ASCII strings that are terminated by NUL, or padded with blanks.
 
-    It decodes to numpy's text of the same length, little-endian, without trailing blanks.
+    They decode to numpy strings of the same length, little-endian, without trailing blanks.
 
     Parameters
     ----------
@@ -474,7 +474,7 @@ class TextNumbers(Codec):
     dtype : str
         Dtype of the numbers: integers or floats.
     null : str
-        Text that means "no value": NaN for floats, the least integer for integers. Blanks mean that
+        Text that means "no value": NaN for floats, the minimum for integers. Blanks mean that
         too; if this is empty, blank integers are zero.
     """
 
@@ -497,7 +497,7 @@ class TextNumbers(Codec):
             raise ValueError(f"{len(data)} bytes are not texts of {self.width}")
         if not data:
             return data
-        # zeros are rows after the last one, outside the array
+        # zeros pad the rows past the end of the array
         texts = np.char.strip(np.frombuffer(data, f"S{self.width}"))
         texts = np.char.replace(np.char.replace(texts, b"D", b"E"), b"d", b"e")
         dtype = np.dtype(self.dtype)

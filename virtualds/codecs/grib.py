@@ -233,7 +233,7 @@ class GribMessage(Codec):
     Parameters
     ----------
     field : int
-        The number of the field in its message, from 0.
+        The index of the field in its message, from 0.
     """
 
     zarr_v2_id = "virtualds_grib"

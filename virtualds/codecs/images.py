@@ -5,8 +5,8 @@
   per chunk; its Zarr v2 id is ``virtualds_jpeg``, since ``imagecodecs_jpeg`` may have any shape.
 - JPEG-LS (ITU-T T.87): HDF5 filter 32018, and ``imagecodecs_jpegls`` in Zarr v2.
 - JPEG XL: Zarr v3 ``jpegxl``, registered in zarr-extensions: a chunk is one image, whose frames,
-  lines, samples of a line, and channels are its axes, without axes of one frame or one channel. Its
-  Zarr v2 id is ``virtualds_jpegxl``.
+  lines, samples of a line, and channels are its axes, without axes for a single frame or channel.
+  Its Zarr v2 id is ``virtualds_jpegxl``.
 - WebP, PNG, JPEG 2000, JPEG XL and LERC with the names and configurations of imagecodecs. Decoded
   numbers have the byte order of the machine, as in other readers of these names.
 
@@ -394,7 +394,7 @@ class JpegXlChunk(ShapedCodec):
         if self.dtype not in EXPONENTS:
             raise ValueError(f"jpegxl: {self.dtype} is none of {list(EXPONENTS)}")
         sound = len(self.shape) in (2, 3, 4) and prod(self._channels) in EXTRA
-        # chunks have no axes of one frame or one channel
+        # chunks have no axes for a single frame or channel
         if not sound or 1 in self._frames + self._channels:
             raise ValueError(f"jpegxl: chunks of {self.shape} are not images")
         if unknown := self.parameters.keys() - JPEGXL_KEYS:

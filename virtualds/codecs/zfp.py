@@ -127,7 +127,7 @@ class Zfp(Codec):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a chunk, without axes of one element; 48 bits are the lengths less one."""
+        """Shape of a chunk, without axes of length 1; 48 bits are the lengths less one."""
         rank = (self._bits >> META + 2 & 3) + 1
         each = 48 // rank
         lengths = self._bits >> META + 4

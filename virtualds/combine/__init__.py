@@ -350,7 +350,7 @@ class Build:
     processes, or on a cluster. ``opening`` are the options with which each file is opened, and
     ``combination`` those with which the files are combined. ``building`` is what to do about files
     that cannot be opened, and how to show progress. With ``checks_names``, every name to load must
-    match a variable. ``attrs_file`` is the number of the file whose attributes the result gets.
+    match a variable. ``attrs_file`` is the index of the file whose attributes the result gets.
     """
 
     files: Files

@@ -89,7 +89,7 @@ the joined variable would look like missing values.
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of opening many files, as in `virtualds.open_virtual_mfdataset`.
+    """Options for opening many files, as in `virtualds.open_virtual_mfdataset`.
 
     Raises `ValueError` if ``on_error`` is unknown, or ``retries`` is negative.
     """

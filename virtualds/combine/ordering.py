@@ -145,7 +145,7 @@ class Files:
         return self.select(find_newest(split_version(pattern, url, name) for url in urls))
 
     def group_by(self, template: str) -> dict[str, list[int]]:
-        """Return the numbers of the files of each group; ``template`` makes paths of their names.
+        """Return the indexes of the files of each group; ``template`` makes paths of their names.
 
         Raises `ValueError` if the template has a name that the pattern lacks, or a wildcard.
         """
@@ -199,7 +199,7 @@ class Files:
         return [(path, number) for number, (path, _) in places if number in found]
 
     def find_file(self, file: str | os.PathLike[str], of: str) -> int:
-        """Return the number of the file that the argument ``of`` names, or raise an error."""
+        """Return the index of the file that the argument ``of`` names, or raise an error."""
         urls = [normalise_url(other) for other in self.flat]
         if (url := normalise_url(file)) not in urls:
             raise ValueError(
@@ -244,7 +244,7 @@ def split_version(pattern: PathPattern, url: str, name: str) -> Version:
 
 
 def find_newest(versions: Iterable[Version]) -> list[int]:
-    """Return the numbers of the files that no other one replaces, in order.
+    """Return the indexes of the files that no other one replaces, in order.
 
     >>> find_newest([("tas", 9), ("tas", 10), ("pr", 9)])
     [1, 2]
@@ -257,7 +257,7 @@ def find_newest(versions: Iterable[Version]) -> list[int]:
 
 
 def to_natural(text: str) -> list[tuple[bool, int, str]]:
-    """Return what a text is sorted by, so that its numbers count as numbers.
+    """Return the sort key of a string that orders the numbers in it by value.
 
     >>> sorted(["v10", "v9", "v9b"], key=to_natural)
     ['v9', 'v9b', 'v10']
@@ -687,7 +687,7 @@ class _Grid:
     def _cut_nodes(
         self, nodes: Nested, dims: tuple[Any, ...], line: DimensionIndexes
     ) -> Iterable[FileRange]:
-        """Return ranges of nodes along the first dimension; overlaps that lose data are errors."""
+        """Return ranges of nodes along the first dimension; raise an error if overlaps lose data."""
         # the files that take precedence where files overlap
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order

@@ -329,7 +329,7 @@ def format_options(options: Mapping[str, str]) -> str:
 
 
 def _find_first_failing(combine: Combine, datasets: Nested) -> int | None:
-    """Return the number of the first dataset that does not combine with those before it, or None.
+    """Return the index of the first dataset that does not combine with those before it, or None.
 
     This costs little more than combining the datasets up to it. Grids have no such order.
     """

@@ -90,7 +90,7 @@ class AxisCells:
     def pieces(self, start: Ints, stop: Ints) -> tuple[Ints, Floats, Floats]:
         """Split non-empty ranges of positions at the gaps of the axis.
 
-        Returns, for each piece, the number of its range, and its two ends on the axis.
+        Returns, for each piece, the index of its range, and its two ends on the axis.
 
         >>> dates = np.array([0, 1, 2, 9, 10]) * np.timedelta64(1, "D") + np.datetime64("1970")
         >>> cells = AxisCells.of(xr.Dataset(coords={"time": dates.astype("M8[ns]")}), "time")

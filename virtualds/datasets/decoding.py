@@ -157,7 +157,7 @@ class VariableDecoding:
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
         array = self.decode_array(stored)
-        # without fastpath, xarray imports dask to check whether this is one of its arrays
+        # without fastpath, xarray imports dask to check whether this is a dask array
         return self._unshare(xr.Variable(self.decoded[0], array, fastpath=True), stored)
 
     def decode_array(self, stored: ManifestVariable) -> ManifestArray:

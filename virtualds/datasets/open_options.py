@@ -1,4 +1,4 @@
-"""Options of opening a file or a set, and the choice of the variables to load."""
+"""Options for opening a file or a set, and the choice of the variables to load."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def needs_all_values(stored: ManifestVariable, decoded: xr.Variable) -> bool:
 
 @dataclass(frozen=True)
 class OpenOptions:
-    """Options of opening a file or a set: how to read it, and which parts.
+    """Options for opening a file or a set: how to read it, and which parts.
 
     These are the arguments of `virtualds.open_virtual_dataset`. Iterables become tuples, since they
     are iterated for every file. With ``below``, the groups below are opened as well, as a tree.

@@ -324,7 +324,7 @@ def cut_along(dataset: xr.Dataset, dim: str, stretch: Range) -> xr.Dataset:
 
 
 def insert_pieces(size: int, places: Places) -> list[Piece]:
-    """Return the pieces of a set of a given size in which new pieces replace some ranges."""
+    """Return the pieces of a set of ``size`` positions, with some ranges replaced by new pieces."""
     pieces, last = [], 0
     for (begin, stop), piece in places:
         pieces += [Piece(False, last, begin), piece]

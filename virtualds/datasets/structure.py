@@ -219,7 +219,7 @@ def text_of(value: Any) -> str:
 
 
 def describe_gaps(indexes: Mapping[Any, pd.Index[Any]]) -> list[str]:
-    """Return a text for each gap in time coordinates, with the times before and after the gap."""
+    """Return a sentence for each gap in time coordinates, with the times before and after it."""
     return [
         f"{str(dim)!r} has nothing between {text_of(before)} and {text_of(after)}"
         for dim, index in indexes.items()
@@ -355,7 +355,7 @@ def _list_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]
     return len(SEVERE), []
 
 
-# ---------------------------------------------------------------------- reference systems
+# ---------------------------------------------------------------------- CRSs
 
 
 KINDS = ("grid_mapping_name", "sweep_angle_axis", "fixed_angle_axis")
@@ -375,12 +375,11 @@ TITLES = (
     *("geoid_name", "geopotential_datum_name"),
 )
 TEXTS = ("crs_wkt", "spatial_ref", "proj4", "proj4_params")
-"""Attributes with the whole reference system as text: those of the CF conventions, GDAL and PROJ.
-"""
+"""Attributes with the whole CRS as text: those of the CF conventions, GDAL and PROJ."""
 CODES = ("epsg_code", "srid")
-"""Attributes with the code of the whole reference system."""
+"""Attributes with the code of the whole CRS."""
 SYSTEM_ATTRIBUTES = frozenset((*KINDS, *NUMBERS, *TITLES, *TEXTS, *CODES))
-"""Attributes of a grid mapping that identify the reference system."""
+"""Attributes of a grid mapping that identify the CRS."""
 
 TOLERANCE = 1e-10
 """The tolerance for equal numbers: programs write the flattening with 12 or more digits.
@@ -392,7 +391,7 @@ SHORT_TOLERANCE = 1e-7
 CODE = re.compile(
     r"""(?:ID|AUTHORITY)\["([^"]+)",\s*"?([^",\[\]]+)"?(?:,[^\[\]]*)?\s*\]\s*\]\s*$"""
 )
-"""The code of a whole reference system, at the end of its text; a version may follow it."""
+"""The code of a whole CRS, at the end of its WKT; a version may follow it."""
 PLAIN_CODE = re.compile(r"(?:urn:ogc:def:crs:)?([A-Za-z]+):(?:[\d.]*:)?(\w+)")
 """A code without text, or as a URN."""
 TITLE = re.compile(r"""^\s*\w+\["([^"]+)\"""")
@@ -400,11 +399,11 @@ TITLE = re.compile(r"""^\s*\w+\["([^"]+)\"""")
 System = Mapping[str, Any]
 """The attributes of a grid mapping."""
 Systems = Mapping[tuple[str, int], System]
-"""Systems by the variable that names them, or that holds them; a variable may name several."""
+"""CRSs by the variable that names them, or that holds them; a variable may name several."""
 
 
 def list_systems(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
-    """Return the reference systems of the variables of a dataset.
+    """Return the CRSs of the variables of a dataset.
 
     Examples
     --------
@@ -420,7 +419,7 @@ def list_systems(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
 
 
 def find_systems(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int], System]:
-    """Return the reference systems of variables, given the attributes of all."""
+    """Return the CRSs of variables, given the attributes of all."""
     found: dict[tuple[str, int], System] = {}
     for name, given in attributes.items():
         if not given.keys().isdisjoint(SYSTEM_ATTRIBUTES):
@@ -432,7 +431,7 @@ def find_systems(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str,
 
 
 def select_system(attributes: System) -> System:
-    """Return the attributes that identify the reference system of a variable."""
+    """Return the attributes that identify the CRS of a variable."""
     return {name: v for name, v in attributes.items() if name in SYSTEM_ATTRIBUTES}
 
 
@@ -448,7 +447,7 @@ def _list_mappings(text: Any) -> list[str]:
 
 
 def check_one_system(files: Mapping[str, Systems]) -> None:
-    """Raise an error if files have different reference systems."""
+    """Raise an error if the CRS differs between files."""
     first: dict[tuple[str, int], tuple[str, System]] = {}
     for file, systems in files.items():
         for key, system in systems.items():
@@ -463,7 +462,7 @@ def check_one_system(files: Mapping[str, Systems]) -> None:
 
 
 def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = None) -> None:
-    """Raise an error if a dataset has another reference system than a set with the ``known`` ones.
+    """Raise an error if a dataset has another CRS than a set with the ``known`` ones.
 
     ``systems`` are those that the set would have once the dataset is added; by default those of the
     dataset.
@@ -482,9 +481,9 @@ def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | Non
 
 
 def describe_difference(one: System, other: System) -> tuple[str, str] | None:
-    """Describe both systems, or return None if no attribute shows that they differ.
+    """Describe both CRSs, or return None if no attribute shows that they differ.
 
-    Numbers and kinds are compared where both have them. Codes decide about names and texts, which
+    Numbers and kinds are compared where both have them. Codes decide about names and WKT, which
     differ between versions of the programs that write them.
     """
     names = list_differing(one, other)
@@ -492,7 +491,7 @@ def describe_difference(one: System, other: System) -> tuple[str, str] | None:
 
 
 def list_differing(one: System, other: System) -> list[str]:
-    """Return the attributes by which two systems differ, numbers and kinds first.
+    """Return the attributes by which two CRSs differ, numbers and kinds first.
 
     >>> list_differing({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
     ['earth_radius']
@@ -508,7 +507,7 @@ def list_differing(one: System, other: System) -> list[str]:
 
 
 def find_code(system: System) -> str | None:
-    """Return the code of a reference system, or None if it has none.
+    """Return the code of a CRS, or None if it has none.
 
     >>> find_code({"crs_wkt": 'PROJCRS["UTM 32", UNIT["m",1], ID["EPSG",32632]]'})
     'EPSG:32632'
@@ -538,7 +537,7 @@ def _format_code(system: System, name: str) -> str | None:
 
 
 def describe_system(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
-    """Return the name of a reference system, or else its attributes of the given names."""
+    """Return the name of a CRS, or else its attributes of the given names."""
     code = find_code(system)
     of_texts = (TITLE.match(str(system.get(name, ""))) for name in TEXTS)
     titles = [*(match[1] for match in of_texts if match), *(system.get(n) for n in TITLES[:2])]
@@ -550,7 +549,7 @@ def describe_system(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -
 
 
 def _describe(system: System, other: System, names: Sequence[str]) -> str:
-    """Return the name of a reference system, or what differs if both have the same name."""
+    """Return the name of a CRS, or what differs if both have the same name."""
     shown = describe_system(system, names)
     if shown != describe_system(other, names):
         return shown
@@ -603,7 +602,7 @@ def _list_numbers(value: Any) -> list[float] | None:
 
 
 def list_system_names(dataset: xr.Dataset) -> Iterator[tuple[Hashable, str]]:
-    """Yield the grid mappings of a dataset, each with the name of its reference system."""
+    """Yield the grid mappings of a dataset, each with the name of its CRS."""
     mappings = {
         name
         for v in dataset.variables.values()

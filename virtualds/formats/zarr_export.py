@@ -436,9 +436,9 @@ class ZarrView:
         return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
 
     def _consolidate(self, path: str) -> dict[str, Any]:
-        """Return the metadata of all nodes below a group, unless one of its arrays is an error.
+        """Return the metadata of all nodes below a group, unless one of its arrays raises an error.
 
-        In that case readers look for each array, and only that array raises its error.
+        In that case readers look for each array, and only that array raises it.
         """
         prefix = f"{path}/" if path else ""
         nodes = {key: describe_group(found) for key, found in self.groups.items() if key}

@@ -1,6 +1,6 @@
-"""GeoKeys of TIFF: the reference system of an image as CF attributes and well-known text.
+"""GeoKeys of TIFF: the CRS of an image as CF attributes and well-known text.
 
-pyproj has the systems with a code, and writes text and attributes as in rioxarray. Systems without
+pyproj has the CRSs with a code, and writes text and attributes as in rioxarray. CRSs without
 a code are built from their parameters here: GeoTIFF 1.1, annex B and C; the names of projections
 and parameters in text are those of OGC 01-009 as GDAL uses them.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from virtualds.importing import import_pyproj
 
 REFERENCE_SYSTEM = "spatial_ref"
-"""Name of the variable with the attributes of a system, as in rioxarray."""
+"""Name of the variable with the attributes of a CRS, as in rioxarray."""
 PROJECTED, GEOGRAPHIC = 1, 2
 """Values of GTModelTypeGeoKey (GeoTIFF 1.1, 7.4)."""
 USER_DEFINED = 32767
@@ -28,12 +28,12 @@ SAME_UNITS = {9102: DEGREE}
 """Codes of GeoTIFF, and the codes of EPSG for the same unit."""
 UNITS: dict[Any, str] = {PROJECTED: "ProjLinearUnitsGeoKey", GEOGRAPHIC: "GeogAngularUnitsGeoKey"}
 PE_STRING = "ESRI PE String = "
-"""Prefixes of citations that contain the well-known text of a whole system."""
+"""Prefixes of citations that contain the well-known text of a whole CRS."""
 CODES: dict[Any, tuple[str, ...]] = {
     PROJECTED: ("ProjectedCSTypeGeoKey", "ProjectedCRSGeoKey"),
     GEOGRAPHIC: ("GeographicTypeGeoKey", "GeodeticCRSGeoKey"),
 }
-"""Keys for the code of a system; GeoTIFF 1.1 renamed them."""
+"""Keys for the code of a CRS; GeoTIFF 1.1 renamed them."""
 
 Names = dict[str, tuple[str, ...]]
 """The keys of parameters; writers use the first of them, or one of the others."""
@@ -104,11 +104,11 @@ MERCATOR_OF_PARALLEL = ("Mercator_2SP", ORIGIN | {"standard_parallel_1": PARALLE
 
 
 class _UnknownError(Exception):
-    """A system that cannot be translated."""
+    """A CRS that cannot be translated."""
 
 
 def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of the CF grid mapping of a system, and its well-known text.
+    """Return the attributes of the CF grid mapping of a CRS, and its well-known text.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
     dict
         As in rioxarray: ``crs_wkt``, the attributes of the CF conventions (appendix F), and
         ``spatial_ref``. Without pyproj, or if pyproj lacks the code, only
-        ``spatial_ref="EPSG:..."``. Empty for systems that cannot be translated.
+        ``spatial_ref="EPSG:..."``. Empty for CRSs that cannot be translated.
     """
     if "GTModelTypeGeoKey" not in keys:
         return {}
@@ -128,7 +128,7 @@ def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
     return dict(_describe(tuple(plain)))
 
 
-# the images of an archive have one system, or a few
+# the images of an archive have one CRS, or a few
 @lru_cache(maxsize=256)
 def _describe(keys: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
     known = dict(keys)
@@ -150,7 +150,7 @@ def _describe(keys: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
 
 
 def find_code(keys: Mapping[str, Any]) -> int | None:
-    """Return the EPSG code of a system, or None if it has none."""
+    """Return the EPSG code of a CRS, or None if it has none."""
     return _find_code(keys, keys.get("GTModelTypeGeoKey"))
 
 
@@ -164,7 +164,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _find_system(keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return the system, by its code or by its parameters."""
+    """Return the CRS, by its code or by its parameters."""
     kind, code = keys.get("GTModelTypeGeoKey"), find_code(keys)
     if code is not None:
         return _find_coded(code, keys, pyproj)
@@ -177,7 +177,7 @@ def _find_system(keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _find_coded(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return the system of a code, unless the file has other units; its ellipsoid counts."""
+    """Return the CRS of a code, unless the file has other units; its ellipsoid counts."""
     kind = keys["GTModelTypeGeoKey"]
     found = pyproj.CRS.from_epsg(code)
     unit = keys.get(UNITS[kind])
@@ -197,14 +197,14 @@ def _find_coded(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _add_height(system: Any, keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return a system with that of its heights, if the file names one."""
+    """Return a CRS combined with the vertical one, if the file names one."""
     codes = (keys.get(name) for name in ("VerticalCSTypeGeoKey", "VerticalGeoKey"))
     code = next((code for code in codes if _is_code(code)), None)
     if code is None:
         return system
     vertical = pyproj.CRS.from_epsg(code)
     if vertical.is_geographic:
-        # ellipsoidal heights: one system of three axes
+        # ellipsoidal heights: one CRS of three axes
         return vertical if system.is_geographic else system
     return pyproj.crs.CompoundCRS(f"{system.name} + {vertical.name}", [system, vertical])
 
@@ -220,11 +220,11 @@ def _write_text(system: Any, pyproj: Any) -> str:
         return str(system.to_wkt("WKT2_2019"))
 
 
-# ---------------------------------------------------------------------- systems without a code
+# ---------------------------------------------------------------------- CRSs without a code
 
 
 def _build_projected(keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return a projected system built from its parameters."""
+    """Return a projected CRS built from its parameters."""
     name, parameters = _find_projection(keys)
     citation = _find_citation(keys, ("PCSCitationGeoKey", "GTCitationGeoKey"))
     parts = [
@@ -277,7 +277,7 @@ def _write_unit(keys: Mapping[str, Any], pyproj: Any) -> str:
 
 
 def _find_base(keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return the geographic system below a projected one."""
+    """Return the geographic CRS on which a projected one is based."""
     code = _find_code(keys, GEOGRAPHIC)
     if code is None:
         return _build_geographic(keys, pyproj)
@@ -285,7 +285,7 @@ def _find_base(keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return a geographic system built from its datum, or from its ellipsoid."""
+    """Return a geographic CRS built from its datum, or from its ellipsoid."""
     crs, datums = pyproj.crs, pyproj.crs.datum
     if SAME_UNITS.get(unit := keys.get(UNITS[GEOGRAPHIC], DEGREE), unit) != DEGREE:
         raise _UnknownError
@@ -303,7 +303,7 @@ def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _name_axes(name: str, datum: Any, pyproj: Any) -> Any:
-    """Return a geographic system of latitude and longitude, in this order as in GDAL."""
+    """Return a geographic CRS of latitude and longitude, in this order as in GDAL."""
     axes = pyproj.crs.coordinate_system.Ellipsoidal2DCS(
         pyproj.crs.enums.Ellipsoidal2DCSAxis.LATITUDE_LONGITUDE
     )

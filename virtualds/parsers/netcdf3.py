@@ -79,9 +79,9 @@ class NetCDF3Dimension(NamedTuple):
 
 @dataclass(frozen=True)
 class NetCDF3Variable:
-    """A variable of the header.
+    """A variable, as described in the header.
 
-    ``shape`` is that of one record if ``has_records``; ``begin`` is where its bytes begin.
+    ``shape`` is that of one record if ``has_records``; ``begin`` is the offset of its bytes.
     """
 
     name: str
@@ -276,7 +276,7 @@ class _Parser:
             text = raw.decode()
         except UnicodeDecodeError as error:
             raise self.describe_damage(f"the name {raw[:64]!r} is not UTF-8", place) from error
-        # netCDF-C ends a name at its first zero, and its own test files have such names
+        # netCDF-C ends a name at its first NUL, and its own test files have such names
         text = text.partition("\0")[0]
         if not text:
             raise self.describe_damage(f"the name {raw[:64]!r}", place)

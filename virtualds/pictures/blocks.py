@@ -201,14 +201,14 @@ def format_text(blocks: Iterable[Block], width: int = UNBOUND, bold: Style = str
 
 
 def _format_value(text: object) -> str:
-    """Return a text without secrets and without control characters."""
+    """Return a string without secrets and without control characters."""
     # before wrapping, alignment and bold: these would change what is masked as a secret
     masked = without_secrets(str(text))
     return UNPRINTABLE.sub(lambda c: c[0].encode("unicode_escape").decode(), masked)
 
 
 def _show_line(text: object) -> str:
-    """Return such a text on one line."""
+    """Return such a string on one line."""
     return re.sub(r"[\r\n]+", " ", _format_value(text))
 
 

@@ -212,7 +212,7 @@ def escape(value: object) -> Markup:
 
 
 def join(*children: object) -> Markup:
-    """Concatenate children; None is nothing, and what is not markup is escaped.
+    """Concatenate children; None is skipped, and anything that is not markup is escaped.
 
     Examples
     --------

@@ -56,10 +56,10 @@ class Decoder:
         self._is_straight = pipeline.packing is None and not is_turned
 
     def decode(self, data: Buffer, *, copy: bool = False) -> Array:
-        """Return the stored numbers of a chunk.
+        """Return the stored values of a chunk.
 
         Without ``copy`` they are valid until this thread decodes the next chunk. Bytes that do
-        not decode to a chunk of this size are a `CodecError`.
+        not decode to a chunk of this size raise `CodecError`.
         """
         data = self._undo_codecs(data)
         if self._last:
@@ -85,7 +85,7 @@ class Decoder:
         chunk = stored[(*(slice(None),) * before, *self._shown, ...)]
         if self._order is not None:
             chunk = chunk.transpose(*range(before), *(before + i for i in self._order))
-        # only axes of one element are added: no copy
+        # only axes of length 1 are added: no copy
         return chunk.reshape((*grid, *self.encoded))
 
     def find_target(self, task: Task, out: Array) -> Array | None:

@@ -51,7 +51,7 @@ from virtualds.streams import Buffer, Bytes
 
 
 class JoinedRange(NamedTuple):
-    """A range of a file that contains others; ``members`` are their numbers, in order of offset."""
+    """A range of a file that contains others; ``members`` are their indexes, in order of offset."""
 
     offset: int
     length: int
@@ -259,7 +259,7 @@ Work = Batch | Tile | DecodedTasks
 def execute(source: Readable, selection: Selection, out: Array) -> None:
     """Execute a planned selection into ``out``.
 
-    Bytes that are missing, have changed, or cannot be decoded are a `ReadError`, which names file,
+    Bytes that are missing, have changed, or cannot be decoded raise `ReadError`, which names file,
     bytes, chunk and variable.
     """
     if not selection.covered:
@@ -584,7 +584,7 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _check_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values; text with invalid characters is an error."""
+    """Return values; raise an error for text with invalid characters."""
     if out.dtype.kind == "U" and out.size and out.itemsize:
         letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
         if (largest := int(letters.max())) > sys.maxunicode:

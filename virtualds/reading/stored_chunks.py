@@ -52,7 +52,7 @@ class StoredChunks:
     ) -> tuple[Ints, list[Any], Ints]:
         """Call ``make`` with the bytes of chosen chunks, once per distinct range.
 
-        Return the numbers of the chunks, the distinct results of ``make``, and the index of each
+        Return the indexes of the chunks, the distinct results of ``make``, and the index of each
         chunk's result.
         """
         rows = np.flatnonzero(chosen)

@@ -103,7 +103,7 @@ class ChunkSelection(NamedTuple):
 
 
 NumberedTask = tuple[int, Task]
-"""The number of the file that contains a chunk, and its task."""
+"""The index of the file that contains a chunk, and its task."""
 
 AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
 """`Task._make` without its check, for millions of rows."""
@@ -220,7 +220,7 @@ def plan_point_tasks(
 
 
 def _group_equal_columns(columns: Ints) -> Iterator[Ints]:
-    """Yield, for every distinct column, the ascending numbers of the columns that equal it."""
+    """Yield, for every distinct column, the ascending indexes of the columns that equal it."""
     if not columns.shape[1]:
         return
     _, group = np.unique(columns, axis=1, return_inverse=True)

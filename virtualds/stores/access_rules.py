@@ -191,7 +191,7 @@ ANYWHERE = AccessPolicy()
 def resolve_url(url: str, base: str) -> str:
     """Return the absolute form of a url in the set ``base``, which is checked and opened.
 
-    A text that is neither a url nor a path is an error.
+    Raise an error for a string that is neither a url nor a path.
     """
     if not is_valid_url(url):
         raise _access_error(url, base)

@@ -201,7 +201,7 @@ def _parse_zip_member(
 
 
 def _check_no_references(entries: Sequence[zipfile.ZipInfo], where: str) -> None:
-    """Raise an error for an archive of references: the bytes of its members are no data."""
+    """Raise an error for an archive of references: the bytes of its members are not data."""
     for entry in entries:
         place = 0
         # zipfile has checked that the fields fill the bytes
@@ -359,7 +359,7 @@ class _Archive:
     """Where data begin, by the offsets of the headers that have been read."""
 
     def find_begin(self, member: ArchiveMember, place: int = 0, data: bytes = b"") -> int:
-        """Return where the data of a member begin; if necessary, read from ``data``, its header."""
+        """Return the offset of the data of a member; parse its header in ``data`` if necessary."""
         if member.offset is not None:
             return member.offset
         if member.header not in self.begins:

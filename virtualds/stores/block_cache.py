@@ -182,8 +182,8 @@ class FetchError(StoreError):
 class Blocks:
     """The cached bytes of one file, shared by all threads.
 
-    A range that cannot be fetched is a `FetchError`. The size of the file is known. ``head`` is its
-    beginning, as far as that is known: whole pages, or the whole file.
+    A range that cannot be fetched raises `FetchError`. The size of the file is known. ``head`` is
+    its beginning, as far as that is known: whole pages, or the whole file.
     """
 
     def __init__(self, store: Store, file: SourceFile, head: bytes = b"") -> None:

@@ -288,7 +288,7 @@ class ObjectVersions(ContentVersions):
     def _write_at_once(
         self, filesystem: Any, writes: Sequence[tuple[str, str | None]]
     ) -> list[str | None]:
-        """Write objects that are expected to have versions; return the new ones, or None.
+        """Write objects, each only if it has the expected version; return new versions, or None.
 
         The requests are sent at the same time, since some servers check a condition at the
         beginning of a request, and write at its end.

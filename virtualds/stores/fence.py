@@ -90,7 +90,7 @@ class WriteLease:
     def replace_marker(self, data: bytes) -> None:
         """Replace the marker: first with the fence, finally with the final marker.
 
-        If another writer came first, this is a `ConflictError`.
+        Raise `ConflictError` if another writer came first.
         """
         try:
             self._version = self._store.write_version(
@@ -100,7 +100,7 @@ class WriteLease:
             raise make_conflict_error(self._root) from error
 
     def put(self, path: str, data: bytes) -> None:
-        """Write one of the files; if another writer came first, this is a `ConflictError`."""
+        """Write one of the files; raise `ConflictError` if another writer came first."""
         url = f"{self._root}/{path}"
         while True:
             try:
@@ -132,8 +132,8 @@ def create_folder(
     """Create a folder of files with fixed names, the marker last, in any store.
 
     Readers do not accept the fence as a marker. A later writer may take over from a killed one, and
-    locks out one that is only slow. A folder that exists is a `FileExistsError`, and a writer that
-    came first a `ConflictError`.
+    locks out one that is only slow. A folder that exists raises `FileExistsError`, and a writer
+    that came first `ConflictError`.
     """
 
     def count_displaced(data: bytes) -> int | None:

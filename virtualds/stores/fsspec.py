@@ -535,7 +535,7 @@ def _check_response(response: Any, offset: int, length: int, *, begins: bool) ->
 def _find_encoding(response: Any, *known: str) -> str:
     """Return how a response is compressed, or "" if it is not.
 
-    An unknown compression is an error: its ranges are not those of the file.
+    An unknown compression raises an error: its ranges are not those of the file.
     """
     encoding = str(response.headers.get("Content-Encoding") or "").strip().lower()
     if encoding not in ("", "identity", *known):

@@ -1,7 +1,7 @@
 """Which files there are: those of a glob pattern, and their sizes, times and etags, as columns.
 
-A folder that cannot be listed is an error, never an empty folder: callers take files that are not
-listed for removed.
+A folder that cannot be listed raises an error, and never counts as empty: callers take files that
+are not listed for removed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normal
 def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
     """Return the files that match patterns, sorted by name for each pattern.
 
-    A name that is no pattern, or that is the name of a local file, stands for itself. Patterns are
-    those of `PathPattern`; http servers show folders as pages of links. A pattern that no file
-    matches is a `FileNotFoundError`.
+    A name that is not a pattern, or that is the name of a local file, stands for itself. Patterns
+    are those of `PathPattern`; http servers show folders as pages of links. A pattern that no file
+    matches raises `FileNotFoundError`.
     """
     given = StorageOptions.of(options)
     return [file for pattern in patterns for file in _match_pattern(pattern, given)]

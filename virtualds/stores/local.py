@@ -60,7 +60,7 @@ def remove_left_over(path: str) -> None:
 
 
 class LeftOver(NamedTuple):
-    """A file or folder of a killed writer, and the bytes in it."""
+    """A file or folder that a killed writer has left, and its size."""
 
     path: str
     nbytes: int
@@ -459,7 +459,7 @@ def open_checked(file: SourceFile) -> Iterator[int]:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a url; names that no file can have, as in broken sets, are errors."""
+    """Return the path of a url, or raise an error for one that no file can have."""
     path = local_path(url)
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):
@@ -468,7 +468,7 @@ def path_of(url: str) -> str:
 
 
 def open_regular(path: str, options: StorageOptions | None) -> int:
-    """Open a regular file; pipes and devices are errors, since reading them may never end."""
+    """Open a regular file; raise an error for pipes and devices: reading them may never end."""
     handle = os.open(path, os.O_RDONLY | BINARY | NONBLOCK)
     try:
         found = os.fstat(handle)

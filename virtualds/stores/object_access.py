@@ -69,7 +69,7 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
     """Return how obstore accesses a bucket, from the options that a user passes for fsspec.
 
     ``place`` is the beginning of a url, up to the bucket. Options without an equivalent in obstore
-    are errors, and so are two that contradict each other.
+    raise an error, and so do two that contradict each other.
 
     Examples
     --------

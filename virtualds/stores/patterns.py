@@ -1,8 +1,8 @@
 """Patterns of paths, with wildcards, alternatives, and names for parts that vary.
 
 ``*``, ``?`` and ``[...]`` match characters within one part of a path, ``**`` any number of folders.
-``{a,b}`` is one of several texts. ``{name}`` matches text within one part, and what it matched is a
-fact about the file: a member, a version, a date. ``{{`` and ``}}`` are braces.
+``{a,b}`` is one of several strings. ``{name}`` matches text within one part, and what it matched is
+a fact about the file: a member, a version, a date. ``{{`` and ``}}`` are braces.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class IncompleteResponse(OSError):
 
 
 class RetriesExhausted(Exception):
-    """The last of ``attempts`` failed; the cause is its error."""
+    """All ``attempts`` failed; the cause is the error of the last one."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(attempts)

@@ -55,7 +55,7 @@ class RequestLimits(NamedTuple):
 
 
 class StoreError(OSError):
-    """A store cannot deliver bytes; ``item`` is the number of the range that failed.
+    """A store cannot deliver bytes; ``item`` is the index of the range that failed.
 
     ``remedy`` is what to do, if the store knows that better than its callers. This error stays
     inside the library: callers turn it into an error that names the chunk and the variable. If
@@ -68,7 +68,7 @@ class StoreError(OSError):
 
 
 class RequestError(StoreError):
-    """A request finally failed: no server responded, or the response was wrong."""
+    """A request failed after all retries: no server responded, or the response was wrong."""
 
 
 class ChangedError(StoreError):
@@ -169,7 +169,7 @@ class Store(ABC):
     ) -> None:
         """Create or replace a file as a whole: readers see the old bytes or the new ones.
 
-        Without ``replace``, a file that exists is a `FileExistsError`.
+        Without ``replace``, a file that exists raises `FileExistsError`.
         """
         self._raise_read_only(url)
 

@@ -299,7 +299,7 @@ class Archive:
         return plans
 
     def _group(self, urls: Sequence[str]) -> dict[str, list[int]]:
-        """Return the numbers of the files of each group, by its path."""
+        """Return the indexes of the files of each group, by its path."""
         if self.tree is None:
             return {"": list(range(len(urls)))}
         return Files(list(urls), pattern=self.pattern).group_by(self.tree)
@@ -461,8 +461,8 @@ def sync(
         remove their data. The default protects the set from a disk that is not mounted and from an
         expired token.
     settle : float, default 60
-        New and changed files that were modified less than so many seconds ago may still be written,
-        and are left for the next run.
+        New and changed files that were modified less than this many seconds ago may still be
+        written, and are left for the next run.
     dry_run : bool, default False
         Whether to write nothing, and only report what would be added, replaced and dropped. New and
         changed files are opened, so that what does not fit raises here, too.

@@ -67,7 +67,7 @@ class Update:
 
     @property
     def dim(self) -> str:
-        """The first of the dimensions."""
+        """The first dimension."""
         return self.dims[0]
 
     def open(self, changes: Changes) -> set[str]:

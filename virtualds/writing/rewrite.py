@@ -55,7 +55,7 @@ from virtualds.writing.rewrite_plan import (
 
 @dataclass(frozen=True)
 class Rewriting:
-    """Options of rewriting chunks that a format cannot store.
+    """Options for rewriting chunks that a format cannot store.
 
     ``main_encoding`` is by variable, ``rewrite_limit`` is the most bytes to rewrite, before codecs,
     and ``progress`` is as in ``ds.virtual.to_manifest``. Raises `ValueError` for options that
@@ -208,9 +208,9 @@ def bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
 
 
 # ---------------------------------------------------------------------- files of chunks
-# The files of rewritten chunks: a folder beside the set, named by what they were made of. A file
+# The files of rewritten chunks: a folder beside the set, named after what they were made of. A file
 # has the chunks of one block. Its name consists of the variable, a hash of references and encoding,
-# and the position. So a killed rewrite resumes where it stopped, and never uses chunks of another
+# and the position. A killed rewrite thus resumes where it stopped, and never uses chunks of another
 # version of the sources.
 
 

@@ -132,7 +132,7 @@ def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
 
 
 def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
-    """Return the reference systems of a group, except for those of variables to be replaced."""
+    """Return the CRSs of a group, except for those of variables to be replaced."""
     found = find_systems({name: v.attributes for name, v in old.variables.items()})
     return {key: system for key, system in found.items() if key[0] not in replaced}
 

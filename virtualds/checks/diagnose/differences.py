@@ -94,8 +94,8 @@ class Expected(NamedTuple):
     """What the first file has where another one differs.
 
     ``size`` is the length of the dimension of the coordinate variable, and ``resized`` whether the
-    other file has another length. ``attribute`` is the name of an attribute in which its coordinate
-    reference system differs, and ``values`` its values as text.
+    other file has another length. ``attribute`` is the name of an attribute in which its CRS
+    differs, and ``values`` its values as text.
     """
 
     text: str
@@ -107,7 +107,7 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True)
 class Mend:
-    """What to change in the call of `open_virtual_mfdataset`.
+    """A change to the call of `open_virtual_mfdataset`.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def _write_choice(
 
 
 def _quote(value: Any) -> str:
-    """Return a value as code; JSON and Python quote texts alike, except for single quotes."""
+    """Return a value as code; JSON and Python quote strings alike, except for single quotes."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, list | tuple):
@@ -282,12 +282,12 @@ def _take_first_size(row: Difference, expected: Expected) -> Mend:
 
 
 def _take_first_system(row: Difference, expected: Expected) -> Mend:
-    """Select the files with the first system, by its name or by a number that differs."""
+    """Select the files with the first CRS, by its name or by a number that differs."""
     attributes = f'getattr({{ds}}.get({_quote(row.variable)}), "attrs", {{}})'
     if expected.attribute is not None:
         found = f"{attributes}.get({_quote(expected.attribute)})"
         if any("..." in value for value in expected.values):
-            # a report does not contain long texts
+            # a report does not contain long strings
             known = f"{{first}}[{_quote(row.variable)}].attrs.get({_quote(expected.attribute)})"
             return Mend(choice=f"{found} in (None, {known})")
         # for a number, several numbers, and text
@@ -482,10 +482,10 @@ def _find_expected(row: Difference, survey: FileSurvey) -> Expected:
 
 
 def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, list[str]]:
-    """Return an attribute in which the system of the first file differs, and its texts there.
+    """Return an attribute in which the CRS of the first file differs, and its values there.
 
-    A row of an attribute is about that attribute; that of a system is not about titles, nor about
-    texts that contain one.
+    A row of an attribute is about that attribute; that of a CRS is not about titles, nor about
+    values that contain one.
     """
     own, facts = row.aspect.removeprefix(ATTRIBUTE), survey.facts
     if row.aspect != SYSTEM and (own == row.aspect or own not in SYSTEM_ATTRIBUTES):
@@ -511,7 +511,7 @@ def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | N
 
 
 def _restore_code(texts: dict[str, str | None]) -> dict[str, str]:
-    """Return the attributes of a system, with its code in place of truncated texts."""
+    """Return the attributes of a CRS, with its code in place of truncated values."""
     found = {name: text for name, text in texts.items() if text is not None}
     title = found.pop(SYSTEM, "").partition(" ")[0]
     return found | ({TEXTS[0]: title} if find_code({TEXTS[0]: title}) else {})
@@ -536,7 +536,7 @@ def find_formats(
             else FORMAT_CHECKS
         )
     except OPEN_ERRORS:
-        return ()  # a difference reports what blocks
+        return ()  # one of the differences says what prevents combining
     return tuple(name for name in FORMAT_CHECKS if name not in refused)
 
 
@@ -663,9 +663,9 @@ def find_causes(
     facts : FactRuns
         The facts of all files.
     numbers : tuple of int
-        The numbers of the two among the readable files.
+        The indexes of the two among the readable files.
     """
-    # a reference system with its own row represents its attributes
+    # a CRS with its own row represents its attributes
     systems = {change.fact.subject for change in changes if change.fact.aspect == SYSTEM}
     changes = [
         c

@@ -342,7 +342,7 @@ class FactRuns:
         return Fact(subject, CALENDAR) in self.runs or any(t.startswith(TIMES) for t in texts)
 
     def number_texts(self, fact: Fact) -> Ints:
-        """Return, for each file, the number of the text that a fact has there.
+        """Return, for each file, the index of the text that a fact has there.
 
         Chunks that divide dimensions of any size into equally many pieces have the same number: a
         month stored as one chunk, or as two halves, is divided equally whatever its length.
@@ -360,7 +360,7 @@ class FactRuns:
         return _number_keys(found)
 
     def _number_texts(self, fact: Fact) -> tuple[list[str | None], Ints]:
-        """Return the texts of a fact, and, for each file, the number of its text."""
+        """Return the texts of a fact, and, for each file, the index of its text."""
         texts: dict[str | None, int] = {}
         numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
         starts = [start for start, _ in self.runs[fact]]
@@ -422,7 +422,7 @@ class FileSurvey:
     facts : FactRuns
         Their facts.
     spans : dict of str to list
-        By coordinate: the number of each file that has it, and its span.
+        By coordinate: the index of each file that has it, and its span.
     unlimited : frozenset of str
         The dimensions that are unlimited in all files.
     unreadable : list of UnreadableFile

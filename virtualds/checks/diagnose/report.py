@@ -97,7 +97,7 @@ class EraStretch:
     Parameters
     ----------
     era : int
-        The number of the era among those of the diagnosis.
+        The index of the era among those of the diagnosis.
     files : int
         Number of files.
     start, stop : str
@@ -204,7 +204,7 @@ MAX_LETTERS = 60
 
 
 def cut_text(text: str, letters: int = MAX_LETTERS) -> str:
-    """Return a text in one line, truncated if it is too long.
+    """Return a string on one line, truncated if it is too long.
 
     >>> cut_text("a long text", 8)
     'a lon...'
@@ -294,7 +294,7 @@ class CoordinateSpan(NamedTuple):
 
 
 PlacedFile = tuple[int, CoordinateSpan]
-"""The number of a file, and its span."""
+"""The index of a file, and its span."""
 
 
 def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:

@@ -196,7 +196,7 @@ def explain_change(change: FoundChange) -> ChangeMeaning:
     if aspect == VALUES and change.is_dimension:
         return EXPLANATIONS[GRID]
     if aspect.startswith(ATTRIBUTE) and aspect.removeprefix(ATTRIBUTE) in SYSTEM_ATTRIBUTES:
-        # a trial shows whether the attributes are another system, or the same in other words
+        # a trial shows whether the attributes describe another CRS, or the same one in other words
         return EXPLANATIONS[ATTRIBUTE]._replace(harmless=False, remedy=EXPLANATIONS[SYSTEM].remedy)
     for several in (CHUNKS, ATTRIBUTE):
         if aspect.startswith(several):

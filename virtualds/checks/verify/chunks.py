@@ -179,7 +179,7 @@ class RewrittenFile:
     original : Original
         The variable from which they were made.
     cells : dict of int to int
-        The number of the cell of each chunk, by its offset; -1 is a chunk of one value.
+        The index of the cell of each chunk, by its offset; -1 is a chunk of one value.
     """
 
     original: Original
@@ -348,7 +348,7 @@ def _draw_some(
 
 
 def _make_chunks(part: SampledFragment, ids: Ints) -> Sequence[SampledChunk | None]:
-    """Return chunks by their flat numbers, or None for chunks that are in no file."""
+    """Return chunks by their flat indexes, or None for chunks that are in no file."""
     axes = part.fragment.axes
     try:
         rows = part.fragment.manifest.at(ids)

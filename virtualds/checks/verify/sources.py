@@ -153,14 +153,14 @@ class ByteLocation(NamedTuple):
         )
 
     def locate_values(self, stored: Array) -> tuple[Region, Array] | None:
-        """Return where stored numbers are in the variable, and the visible numbers in its axes.
+        """Return the region of the variable that stored values fill, and the visible values in it.
 
         None if none of them is visible.
 
         Raises
         ------
         ValueError
-            The numbers do not fill the box.
+            The values do not fill the box.
         """
         layout, taken = list[int | FixedAxis](), dict[int, tuple[int, int]]()
         for entry, (start, stop) in zip(self.pipeline.layout, self.box, strict=True):
@@ -584,7 +584,7 @@ class FileStates:
 
 
 def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -> FileStates:
-    """Fetch the state of every file once, with the usual number of requests to a remote host."""
+    """Fetch the state of every file once, within the usual limit of requests per host."""
     noted: dict[FileLocation, list[SourceFile]] = {}
     for file in files:
         noted.setdefault((file.url, file.options), []).append(file)

@@ -226,7 +226,7 @@ def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
     scheme, _, rest = url.partition("://")
     box, _, prefix = rest.partition("/")
     is_public = bool(options.get("anon"))
-    # Icechunk searches for a login of this machine, where obstore, which is asked here, does not
+    # Icechunk searches this machine for a login; obstore, for which these are translated, does not
     needs_login = not is_public and not AZURE_SECRETS & options.keys()
     try:
         found = translate_options(f"{scheme}://{box}", options | {"anon": is_public or needs_login})
@@ -590,9 +590,9 @@ class OpenStore:
     ) -> None:
         """Write the references of an array.
 
-        ``chunks`` are the number of chunks per axis, and the numbers of those to write, in
+        ``chunks`` are the number of chunks per axis, and the indexes of those to write, in
         ascending C order; ``columns`` are file, offset and length of each. ``locations`` are the
-        urls of files in the form of Icechunk.
+        urls of files in the form that Icechunk expects.
         """
         grid, numbers = chunks
         checks = [_to_checksum(source) for source in files]

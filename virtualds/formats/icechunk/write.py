@@ -200,7 +200,7 @@ def _list_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple
         group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
         axis = _find_growing_axis(grid, node.metadata, nodes.get(path), group)
         around = max(prod(grid) // max(grid[axis], 1), 1)
-        # rounded up, so that there are at most so many
+        # rounded up, so that there are at most MAX_SPLITS
         few = -(-grid[axis] // MAX_SPLITS)
         yield path, Split(axis, max(1, SPLIT_REFERENCES // around, few))
 
@@ -362,7 +362,7 @@ class NodeWriter:
 
 
 class _PlacedChunks(NamedTuple):
-    """The existing chunks of an array: their numbers in its grid, ascending, and their rows."""
+    """The existing chunks of an array: their ascending flat indexes in its grid, and their rows."""
 
     grid: tuple[int, ...]
     numbers: Ints
@@ -388,5 +388,5 @@ class _PlacedChunks(NamedTuple):
         return _PlacedChunks(self.grid, self.numbers[rows], self.rows.at(rows))
 
     def number_in(self, grid: tuple[int, ...]) -> Ints:
-        """Return the numbers of the chunks in a larger grid."""
+        """Return the flat indexes of the chunks in a larger grid."""
         return number_in_grid(find_places(self.numbers, self.grid), grid)

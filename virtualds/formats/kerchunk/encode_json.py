@@ -306,7 +306,7 @@ class _Difference:
             if value is None:
                 refs.pop(key, None)
             else:
-                # older readers expect metadata as a string of JSON inside the JSON
+                # older readers expect metadata as a string that contains JSON
                 refs[key] = json.dumps(value, **COMPACT_JSON)
         refs = _consolidate(refs, {**document.metadata, **self.metadata}, bool(self.metadata))
         folders = {folder: name for name, folder in texts.items() if "{{" not in folder}
@@ -444,7 +444,7 @@ def _compare(
 def _find_common_chunks(
     ids: Ints, grid: tuple[int, ...], other: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Return which chunks of a grid are also in another one, and their numbers there, or 0."""
+    """Return which chunks of a grid are also in another one, and their flat indexes there, or 0."""
     if grid[1:] == other[1:]:
         inside = ids < prod(other)
         return inside, np.where(inside, ids, 0)

@@ -313,7 +313,7 @@ class _Columns:
                 column.append(item)
 
     def _number_file(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
-        """Return the number of the file at a url in some rows; check it the first time."""
+        """Return the index of the file at a url in some rows; check it the first time."""
         if url not in self._numbers:
             try:
                 self._files.append(self._references.files.get_file(url))
@@ -325,7 +325,7 @@ class _Columns:
         return self._numbers[url]
 
     def build_manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
-        """Return the manifest; ``flat`` are the numbers of the chunks of all rows."""
+        """Return the manifest; ``flat`` are the flat indexes of the chunks of all rows."""
         order, shape = None, grid
         if is_sparse(prod(grid), flat.size):
             order, shape = np.argsort(flat), flat.shape
@@ -354,7 +354,7 @@ def _decode_inline(value: Any) -> bytes:
 
 
 def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
-    """Return the flat C-order number for every chunk key."""
+    """Return the flat C-order index of every chunk key."""
     rank = max(len(grid) - 1, 0)
     # VirtualiZarr uses "" for the only chunk of a scalar
     if odd := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:

@@ -144,7 +144,7 @@ class ParquetSet:
             if type(size) is not int or size < 1:
                 raise FormatError(f"{source.url}: record_size is {size!r}; write the set anew")
             metadata = {
-                # other tools have written metadata as strings of JSON
+                # other tools have written metadata as strings that contain JSON
                 key: parse_json(v, f"{source.url}: key {key!r}") if isinstance(v, str) else v
                 for key, v in document["metadata"].items()
             }
@@ -525,7 +525,7 @@ def _compare(before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int) ->
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
-    """Return the numbers of the records to write: most of those without chunks are left out.
+    """Return the indexes of the records to write: most of those without chunks are left out.
 
     fsspec's ``LazyReferenceMapper._load_one_key`` treats a record that does not exist as one of
     missing chunks; its ``_generate_record``, which lists all keys, does not.

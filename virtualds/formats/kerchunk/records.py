@@ -424,7 +424,7 @@ def _pad_column(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[A
 
 
 def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return the number of every row's url, -1 for rows without, and the urls."""
+    """Return the index of every row's url, -1 for rows without one, and the urls."""
     import pyarrow as pa
 
     count = table.num_rows
@@ -480,7 +480,7 @@ def read_integers(table: Any, name: str) -> npt.NDArray[np.int64]:
 # ---------------------------------------------------------------------- changed rows
 
 OBJECTS = [{"id": "vlen-utf8"}]
-"""The filters for strings of varying length."""
+"""The filters for variable-length strings."""
 
 
 @dataclass(frozen=True)
@@ -494,7 +494,7 @@ class ArrayChunks:
 class RecordChanges(NamedTuple):
     """The effect of a change on the records of an array.
 
-    ``records`` are the numbers of the records whose rows change. ``keeps`` is true if all old rows
+    ``records`` are the indexes of the records whose rows change. ``keeps`` is true if all old rows
     remain equal for readers. Elements past the end of an array do not matter, so a chunk that
     reaches past it may grow.
     """

@@ -76,11 +76,11 @@ class Templates:
         self._effort = [MAX_EFFORT] if effort is None else effort
 
     def render_text(self, source: str) -> str:
-        """Render a text without variables; raise an error if it is invalid, or too large."""
+        """Render a string without variables; raise an error if it is invalid, or too large."""
         return str(self.render_texts(source, {}).item())
 
     def render_texts(self, source: str, variables: Variables) -> Value:
-        """Render a text for all values of its variables."""
+        """Render a string for all values of its variables."""
         parts = [
             np.array(part, object)
             if isinstance(part, str)
@@ -278,7 +278,7 @@ _INTEGER_OPERATIONS: Operations = {**_OPERATIONS, ast.Div: _divide}
 
 
 def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]]:
-    """Return the references from the generators of a document; too many are an error."""
+    """Return the references from the generators of a document; raise an error for too many."""
     found: dict[str, list[Any]] = {}
     left = MAX_REFERENCES
     for item in items:

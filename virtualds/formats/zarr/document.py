@@ -284,7 +284,7 @@ class ChunkKeys(ABC):
         """Return the key of a chunk."""
 
     def list_keys(self, ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> list[str]:
-        """Return the keys of chunks, given by number in a grid that begins at ``origin``."""
+        """Return the keys of chunks, given by flat index in a grid that begins at ``origin``."""
         return [self(tuple(place)) for place in find_places(ids, grid, origin).tolist()]
 
     @abstractmethod

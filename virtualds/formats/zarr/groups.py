@@ -60,7 +60,7 @@ FindParts = Callable[[str, Node], Manifests]
 
 
 class Version(NamedTuple):
-    """How the metadata of a version of Zarr is read.
+    """The functions that read the metadata of one version of Zarr.
 
     ``check`` raises an error for invalid metadata of an array; ``names`` returns the names of its
     dimensions, as far as it has any, and removes them from its attributes; ``dtype`` returns its

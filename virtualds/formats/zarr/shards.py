@@ -185,7 +185,7 @@ class ShardLevel:
 class ShardTable(Table):
     """References to the innermost chunks of shards, from the indexes of the shards.
 
-    ``edges`` are, per axis, the number of the first innermost chunk of every shard, and the end of
+    ``edges`` are, per axis, the index of the first innermost chunk of every shard, and the end of
     the last; ``grid`` is the number of innermost chunks per axis, and ``levels`` begin with the
     outermost.
     """
@@ -242,7 +242,7 @@ class ShardTable(Table):
 class _ChunkRows(NamedTuple):
     """The shard that contains each chunk, while indexes are looked up.
 
-    ``whole`` is the number of the shard; ``file``, ``offset`` and ``length`` are its location.
+    ``whole`` is the index of the shard; ``file``, ``offset`` and ``length`` are its location.
     ``place`` is the position of the chunk in the shard, and ``held`` the size of the shard, both in
     innermost chunks, as arrays with one row per axis.
     """
@@ -270,7 +270,7 @@ def _look_up(
     innermost: tuple[int, ...],
     sources: Sequence[SourceFile | bytes],
 ) -> _ChunkRows:
-    """Return rows whose shards are those of the next level, or the chunks themselves."""
+    """Return rows with each shard replaced by that of the next level, or by the chunk itself."""
     step = np.array([c // i for c, i in zip(level.chunk, innermost, strict=True)], np.int64)
     step = step.reshape(-1, 1)
     place, inside = rows.place // step, rows.place % step

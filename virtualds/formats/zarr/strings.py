@@ -38,7 +38,7 @@ Objects = npt.NDArray[Any]
 ChunkIndex = tuple[int, ...]
 
 TEXT, BYTES = "vlen-utf8", "vlen-bytes"
-"""Codecs of strings of varying length (zarr-extensions; also ids of Zarr v2)."""
+"""Codecs of variable-length strings (zarr-extensions; also ids of Zarr v2)."""
 SERIALISERS = {
     "string": TEXT,
     "variable_length_utf8": TEXT,
@@ -142,7 +142,7 @@ class VaryingArray:
         run_all(Prefetcher(there, find_slot, fetch), finish)
 
     def decode(self, data: Buffer, encoded: Sequence[int]) -> Objects:
-        """Decode a chunk with so many elements along the axes of the array."""
+        """Decode a chunk with ``encoded`` elements along the axes of the array."""
         for codec in self.codecs[::-1]:
             data = codec.decode(data, None)
         shape = [encoded[axis] for axis in self.layout]

@@ -71,7 +71,7 @@ TEXT = "string"
 COMPRESSED_FROM = 4096
 """The size in bytes from which on the chunks of an array are compressed."""
 CHUNK_GROWTH = 8
-"""A chunk is rewritten with the values after it if it is at most so many times as long as these."""
+"""A chunk is rewritten with the values after it if at most this many times as long as these."""
 MAX_GROWING = 3
 """The most chunks of values that still grow; in a remote set each costs a request at opening."""
 CHUNK_BYTES = 2**26

@@ -1,7 +1,7 @@
 """Which tables the references of an array are written to: small ones are joined, others stay.
 
 Parts follow each other along an axis, as after appends, or overlap as layers, as after filling
-regions. Layers list their chunks by number, and the last layer that has a chunk takes precedence.
+regions. Layers list their chunks by index, and the last layer that has a chunk takes precedence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIER = 4
 MAX_JOINED = 2**23
 """The most references of a table that is merged from others, which are in memory meanwhile."""
 MAX_GROWTH = 4
-"""A table that is more than so many times as large as its neighbours is not merged with them."""
+"""A table that is more than this many times as large as its neighbours is not merged with them."""
 MAX_SMALL = 16
 """The most adjacent tables that could be merged, but are not."""
 

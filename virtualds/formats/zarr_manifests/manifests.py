@@ -33,7 +33,7 @@ from virtualds.stores.access_rules import resolve_url
 
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 SPARSE = 16
-"""A manifest in the metadata stays lazy if its grid has at least so many times as many chunks."""
+"""A manifest in the metadata stays lazy if its grid has at least this many times as many chunks."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class _Entries:
     """The entries of one fragment.
 
     ``rows`` are the chunks with entries, once all are added and `settled`. ``measured`` are entries
-    without a length, by number of the chunk; ``prefixes`` are pairs of the start of a key and the
+    without a length, by flat index; ``prefixes`` are pairs of the start of a key and the
     path that replaces it; ``sources`` are fingerprints by path.
     """
 

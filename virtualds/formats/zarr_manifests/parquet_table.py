@@ -46,8 +46,7 @@ from virtualds.source_file import NO_NUMBER, PRESENT, SourceFile
 RECORD_SIZE = 100_000
 """The number of rows in a record of a table."""
 SHARED_TABLES = 1000
-"""From so many files on, tuples of files are shared between arrays, and tables record path ranges.
-"""
+"""From this many files on, arrays share tuples of files, and tables record path ranges."""
 PARENT_PREFIX = "../"
 """The start of relative paths to files outside the set. No range is recorded for them: after the
 set was moved, they may still lead to the files, but a writer would write other paths to these
@@ -135,7 +134,7 @@ def read_counts(value: Any) -> Counts:
 
 @dataclass(frozen=True)
 class ParquetTable(Table):
-    """References in Parquet records: so many rows, in a folder of the set.
+    """References in Parquet records: ``rows`` of them, in a folder of the set.
 
     With ``has_pipelines``, rows refer to one of the ``pipelines``. ``counts`` is the number of rows
     per file, if the set has recorded it. ``begins`` is for rows that have the number of their
@@ -189,7 +188,7 @@ class ParquetTable(Table):
         return np.concatenate([np.zeros(0, np.int64), *found])
 
     def _read_numbers(self, record: int) -> Ints:
-        """Return the numbers of the chunks in a record."""
+        """Return the flat indexes of the chunks in a record."""
         path = f"{self.folder}/{record}.parquet"
         found, where = self.store.read_record(path).get("chunk"), f"{self.store.root}/{path}"
         rows = min(RECORD_SIZE, self.rows - record * RECORD_SIZE)
@@ -332,7 +331,7 @@ class SourceTable(NamedTuple):
         return found
 
     def read_fingerprints(self, store: SetFiles, numbers: Ints) -> list[tuple[str, Fingerprint]]:
-        """Return paths and fingerprints of files by their numbers."""
+        """Return paths and fingerprints of files by their indexes."""
         found: list[tuple[str, Fingerprint]] = []
         for record, some in groupby(numbers.tolist(), key=lambda number: number // RECORD_SIZE):
             path = f"{self.folder}/{record}.parquet"
@@ -395,7 +394,7 @@ class SourceTable(NamedTuple):
         return found
 
     def _find_records(self, store: SetFiles, urls: Collection[str]) -> list[int]:
-        """Return the numbers of the records that may have one of the urls."""
+        """Return the indexes of the records that may have one of the urls."""
         everything = list(range(-(-self.rows // RECORD_SIZE)))
         if len(self.ranges) != len(everything):
             return everything
@@ -439,7 +438,7 @@ class SourceTable(NamedTuple):
         return self.rows, nbytes, first[0][0] if first else None
 
     def read_files(self, store: SetFiles, numbers: Ints) -> tuple[SourceFile, ...]:
-        """Return files by their numbers; arrays share large tuples of the same numbers."""
+        """Return files by their indexes; arrays share large tuples of the same indexes."""
         if self.moved is not None:
             return tuple(self.moved[number] for number in numbers.tolist())
 
@@ -541,7 +540,7 @@ class TableWriter:
         self._sources = NumberedFiles(name)
 
     def _number_sources(self, rows: ChunkManifest) -> npt.NDArray[np.int32]:
-        """Return the number of the file of each row in the table of sources."""
+        """Return, for each row, the index of its file in the table of sources."""
         # negative codes index from the end, so they map to themselves
         known = np.array([*self._sources.number_all(rows.files), INLINE, MISSING], np.int32)
         found: npt.NDArray[np.int32] = known[rows.file]
@@ -574,7 +573,7 @@ class TableWriter:
     def write_placed(
         self, folder: str, numbers: Ints, rows: ChunkManifest, advance: Advance
     ) -> None:
-        """Write the rows of some chunks, with their numbers, which are ascending."""
+        """Write the rows of some chunks, with their flat indexes, which are ascending."""
         for record, begin in enumerate(range(0, rows.size, RECORD_SIZE)):
             some = slice(begin, begin + RECORD_SIZE)
             part = rows.take(0, some).pruned()

@@ -245,7 +245,7 @@ def _read_column(rows: list[Element], name: str, default: str = "") -> npt.NDArr
 def _read_places(
     rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
-    """Return the number of every chunk in the grid, in C order."""
+    """Return the flat index of every chunk in the grid, in C order."""
     if not all(grid) and rows:
         raise FormatError("it has chunks, and no elements; the sidecar is damaged, fetch it again")
     texts = [row.get("chunkPositionInArray", "") for row in rows]
@@ -351,7 +351,7 @@ PLACEHOLDER = "OPeNDAP_DMRpp_DATA_ACCESS_URL"
 
 
 class _Builder(ET.TreeBuilder):
-    """Builds a tree of limited size; documents that could define entities are an error.
+    """Builds a tree of limited size; documents that could define entities are rejected.
 
     Namespaces with ``https`` become those with ``http``: they are names, not addresses.
     """

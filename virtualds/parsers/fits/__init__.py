@@ -1,7 +1,7 @@
 """FITS files: the primary image, image extensions, tables, and images compressed in tables.
 
 FITS Standard 4.0. Scaling becomes CF packing, so that the values are those of astropy. What cannot
-be referenced is an error that names it.
+be referenced raises an error that names it.
 
 An image that is compressed tile by tile (section 10.1) has a chunk in the heap of a table for each
 tile. Integers, and losslessly compressed floats, are referenced tile by tile. If a tile needs
@@ -466,13 +466,13 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     # and variable-length arrays keep their type, which cannot represent scaled values
     if column.null is not None or is_scaled or (has_scale and is_varying):
         raise NativeReadError("it shows other numbers for undefined values, or scales them")
-    # texts of astropy keep the blanks that follow them, until one of them is asked for
+    # strings of astropy keep their trailing blanks until one of them is read
     values = np.char.rstrip(_end_texts(values)) if values.dtype.kind == "U" else values
     return select_region(values, wanted)
 
 
 def _end_texts(texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return texts up to their first zero; what follows is undefined (section 7.3.3.1)."""
+    """Return strings up to their first NUL; what follows is undefined (section 7.3.3.1)."""
     letters = np.ascontiguousarray(texts)[..., None].view(np.uint32)
     kept = letters * np.logical_and.accumulate(letters != 0, axis=-1)
     ended: np.ndarray[Any, Any] = kept.astype(np.uint32).view(texts.dtype)[..., 0]

@@ -448,7 +448,7 @@ class FieldTable:
         return replace(self, fields=found)
 
     def _list_texts(self, field: GribField, name: str) -> set[str]:
-        """Return the value of a key as texts that a user may pass, or none if it is missing."""
+        """Return the value of a key as strings that a user may pass, or none if it is missing."""
         if name in OWN_KEYS:
             value = OWN_KEYS[name](field)
         elif name in LISTED_KEYS:

@@ -287,7 +287,7 @@ class SharedHeader(NamedTuple):
     grid : bytes
         A message with the same grid.
     day : int
-        The date of the header, in the form of ecCodes.
+        The date in the header, as the integer YYYYMMDD.
     """
 
     message: bytes
@@ -321,7 +321,7 @@ def _find_second_edition(header: bytes) -> SharedHeader | None:
 
 
 def _split_sections(header: bytes) -> list[bytes] | None:
-    """Return sections 0 to 5 and the rest, or None if they are not in order. Section 2 may lack."""
+    """Return sections 0 to 5 and the rest, or None if out of order; section 2 is optional."""
     if header[7:8] != b"\2":
         return None
     found, place = [header[:16]], 16
@@ -406,7 +406,7 @@ def _join_first(product: bytes, grid: bytes) -> bytes:
 
 
 def _number_day(year: int, month: int, day: int) -> int | None:
-    """Return a date in the form of ecCodes, or None if it is invalid."""
+    """Return a date as the integer YYYYMMDD, as in ecCodes, or None if it is invalid."""
     try:
         date(year, month, day)
     except ValueError:

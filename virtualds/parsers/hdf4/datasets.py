@@ -149,7 +149,7 @@ class _OldDataset:
         return b"" if ref is None else self._elements.read((tag, ref))
 
     def _find_texts(self, place: int) -> dict[str, Any]:
-        """Return the texts about the data set, or about one of its dimensions."""
+        """Return the label, unit and format of the data set, or of one of its dimensions."""
         found = {name: texts[place : place + 1] for name, texts in self._texts.items()}
         return {name: convert_attribute(name, np.array(t)) for name, t in found.items() if any(t)}
 
@@ -426,7 +426,7 @@ GEO, UTM, SOM = "GCTP_GEO", "GCTP_UTM", "GCTP_SOM"
 SPHEROIDS = {0: 7008, 8: 7019, 12: 7030}
 """EPSG codes of ellipsoids by SphereCode: Clarke 1866, GRS 1980, WGS 84."""
 UTM_DATUMS = {0: 4267, 8: 4269, 12: 4326}
-"""EPSG codes of the corresponding geographic systems: NAD27, NAD83, WGS 84."""
+"""EPSG codes of the corresponding geographic CRSs: NAD27, NAD83, WGS 84."""
 COORDINATES = {
     True: {
         "y": {"standard_name": "latitude", "units": "degrees_north"},
@@ -449,7 +449,7 @@ class Part:
 
 
 def split_parts(found: Datasets) -> dict[str, Part]:
-    """Return the data sets by group: the root has those of no grid, and those of a single grid."""
+    """Group the data sets: the root has those without a grid, or all if there is only one grid."""
     named = sorted(filter(METADATA.fullmatch, found.attributes), key=lambda n: int(n[15:]))
     text = "".join(str(found.attributes[name]) for name in named)
     structures = {f.get("GridName", f.get("SwathName", "")): f for f in _find_structures(text)}
@@ -561,7 +561,7 @@ class _Axes:
         return (lengths["YDim"], lengths["XDim"]) == (self.rows, self.columns)
 
     def build(self) -> dict[str, ManifestVariable]:
-        """Return the coordinates of cells, and the variable of the reference system."""
+        """Return the coordinates of cells, and the grid mapping variable."""
         west, north, east, south = self.corners
         dx, dy = (east - west) / self.columns, (south - north) / self.rows
         values = {

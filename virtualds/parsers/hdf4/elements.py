@@ -443,14 +443,14 @@ def _check_version(what: str, version: int, known: tuple[int, ...]) -> None:
 
 
 def _take_text(data: bytes) -> tuple[str, bytes]:
-    """Return a text preceded by its length, and the bytes after it."""
+    """Return a string that its length precedes, and the bytes after it."""
     (length,) = unpack(">H", data)
     (text,) = unpack(f">{length}s", data[2:])
     return decode_text(text), data[2 + length :]
 
 
 def decode_text(data: bytes) -> str:
-    """Return a text up to its first zero; if it is not UTF-8, it is Latin-1.
+    """Return a string up to its first NUL; if it is not UTF-8, it is Latin-1.
 
     Examples
     --------

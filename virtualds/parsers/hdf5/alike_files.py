@@ -76,7 +76,7 @@ class StoredColumns:
         Elements of a chunk along each axis.
     shape : int array, shape (files, axes)
     owner : int array, shape (rows,)
-        The number of the file of each chunk, in ascending order.
+        The index of the file of each chunk, in ascending order.
     place : int array, shape (axes, rows)
         Where each chunk begins in its file, in elements.
     address, length : int array, shape (rows,)
@@ -244,7 +244,7 @@ def _join_divisions(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
 
 
 UNLIMITED_AXIS = -1
-"""The greatest length of an unlimited axis, in a column."""
+"""The maximum length of an unlimited axis, in a column."""
 LONGEST = 2**40
 """The most elements of a variable of a file that is read together with others."""
 

@@ -26,7 +26,7 @@ from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, U
 
 
 POINTER = np.dtype("P").itemsize
-"""Bytes of a string of varying length in memory; other sequences also have a length."""
+"""Bytes of a variable-length string in memory; other sequences also have a length."""
 CHARSETS = {0: "ascii", 1: "utf-8"}
 """Character sets of strings (IV.A.2.d)."""
 NUMPY_TAG = b"NUMPY:"
@@ -284,7 +284,7 @@ FINDERS: dict[TypeClass, Callable[[HDF5Type], np.dtype[Any]]] = {
 
 
 TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
-"""Strings of varying length, as xarray marks them."""
+"""Variable-length strings, as xarray marks them."""
 OBJECT = 0
 """The kind of references to objects, as HDF5 wrote them up to version 1.10."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
@@ -411,8 +411,8 @@ def check_type(kind: HDF5Type) -> None:
     Raises
     ------
     UnsupportedError
-        References to regions or within other types, and variable-length arrays in foreign byte
-        order, whose bytes h5py does not swap.
+        References to regions or within other types, and variable-length arrays in non-native
+        byte order, whose bytes h5py does not swap.
     """
     if reason := find_obstacle(kind):
         raise _unsupported_error(kind, reason)

@@ -111,7 +111,7 @@ PLAIN = frozenset({TypeClass.INTEGER, TypeClass.FLOAT})
 STRINGS = {
     struct.pack("<BBHIBBHIHH", 0x19, 1, charset, 16, 0x10, 0, 0, 1, 0, 8) for charset in CHARSETS
 }
-"""Types of strings of varying length, with 8-byte addresses (IV.A.2.d)."""
+"""Types of variable-length strings, with 8-byte addresses (IV.A.2.d)."""
 
 
 def read_attribute(owner: Any, name: str) -> Any:

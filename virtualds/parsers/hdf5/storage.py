@@ -1,6 +1,6 @@
 """How the values of an HDF5 dataset are stored: type, filters, layout, and positions of chunks.
 
-h5py reads values that byte ranges cannot express; others are errors that name them.
+h5py reads values that byte ranges cannot express; others raise errors that name them.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class _IndexCache:
 class IndexedChunks(Table):
     """The chunks of a dataset, which are looked up in its index.
 
-    A chunk has the number of its filter mask as pipeline.
+    The pipeline of a chunk is the value of its filter mask.
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ class IndexedChunks(Table):
         return self.filters > 0
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks with these numbers, in their shape, and their file.
+        """Return the chunks at these flat indexes, in their shape, and their file.
 
         Raises
         ------
@@ -338,7 +338,7 @@ class IndexedChunks(Table):
             return cached.whole
 
     def _look_up(self, known: Ints) -> ChunkManifest:
-        """Return chunks by their ascending numbers."""
+        """Return the chunks at ascending flat indexes."""
         ndim = len(self.shape)
         places = np.stack(np.unravel_index(known, self.grid[:ndim])).reshape(ndim, -1)
         return self._spread(self._read(places.astype(np.int64)), known)
@@ -354,7 +354,7 @@ class IndexedChunks(Table):
             raise make_damage_error(self.rows.source.url, error.reason) from None
 
     def _spread(self, found: ChunkRows, known: Ints) -> ChunkManifest:
-        """Return the manifest of chunks by their ascending numbers; others may be found."""
+        """Return the manifest of the chunks at ascending flat indexes; others may be found."""
         number = found.count_before(self.form.chunks, self.grid)
         at = np.minimum(np.searchsorted(known, number), known.size - 1)
         wanted = known[at] == number

@@ -742,7 +742,7 @@ def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int)
 
 
 def _parse_number(text: str) -> float | str:
-    """Return the number at the beginning of a text, like GDAL, or the text if there is none."""
+    """Return the number at the beginning of a string, like GDAL, or the string if there is none."""
     with suppress(ValueError):
         return float(text)
     # the decimal point may be a comma

@@ -28,7 +28,7 @@ from virtualds.parsers.hdf5.structure.object_header import DatasetFacts
 MASK_BYTES = 4
 """Bytes of a filter mask."""
 LAST = 2**63 - 1
-"""The greatest number in a column."""
+"""The maximum of a column."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class ChunkRows(NamedTuple):
     Parameters
     ----------
     owner : int64 array, shape (n,)
-        The number of the dataset.
+        The position of the dataset among those that are read.
     place : int64 array, shape (ndim, n)
         The position in elements.
     mask : int64 array, shape (n,)
@@ -247,7 +247,7 @@ def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
 
 
 def find_places(form: IndexForm, number: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
-    """Return the positions of chunks from their numbers over a grid.
+    """Return the positions of chunks from their flat indexes in a grid.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def find_places(form: IndexForm, number: Ints, order: list[int], sizes: tuple[in
 
 
 def find_numbers(form: IndexForm, place: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
-    """Return the numbers of chunks over a grid, ascending; the inverse of `find_places`."""
+    """Return the flat indexes of chunks in a grid, ascending; the inverse of `find_places`."""
     number = np.zeros(place.shape[1:], np.int64)
     for axis in order:
         number = number * sizes[axis] + place[axis]

@@ -279,7 +279,7 @@ class _Nodes(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """Records, and their positions in the order of all."""
+    """Records, and their positions among all records."""
 
     number: Ints
     raw: Bytes

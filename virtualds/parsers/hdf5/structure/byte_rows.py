@@ -34,7 +34,7 @@ class RowsError(Exception):
     Parameters
     ----------
     files : frozenset of int
-        The numbers of the files at fault.
+        The indexes of the files at fault.
     reason : str
     """
 

@@ -53,7 +53,7 @@ TYPE_HEAD = 8
 REGION = 1
 """The sort of references to regions."""
 SEQUENCE, TEXT = 0, 1
-"""Sorts of types of varying length."""
+"""Kinds of variable-length types."""
 RECTANGULAR = 1
 """The bits of complex numbers: both parts of one type, in rectangular form."""
 DEEPEST = 64
@@ -371,7 +371,7 @@ it, and its number there (IV.B)."""
 REFERENCE_SIZES = Struct("<4xI4xI")
 """Bytes of a reference, and of an element of the sequence, in a type of sequences (IV.A.2.d)."""
 SEQUENCE_KINDS = (0, 1)
-"""Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
+"""Kinds of variable-length types: sequences and strings (IV.A.2.d)."""
 LEAST_COLLECTION = 2**12
 """The fewest bytes of a collection of HDF5."""
 COLLECTION_HEAD = 16
@@ -514,7 +514,7 @@ def read_texts(
 ) -> npt.NDArray[np.object_]:
     """Return variable-length strings, each up to its first NUL.
 
-    Bytes that are no text become the replacement character. Parameters and errors are those of
+    Bytes that cannot be decoded become U+FFFD. Parameters and errors are those of
     `check_elements`.
     """
     found = np.full(len(elements), "", object)
@@ -526,7 +526,7 @@ def read_texts(
 
 
 class _Part(NamedTuple):
-    """Elements in one collection: their numbers, and their offsets in its data."""
+    """Elements in one collection: their indexes, and their offsets in its data."""
 
     which: npt.NDArray[np.intp]
     data: bytes
@@ -565,7 +565,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
     lengths: dict[int, int] = {}
     form = OBJECT_STRUCTS[file.length_size]
     prefix, unpack, count, stop = form.size, form.unpack_from, 0, begin
-    # a shorter rest is too small to be free space
+    # a shorter remainder is too small to be free space
     last = size - prefix
     while begin <= last:
         number, length = unpack(data, begin)

@@ -44,7 +44,7 @@ FIXED = -1
 
 
 class Pointer(NamedTuple):
-    """The position of an address: the number of a block, and the offset in it."""
+    """The position of an address: the index of a block, and the offset in it."""
 
     block: int
     place: int
@@ -156,7 +156,7 @@ class Notes:
         return _make_piece(self, number, 0, data)
 
     def find(self, address: int) -> int | None:
-        """Return the number of the block at an address, or None if it was not read."""
+        """Return the index of the block at an address, or None if it was not read."""
         return self._numbers.get(int(address))
 
 
@@ -749,7 +749,7 @@ MAX_BYTES = 2**26
 HEAD_V1 = Struct("<BxHII4x")
 """Version, messages, references, bytes of the messages; padded to 8 bytes (IV.A.1.a)."""
 MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
-"""Type, bytes and flags of a message (IV.A.1), and its number in the order of creation."""
+"""Type, bytes and flags of a message (IV.A.1), and its position in creation order."""
 
 
 class Message(NamedTuple):
@@ -837,7 +837,7 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
 def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Message]:
     """Yield the messages of a block, except for those without effect."""
     place, step, stop = 0, form.size, len(block)
-    # a shorter rest is a gap
+    # a shorter remainder is a gap
     last = stop - step
     is_noted = file.notes is not None
     while place <= last:

@@ -283,7 +283,7 @@ class FractalHeap:
         return self._blocks[address, first]
 
     def _check(self, data: bytes, signature: bytes, first: int) -> None:
-        """Raise an error for a block of another heap, or at another offset in this one."""
+        """Raise an error if a block belongs to another heap, or to another offset in this one."""
         offset = self.file.offset_size
         heap, place = (
             self.file.unpack_address(data, 5),

@@ -108,9 +108,9 @@ class SpaceClass(IntEnum):
 
 
 HAS_LIMITS, HAS_ORDER = 0b01, 0b10
-"""Flags: the greatest lengths follow; so does an order of axes, which HDF5 never wrote."""
+"""Flags: the maximum lengths follow; so does an order of axes, which HDF5 never wrote."""
 UNLIMITED = 2**64 - 1
-"""The greatest length of an axis that may grow (H5S_UNLIMITED). Shorter lengths cannot represent
+"""The maximum length of an axis that may grow (H5S_UNLIMITED). Shorter lengths cannot represent
 it: HDF5 writes the greatest that they can, and reads that as a limit."""
 MAX_AXES = 32
 """The most axes of a dataset (H5S_MAX_RANK)."""

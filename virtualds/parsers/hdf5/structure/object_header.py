@@ -124,7 +124,7 @@ LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk
 LIMIT, CHUNK_LENGTH = "limit", "chunk length"
 """Slots of a dataset: the length of an axis; where its elements or the index of its chunks are; how
 many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk; the
-greatest length of an axis that is not unlimited; the length of a chunk along an axis."""
+maximum length of an axis that is not unlimited; the length of a chunk along an axis."""
 
 ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
 """Messages that occur once in a dataset."""
@@ -242,7 +242,7 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
 ATTRIBUTES_BY_NAME = 8
 """The type of records sorted by the hash of a name."""
 ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
-"""Identifier in the heap, flags of the message, order of creation, hash of the name."""
+"""Identifier in the heap, flags of the message, creation order, hash of the name."""
 
 
 def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
@@ -356,7 +356,7 @@ Attributes = dict[bytes, Attribute]
 
 
 def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) -> Attributes:
-    """Return the attributes of the object at an address in creation order, by name."""
+    """Return the attributes of the object at an address, by name, in creation order."""
     listed = [m for m in messages if m.kind == ATTRIBUTE]
     for message in messages:
         if message.kind == ATTRIBUTE_INFO:
