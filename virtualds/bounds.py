@@ -22,10 +22,10 @@ CHUNKS_PER_REFERENCE = 1000
 """The number of chunks that a larger table may have for each of its references."""
 
 MAX_AXES = 32
-"""The most axes of an array: the limits of HDF5, and of numpy's iterators."""
+"""Maximum number of axes of an array: the limits of HDF5, and of numpy's iterators."""
 
 MAX_ELEMENT_SIZE = 2**24
-"""The most bytes of one element."""
+"""Maximum number of bytes of one element."""
 
 MAX_TYPE_DEPTH = 64
 """How deeply compound types may be nested."""

@@ -125,7 +125,7 @@ OPENING, CLOSING = "([{", ")]}"
 QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
 """Names and values as formatted by ``repr``."""
 MAX_DETAILS = 10
-"""The most lines of details in a message."""
+"""Maximum number of lines of details in a message."""
 
 
 def lay_out(text: str) -> str:

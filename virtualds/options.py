@@ -109,7 +109,7 @@ COUNTS = ("max_requests", "retries")
 
 
 def _check_type(name: str, value: object, default: object) -> None:
-    """Raise an error for a setting of another type than the default."""
+    """Raise an error for a setting whose type differs from that of the default."""
     if isinstance(default, bool):
         fits, wanted = isinstance(value, bool), "True or False"
     elif isinstance(default, str):

@@ -115,5 +115,5 @@ def check_decoded_size(announced: int, nbytes: int | None, encoded: int) -> None
 
 
 def limit_decoded_size(nbytes: int) -> int:
-    """Return the most bytes that ``nbytes`` may decode to if their decoded length is unknown."""
+    """Return the maximum number of bytes to which ``nbytes`` may decode if that is unknown."""
     return min(LARGEST_TEXT, SMALL_TEXT + GROWS_BY * nbytes)

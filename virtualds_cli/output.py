@@ -38,7 +38,7 @@ ARGUMENT = re.compile(
 CALL = re.compile(r"\bvirtualds\.(?P<name>[a-z_]+)\((?:[^()]|\([^()]*\))*\)")
 """A call of a function of virtualds."""
 OTHER_NAMES = {"append_dim": "dim"}
-"""Options with another name than the argument that they set."""
+"""Options whose name differs from the argument that they set."""
 METHODS = {"ds.drop_vars": "drop_variables"}
 """Methods of datasets that do what an option does."""
 

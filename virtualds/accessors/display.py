@@ -45,10 +45,10 @@ from virtualds.pictures.html import (
 )
 
 MAX_FILES = 150
-"""The most files that a strip distinguishes; of more it shows where any of them is."""
+"""Maximum number of files that a strip distinguishes; of more it shows where any of them is."""
 DOUBLED = SERIES[6]
 NARROWEST = 0.004
-"""The least part of the strip for a gap, so that a day of many years is visible."""
+"""The minimum share of the strip for a gap, so that a day of many years is visible."""
 
 
 def draw_strips(dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray]) -> Iterator[Markup]:
@@ -118,16 +118,16 @@ def _list_keys(
 # ---------------------------------------------------------------------- display
 
 MAX_PICTURES, OPEN_PICTURES = 6, 2
-"""The most pictures of a dataset, and how many of them are open at first."""
+"""Maximum number of pictures of a dataset, and how many of them are open at first."""
 
 SHOWN_NAMES = 4
-"""The most variables in the title of a picture."""
+"""Maximum number of variables in the title of a picture."""
 
 SHOWN_VARIABLES, SHOWN_FILES, SHOWN_GROUPS, SHOWN_GAPS = 100, 20, 20, 3
-"""The most rows of the tables; further variables are not compared to draw them."""
+"""Maximum number of rows of the tables; further variables are not compared to draw them."""
 
 SHOWN_LINES = 12
-"""The most variables that a text names."""
+"""Maximum number of variables that a text names."""
 
 
 @dataclass(frozen=True)

@@ -365,7 +365,7 @@ def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
 # ---------------------------------------------------------------------- chunks
 
 MAX_LINES = 150
-"""The most distinguishable borders of chunks along an axis."""
+"""Maximum number of distinguishable borders of chunks along an axis."""
 
 Sides = Sequence[AxisCells]
 """The cells of the horizontal and of the vertical axis."""

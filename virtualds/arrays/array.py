@@ -339,7 +339,7 @@ class FragmentedArray:
 
 
 COPIED_BYTES = 2**23
-"""The most bytes that an index, a cast or a writer loads without a warning."""
+"""Maximum number of bytes that an index, a cast or a writer loads without a warning."""
 
 
 @public

@@ -30,10 +30,10 @@ Box = tuple[tuple[int, int], ...]
 """Start and stop of a box, per axis."""
 
 MAX_PIPELINES = np.iinfo(np.uint16).max + 1
-"""The most pipelines that the column ``pipeline`` of a manifest can index."""
+"""Maximum number of pipelines that the column ``pipeline`` of a manifest can index."""
 
 MAX_VIEWS = 64
-"""The most parts of an array in a reference set that are reordered without reading references."""
+"""Maximum number of parts of an array in a set that are reordered without reading references."""
 
 
 def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:

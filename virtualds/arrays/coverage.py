@@ -18,7 +18,7 @@ from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.source_file import SourceFile
 
 MAX_CELLS = 512
-"""The most cells along an axis, more than a picture can show; each may contain many chunks."""
+"""Maximum number of cells along an axis, more than a picture shows; a cell may have many chunks."""
 SEVERAL = -2
 """The code of a cell with chunks of several encodings."""
 NOTHING = -1

@@ -217,13 +217,13 @@ def _count_by_table(
 
 
 MAX_BINS = ((), (200,), (24, 30), (24, 12, 16))
-"""The most bins along each axis, for pictures of zero to three axes."""
+"""Maximum number of bins along each axis, for pictures of zero to three axes."""
 
 SAMPLED_EDGES = 1000
-"""The most chunk boundaries of a fragment along an axis that are used to divide it into bins."""
+"""Maximum number of chunk boundaries of a fragment that divide an axis into bins."""
 
 MAX_KINDS = 6
-"""The most kinds of chunks that are distinguished; the last one stands for all others."""
+"""Maximum number of kinds of chunks that are distinguished; the last one stands for all others."""
 
 GAP, UNREAD, FIRST_KIND = 0, 1, 2
 """Rows of `ChunkBins.counts`: missing chunks, chunks with unread references, the first kind."""
@@ -549,9 +549,9 @@ def _describe_omissions(
 # ---------------------------------------------------------------------- display
 
 SHOWN_FILES = 10
-"""The most files that an array lists."""
+"""Maximum number of files that an array lists."""
 SHOWN_ENCODINGS = 3
-"""The most encodings that are listed for several arrays."""
+"""Maximum number of encodings that are listed for several arrays."""
 
 
 def format_summary(array: ManifestArray) -> str:

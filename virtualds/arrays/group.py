@@ -54,7 +54,7 @@ _WORDS = {
 
 
 SHOWN_NAMES = 10
-"""The most variables and groups that the text of a group names."""
+"""Maximum number of variables and groups that the text of a group names."""
 SHARED_ATTRIBUTES = ("units", "calendar", "bounds")
 """Attributes that xarray uses to decode other variables: bounds of dates use their units."""
 

@@ -336,7 +336,7 @@ def select_region(array: Any, wanted: NativeRegion) -> Array:
     Raises
     ------
     NativeReadError
-        The array has another shape than the variable.
+        The array and the variable differ in shape.
     """
     if array.shape != wanted.shape:
         raise NativeReadError(f"there the variable has shape {array.shape}")

@@ -48,7 +48,7 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     """Return an array on one regular chunk grid, if that is possible by splitting chunks.
 
     Other arrays are returned with the simplest possible layout. Nothing is read. With ``permuted``,
-    stored axes may be in another order than those of the array.
+    stored axes may be in a different order from those of the array.
 
     Examples
     --------

@@ -28,7 +28,7 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import explain_open_errors
 
 LOOKED_THROUGH = 2**21
-"""The most references that are searched for source files, if a set does not list its files."""
+"""Maximum number of references that are searched for source files if a set does not list them."""
 
 
 class Sources(NamedTuple):

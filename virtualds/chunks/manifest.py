@@ -139,7 +139,7 @@ IN_MEMORY = ("files", *COLUMNS, "inline")
 """What a manifest contains if its references are in memory."""
 
 LARGE = 2**16
-"""Chunks of a grid from which on few references are stored by position."""
+"""Minimum size of a chunk grid in which a few references are stored by position."""
 
 BLOCK_CHUNKS = 2**18
 """Chunks that are examined at a time."""

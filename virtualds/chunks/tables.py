@@ -50,7 +50,7 @@ class RecordCache(Generic[Record]):
         self.weight = 0
 
     def limit(self) -> int:
-        """Return the most that the records may weigh together."""
+        """Return the maximum number of that the records may weigh together."""
         return self._most
 
     def weigh(self, record: Record) -> int:
@@ -163,7 +163,7 @@ def read_parquet(
 # ---------------------------------------------------------------------- tables
 
 MOSTLY_MISSING = 8
-"""Chunks of a grid for each existing one, from which on it is worth listing those."""
+"""Minimum ratio of grid size to existing chunks at which it is worth listing these."""
 
 MAX_PIPELINES = 2
 """Pipelines of manifests that are compared only to see whether they are all the same."""

@@ -24,7 +24,7 @@ ALL_BITS = 0xFFFFFFFF
 """Start value of a register, and xor of the result."""
 
 FEW_BYTES = 2**16
-"""Bytes from which on numpy is faster than a loop."""
+"""Minimum number of bytes for which numpy is faster than a loop."""
 
 LANE = 1024
 """Bytes of a lane; numpy updates the registers of all lanes at once, byte by byte."""

@@ -351,8 +351,8 @@ class SingleTypeCodec(Codec):
 class ShapedCodec(SingleTypeCodec):
     """A registered Zarr v3 array codec whose streams contain the shape of the chunk.
 
-    If a chunk has other axes than the array, the registered name does not determine the decoded
-    shape. Then, and in Zarr v2, our own name includes shape and dtype.
+    If the axes of a chunk differ from those of the array, the registered name does not determine
+    the decoded shape. Then, and in Zarr v2, our own name includes shape and dtype.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""
 
 LEAST_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
-"""The fewest bytes of the sections of edition 1."""
+"""Minimum number of bytes of the sections of edition 1."""
 
 REPEATED, END = b"\xfe", b"7777"
 """Code of a bitmap that an earlier field of the message has (code table 6.0); section 8."""

@@ -47,10 +47,10 @@ TILED = (2, 4, 8, 16)
 """Element sizes for which Blosc has fast code; it unshuffles others byte by byte."""
 
 FEW_BYTES = 2**15
-"""Bytes from which on Blosc is faster than numpy, in spite of the cost of a call."""
+"""Minimum number of bytes for which Blosc is faster than numpy, despite the cost of a call."""
 
 LONG = 8
-"""Element size from which on numpy transposes a few bytes faster than it copies planes."""
+"""Minimum element size for which numpy transposes a few bytes faster than it copies planes."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,10 @@ NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
 
 LONGEST_SCANLINE = 4096
-"""The most pixels of a scanline (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
+"""Maximum number of pixels of a scanline (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
 
 LARGEST_BLOCK = 64
-"""The most pixels of a block (in libaec; 32 in szlib)."""
+"""Maximum number of pixels of a block (in libaec; 32 in szlib)."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from virtualds.streams import (
 )
 
 CONTEXT_BYTES = 2**18
-"""Bytes from which on numcodecs' zstd, which creates a context for every call, is as fast."""
+"""Minimum bytes for which numcodecs' zstd, which creates a context for every call, is as fast."""
 
 RATIO = 256
 """The greatest ratio of decoded to encoded length of LZ4."""
@@ -58,7 +58,7 @@ STORED_BYTES, STORED_BITS = 0x11, 0x14
 """Blosc's flags for blocks that are not split, and whose bytes, or bits, are shuffled."""
 
 LARGEST_FRAME = 2**24
-"""The most bytes that Blosc unshuffles: it uses three times the memory of its block."""
+"""Maximum number of bytes that Blosc unshuffles: it uses three times the memory of its block."""
 
 _threads = threading.local()
 

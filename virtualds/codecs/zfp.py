@@ -56,13 +56,13 @@ PROMOTED = {"|i1": "<i4", "|u1": "<i4", "<i2": "<i4", "<u2": "<i4", "<f2": "<f4"
 """Types to which narrower types are converted for encoding."""
 
 MAX_BITS, MAX_PLANES = 16658, 64
-"""The most bits and bit planes of a block."""
+"""Maximum numbers of bits and bit planes of a block."""
 
 LEAST, BIAS = -1074, 16495
 """The lowest exponent of a bit plane, at which all planes are kept; headers add the bias to it."""
 
 Limits = tuple[int, int, int, int]
-"""Limits of a block: fewest and most bits, most bit planes, and exponent of the lowest plane."""
+"""Limits of a block: minimum and maximum bits, maximum bit planes, exponent of the lowest plane."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Zfp(Codec):
 
     @property
     def _fewest(self) -> int:
-        """The fewest bits of a block."""
+        """Minimum number of bits of a block."""
         if self._mode == LONG_MODE:
             return (self._bits >> BEHIND & 0x7FFF) + 1
         return self._mode + 1 if self._mode < RATES else 1
@@ -134,7 +134,7 @@ class Zfp(Codec):
         return tuple((lengths >> each * i & (1 << each) - 1) + 1 for i in reversed(range(rank)))
 
     def compute_room(self, bits: int) -> int:
-        """Return the most bytes that the blocks of a stream of ``bits`` may read.
+        """Return the maximum number of bytes that the blocks of a stream of ``bits`` may read.
 
         zfp reads as many bits as the blocks require, even past the end of the stream: at most every
         bit plane, a test per plane and element, and the exponent.

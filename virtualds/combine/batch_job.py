@@ -264,9 +264,9 @@ def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened
 
 
 MIN_TASK_FILES = 8
-"""The fewest files that are opened and written together: many small parts make many small files."""
+"""Minimum number of files that are written together: many small parts make many small files."""
 MAX_TASK_FILES = 16
-"""The most files of a task that opens files one by one: larger tasks would save little time."""
+"""Maximum number of files of a task that opens them one by one: larger ones save little time."""
 FIRST_FILES = 16
 """How many files are opened before the first of them is prepared."""
 PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
@@ -419,12 +419,12 @@ class BatchJob:
 
     @property
     def smallest(self) -> int:
-        """The fewest files of a task for another worker that are worth while."""
+        """Minimum number of files of a task that is worth giving to another worker."""
         return MIN_TASK_FILES if self.target else 1
 
     @property
     def largest(self) -> int:
-        """The most files of a task for another worker."""
+        """Maximum number of files of a task for another worker."""
         return MAX_FILES_TOGETHER if self.target or self.together else MAX_TASK_FILES
 
     @property

@@ -46,7 +46,7 @@ from virtualds.datasets.structure import select_system
 Array = npt.NDArray[Any]
 
 MIN_FILES = 3
-"""The fewest files that are joined as they are stored."""
+"""Minimum number of files that are joined as they are stored."""
 CERTAIN: dict[str, tuple[str, ...]] = {
     # with other values, data variables without the dimension are concatenated too
     "data_vars": ("minimal",),

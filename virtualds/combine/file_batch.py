@@ -498,7 +498,7 @@ TakesFirst = Callable[[VariableDecoding], bool]
 
 
 class NeedsFullCombineError(Exception):
-    """Joining the files as they are stored might give another result than xarray."""
+    """Joining the files as they are stored might give a different result from xarray."""
 
 
 @dataclass(frozen=True)
@@ -636,7 +636,7 @@ class JoinableFiles:
         return self.plan.list_parts(name, self.alike.attributes, len(self.urls))
 
     def _check_dates(self, name: str, array: Any, dim: str | None) -> None:
-        """Raise an error if a virtual variable decodes to other dates than in the first file.
+        """Raise an error if a virtual variable decodes to different dates than in the first file.
 
         ``array`` has all files along ``dim``, or without it along a new first axis.
         """

@@ -67,7 +67,7 @@ from virtualds.streams import decode_stream
 from virtualds.urls import join_path, normalise_url, scheme_of
 
 MAX_OTHER_FILES = 8
-"""The most other files to which a cached file may refer: each of them is checked, too."""
+"""Maximum number of other files to which a cached file may refer: each of them is checked, too."""
 MAX_WAITING, LONGEST_WAIT = 256, 10.0
 """After how many files opened one by one, or seconds, a part is written: no more is ever lost."""
 SUFFIX = ".part"

@@ -687,7 +687,7 @@ class _Grid:
     def _cut_nodes(
         self, nodes: Nested, dims: tuple[Any, ...], line: DimensionIndexes
     ) -> Iterable[FileRange]:
-        """Return ranges of nodes along the first dimension; raise an error if overlaps lose data."""
+        """Return ranges of nodes along the first dimension, or raise an error if data is lost."""
         # the files that take precedence where files overlap
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order

@@ -47,7 +47,7 @@ NumberedFile = tuple[int, Any]
 
 
 MAX_FILES_TOGETHER = 256
-"""The most files that are opened together."""
+"""Maximum number of files that are opened together."""
 
 
 class LeftOut(NamedTuple):
@@ -132,11 +132,11 @@ class Job(Protocol):
 
     @property
     def smallest(self) -> int:
-        """The fewest files of a task."""
+        """Minimum number of files of a task."""
 
     @property
     def largest(self) -> int:
-        """The most files of a task."""
+        """Maximum number of files of a task."""
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files, in any process."""

@@ -443,7 +443,7 @@ def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bo
 # ---------------------------------------------------------------------- files that are unlike
 
 MAX_NAMES = 3
-"""The most variables or files that a sentence names; of the others it gives the number."""
+"""Maximum number of variables or files that a sentence names; of the others it gives the number."""
 SILENCE = (
     "if this is meant, silence the warning: "
     'warnings.simplefilter("ignore", virtualds.CombineWarning)'

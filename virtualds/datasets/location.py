@@ -185,7 +185,7 @@ def _find_url(given: Any, filesystem: Any, path: Any) -> Location | None:
     if not isinstance(path, str) or _is_references(filesystem):
         return None
     if getattr(given, "compression", None):
-        # the object returns other bytes than the file of this name
+        # the object returns different bytes from the file of this name
         return None
     url, options = filesystem.unstrip_protocol(path), dict(filesystem.storage_options)
     try:

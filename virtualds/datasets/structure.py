@@ -27,9 +27,9 @@ from virtualds.errors import CombineError
 REGULAR_TOLERANCE = 0.12
 """Tolerance for steps, as a fraction of the usual step: months have 28 to 31 days."""
 GAP_FACTOR = 1.5
-"""The least length of a gap, in usual steps."""
+"""The minimum length of a gap, in usual steps."""
 MIN_STEPS = 2
-"""The least number of usual steps that make an axis regular."""
+"""The minimum number of usual steps that make an axis regular."""
 
 
 def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -462,7 +462,7 @@ def check_one_system(files: Mapping[str, Systems]) -> None:
 
 
 def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = None) -> None:
-    """Raise an error if a dataset has another CRS than a set with the ``known`` ones.
+    """Raise an error if the CRS of a dataset differs from the ``known`` ones of a set.
 
     ``systems`` are those that the set would have once the dataset is added; by default those of the
     dataset.

@@ -168,7 +168,7 @@ class NumberedFiles:
         self._together: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
 
     def number(self, file: SourceFile) -> int:
-        """Return the index of a file; raise an error if it has another fingerprint than before."""
+        """Return the index of a file; raise an error if its fingerprint has changed."""
         known = self.files.setdefault(file.url, file)
         if (joined := known.merged_with(file)) is None:
             raise UnsupportedError(

@@ -66,7 +66,7 @@ CHUNKS_PER_STEP = 2**16
 CHUNKS = "c"
 """The start of chunk keys, after the path of their array."""
 CHUNK_BYTES = 2**24
-"""The most bytes of a decoded chunk, if its array has no regular chunks."""
+"""Maximum number of bytes of a decoded chunk, if its array has no regular chunks."""
 OVERSIZED_BYTES = 2**26
 """The size in bytes above which uncompressed chunks are split."""
 

@@ -325,7 +325,7 @@ LONGEST = 2**28
 DASK_BLOCK = 2**24
 """Bytes of records that dask should read at a time."""
 FEW_RECORDS = 2**10
-"""The most records whose offsets are stored in memory: 8 KiB, and cheap to concatenate."""
+"""Maximum number of records whose offsets are stored in memory: 8 KiB, and cheap to concatenate."""
 GROWTH = 8
 """Factor by which each further request for a long header reaches further."""
 

@@ -26,7 +26,7 @@ from virtualds.pictures.html import (
 )
 
 SHOWN_ROWS = 20
-"""The most rows of a table that are shown by default."""
+"""Maximum number of rows of a table that are shown by default."""
 
 
 class Code(str):
@@ -170,7 +170,7 @@ GAP = "  "
 UNBOUND = 100_000
 """Characters of a line that is not wrapped."""
 NARROWEST = 20
-"""The fewest characters of a column of values, in however narrow a terminal."""
+"""Minimum number of characters of a column of values, in however narrow a terminal."""
 
 Style: TypeAlias = Callable[[str], str]
 

@@ -29,7 +29,7 @@ DEEPEST, FLATTEST = 110, 48
 """Lengths of the first axis of a box, which is drawn in perspective."""
 
 NARROWEST = 2.5
-"""Average width of a cell from which on lines are drawn between cells."""
+"""Minimum average width of cells between which lines are drawn."""
 
 SLANT = 0.64
 """How far right and down the first axis of a box leads, for each unit of it."""

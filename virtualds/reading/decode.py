@@ -19,7 +19,7 @@ from virtualds.streams import Buffer, Bytes
 Array = npt.NDArray[Any]
 
 MAX_SCRATCH = 8 * 2**20
-"""The most bytes of scratch memory of each kind that a thread keeps."""
+"""Maximum number of bytes of scratch memory of each kind that a thread keeps."""
 
 _thread = threading.local()
 

@@ -106,10 +106,10 @@ def cut_runs(
 Array = npt.NDArray[Any]
 
 DIRECT_BYTES = 2**16
-"""Bytes of a chunk from which on it is read directly into the result."""
+"""Minimum number of bytes of a chunk that is read directly into the result."""
 
 DIRECT_ROW_BYTES = 2**10
-"""Bytes of a row of the result from which on the system copies it as fast as numpy."""
+"""Minimum number of bytes of a row of the result that the system copies as fast as numpy."""
 
 
 def fetch_ranges(store: Store, file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:

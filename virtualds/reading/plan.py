@@ -47,7 +47,7 @@ from virtualds.reading.tasks import (
 
 
 PIECE_BYTES = 2**20
-"""The most bytes of a piece of an uncompressed chunk, unless one element along the cut has more."""
+"""Maximum bytes of a piece of an uncompressed chunk, unless one element along the cut has more."""
 WORTHWHILE = 4096
 """Bytes below which skipping them costs more than reading them."""
 

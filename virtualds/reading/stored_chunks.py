@@ -19,7 +19,7 @@ from virtualds.stores import find_store
 from virtualds.stores.store import StoreError
 
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
-"""The most bytes of local files in memory at a time, unless a chunk is larger."""
+"""Maximum number of bytes of local files in memory at a time, unless a chunk is larger."""
 
 ChunkIndex = tuple[int, ...]
 """The position of a chunk in the grid of its array."""
@@ -28,7 +28,7 @@ Work = Callable[[Ints, Sequence[bytes]], object]
 
 
 class ChunkBatch(NamedTuple):
-    """Numbers of chunks that are fetched together, and the most bytes that they may have."""
+    """Indexes of chunks that are fetched together, and the maximum number of their bytes."""
 
     ids: Ints
     nbytes: int

@@ -27,13 +27,13 @@ from virtualds.stores.store import Range, RequestLimits, Store
 from virtualds.streams import Buffer, Bytes
 
 BATCH_TASKS = 256
-"""The most tasks of a batch."""
+"""Maximum number of tasks of a batch."""
 
 BATCH_BYTES = 2**20
-"""The most encoded bytes of a batch."""
+"""Maximum number of encoded bytes of a batch."""
 
 PLAIN_BATCH_BYTES = 2**22
-"""The most bytes of a batch without codecs: the calls take a larger share of the time."""
+"""Maximum number of bytes of a batch without codecs: the calls take a larger share of the time."""
 
 SMALLEST_BATCH = 2**18
 """Bytes below which a batch is not divided further among the cores."""
@@ -400,13 +400,13 @@ TINY_CHUNK = 32 * 1024
 """Decoded bytes of a chunk up to which it is read in tiles."""
 
 MAX_TILE_CHUNKS = 2**13
-"""The most chunks of a tile, unless one row of the grid has more."""
+"""Maximum number of chunks of a tile, unless one row of the grid has more."""
 
 FEWEST_CHUNKS = 16
-"""Average number of chunks of a box from which on tiles are worth it."""
+"""Minimum average number of chunks of a box for which tiles are worth the effort."""
 
 LARGEST_TILE = 2**20
-"""The most decoded bytes of a tile of local chunks, so that it fits the CPU's cache."""
+"""Maximum number of decoded bytes of a tile of local chunks, so that it fits the CPU's cache."""
 
 SMALLEST_TILE = 2**17
 """Decoded bytes below which a tile is not divided further among the cores."""
@@ -533,7 +533,7 @@ def _plan_tiles(part: ChunkSelection, inside: Sequence[Projection]) -> Iterator[
 
 
 def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes: int) -> int:
-    """Return the most decoded bytes of a tile of a box of ``nbytes``.
+    """Return the maximum number of decoded bytes of a tile of a box of ``nbytes``.
 
     As many as a long request if the file is remote, otherwise so few that every core gets some
     tiles.

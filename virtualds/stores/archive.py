@@ -342,7 +342,7 @@ EXTRA = 256
 """Bytes that are read for the name and extra field of a local header."""
 
 SWOLLEN = 64
-"""The most bytes by which deflate enlarges incompressible data."""
+"""Maximum number of bytes by which deflate enlarges incompressible data."""
 
 ReadIndex = Callable[[Read, int, str], Index]
 

@@ -24,9 +24,9 @@ from virtualds.stores.store import ChangedError
 WAIT_SECONDS = 1.0
 """Seconds for which a fence is respected before another writer takes over from a killed one."""
 MAX_WAIT = 300.0
-"""The most seconds for which a fence is respected: several writers in a row may be killed."""
+"""Maximum seconds for which a fence is respected: several writers in a row may be killed."""
 PAUSE = 0.02
-"""The most seconds between two checks of a fence."""
+"""Maximum time in seconds between two checks of a fence."""
 
 
 class ReadMarker(NamedTuple):

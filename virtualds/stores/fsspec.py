@@ -210,7 +210,7 @@ class LoginPageError(PermissionError):
 
 
 def check_no_login(response: Any) -> None:
-    """Raise an error for a page of another host than the requested one."""
+    """Raise an error for a page of a different host from the requested one."""
     asked = response.history[0].url if response.history else response.url
     if response.content_type == "text/html" and asked.origin() != response.url.origin():
         raise LoginPageError(

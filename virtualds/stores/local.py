@@ -229,9 +229,9 @@ def _has_name(handle: int, path: str) -> bool:
 Array = npt.NDArray[Any]
 
 MAX_ROWS = 1024
-"""The most rows of one call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
+"""Maximum number of rows of one call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
 MAX_BYTES = 2**30
-"""The most bytes of one call: Linux reads at most 2 GiB, and macOS rejects more."""
+"""Maximum number of bytes of one call: Linux reads at most 2 GiB, and macOS rejects more."""
 
 
 def count_row_bytes(target: Array) -> int:

@@ -376,7 +376,7 @@ class Provider:
 
 
 ASKED_AGAIN = timedelta(minutes=10)
-"""The most seconds until botocore is asked again: it renews credentials without saying when."""
+"""Maximum time until botocore is asked again: it renews credentials without saying when."""
 
 
 class _Session:
@@ -524,7 +524,7 @@ NOWHERE = "127.0.0.1:0"
 
 
 def restrict_to_host(config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of an HTTP client that sends nothing to another host than the endpoint.
+    """Return settings of an HTTP client that sends nothing to any host except the endpoint.
 
     obstore follows redirects, and no setting prevents that. Session tokens and signatures in the
     url would be sent along. So requests to any other host go to a proxy that does not exist. That

@@ -64,7 +64,7 @@ class PathPattern:
 
     @classmethod
     def of(cls, url: str) -> PathPattern:
-        """Return the pattern that a url or a path is."""
+        """Parse a url or a path as a pattern."""
         return cls(url, scheme_of(url) in WEB)
 
     def __post_init__(self) -> None:

@@ -651,7 +651,7 @@ def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str
     line = (str(cause) or str(error)).partition("\n")[0]
     shown = URL_AT_END.sub("", line)
     if getattr(cause, "history", ()):
-        # another host responded than the requested one (errors of aiohttp)
+        # a host responded that differs from the requested one (errors of aiohttp)
         host = getattr(getattr(cause, "request_info", None), "real_url", None)
         shown += f", host={getattr(host, 'host', None)!r}"
     if (refusal := find_failure(error)) is None:

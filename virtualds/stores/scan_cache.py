@@ -30,7 +30,7 @@ from virtualds.urls import local_path, scheme_of
 
 
 MAX_CACHED = 2**26
-"""The most bytes that are cached while opening; bytes fetched after them are not."""
+"""Maximum number of bytes that are cached while opening; bytes fetched after them are not."""
 
 
 class FetchedFiles:

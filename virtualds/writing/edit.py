@@ -223,7 +223,7 @@ def _rename_in_values(given: Attributes, change: NewName, names: Collection[str]
 # ---------------------------------------------------------------------- the calls
 
 MAX_OWN_CHUNKS = 64
-"""The most chunks of values that a set stores itself: these are one chunk, or few large ones."""
+"""Maximum number of chunks of values that a set stores itself: one chunk, or a few large ones."""
 
 
 @check_arguments()

@@ -51,7 +51,7 @@ Obstacles = Callable[[ManifestVariable], list[str]]
 MAX_CANDIDATES = 48
 """How many encodings of a variable are compared: those of most of its elements."""
 MAX_ELEMENTS = 2**20
-"""The most elements in the chunks of a variable that has none, unless a single row is longer."""
+"""Maximum number of elements in new chunks of a variable, unless a single row is longer."""
 COMPRESSION_LEVEL = 4
 """The compression level of encodings whose own codecs have no encoder."""
 

@@ -85,7 +85,7 @@ REPEATED = (
 OF_ONE_FILE = ("group", "decode_cf")
 """Those of them that are also needed to open one file."""
 MAX_LOST = 20
-"""The most files that cannot be opened and that a line of code names."""
+"""Maximum number of files that cannot be opened and that a line of code names."""
 
 Arguments = Mapping[str, Any]
 
@@ -648,7 +648,7 @@ def _has_common_variable(survey: FileSurvey, *files: int) -> bool:
 LIKENESS = (ROLE, DIMENSIONS, DTYPE, UNITS, f"{ATTRIBUTE}standard_name")
 """What a renamed variable has in common with the one that it replaces."""
 MAX_NAMES = 5
-"""The most variables of a file that a row names."""
+"""Maximum number of variables of a file that a row names."""
 
 
 def find_causes(

@@ -198,9 +198,9 @@ TITLES: dict[Verdict, str] = {
     "combines": "they combine",
 }
 MAX_ROWS = 20
-"""The most rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
+"""Maximum number of rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
 MAX_LETTERS = 60
-"""The most characters of a value in a report."""
+"""Maximum number of characters of a value in a report."""
 
 
 def cut_text(text: str, letters: int = MAX_LETTERS) -> str:
@@ -221,7 +221,7 @@ def describe_error(error: BaseException) -> str:
 # ---------------------------------------------------------------------- entries
 
 MAX_NAMES = 5
-"""The most variables that a line names; it gives the number of others."""
+"""Maximum number of variables that a line names; it gives the number of others."""
 
 
 class EntryLine(NamedTuple):
@@ -654,7 +654,7 @@ ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
 MAX_LANES = 6
 """Lines below each other, for eras that overlap."""
 FINEST = 600
-"""The most distinguishable parts of a line."""
+"""Maximum number of distinguishable parts of a line."""
 APART = 0.25
 """The least distance of two labels, as a part of the line."""
 

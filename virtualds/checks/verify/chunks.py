@@ -303,7 +303,7 @@ def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[Sampled
 
 
 def count_sampled(arrays: Arrays, sample: Sample) -> int:
-    """Return the most chunks of a sample; missing chunks are not drawn."""
+    """Return the maximum number of chunks of a sample; missing chunks are not drawn."""
     return _size_sample(sum(array.nchunks for array in arrays.values()), sample)
 
 

@@ -142,12 +142,12 @@ KINDS: dict[str, Kind] = {
 """The kinds of problems, the worst first."""
 
 SHOWN_PROBLEMS = 10
-"""The most problems of one kind that are shown; `Verification.to_dataframe` has them all."""
+"""Maximum number of problems of one kind that are shown; `Verification.to_dataframe` has all."""
 WHERE_ALL = "see to_dataframe()"
 NARROWEST = 0.006
-"""The least part of the strip for a run of bad files, so that one of a million is visible."""
+"""The minimum share of the strip for a run of bad files, so that one of a million is visible."""
 MAX_URLS = 5
-"""The most files that the code names; otherwise it selects them from ``found``, the report."""
+"""Maximum number of files that the code names; it selects more from ``found``, the report."""
 
 
 class Problem(NamedTuple):

@@ -45,7 +45,7 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 SPLIT_REFERENCES = 2**15
 """The approximate number of references per manifest of an array: an append rewrites no more."""
 MAX_SPLITS = 32
-"""The most manifests of an array that one commit writes: Icechunk scans all references for each."""
+"""Maximum number of manifests of an array per commit: Icechunk scans all references for each."""
 
 # ---------------------------------------------------------------------- writing
 

@@ -277,7 +277,7 @@ class _Difference:
                     removed += gone
                     written += changed
                     continue
-                # the document names its chunks in another way than its metadata declare
+                # the document names its chunks in a different way than its metadata declares
             for origin, manifest in references.parts:
                 for ids, rows in iterate_references(manifest):
                     make_keys = partial(references.key.list_keys, ids, manifest.shape, origin)

@@ -73,11 +73,11 @@ RECORD_SIZE = 100_000
 DISPLACED = "displaced"
 """The key in the notes of a fence: the number of fences that it displaced in succession."""
 MAX_EARLIER = 64
-"""The most earlier names of a set in its records; beyond that, all records are rewritten."""
+"""Maximum number of earlier names of a set in its records; with more, all are rewritten."""
 MIN_RECORD_SIZE = 10_000
-"""The fewest references in a record after records were joined: more will follow."""
+"""Minimum number of references in a record after records were joined: more will follow."""
 MAX_EMPTY = 16
-"""The most records without chunks that are written nevertheless, for readers that list all keys."""
+"""Maximum number of records without chunks that are written, for readers that list all keys."""
 
 
 def detect(marker: bytes) -> bool:

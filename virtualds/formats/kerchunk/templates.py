@@ -27,11 +27,11 @@ import numpy.typing as npt
 from virtualds.errors import FormatError
 
 MAX_REFERENCES = 2**22
-"""The most references that the generators of one document may create."""
+"""Maximum number of references that the generators of one document may create."""
 MAX_EFFORT = 2**30
-"""The most characters rendered and numbers computed for one document."""
+"""Maximum number of characters rendered plus numbers computed for one document."""
 MAX_CHARACTERS = 2**13
-"""The most characters of a template, and of the rendered text."""
+"""Maximum number of characters of a template, and of the rendered text."""
 MAX_PLACES = 64
 MAX_TOKENS = 256
 MAX_DIMENSIONS = 16
@@ -125,7 +125,7 @@ class Templates:
                 case ast.Name(id=name):
                     return _look_up(name.removeprefix(_PREFIX), self, variables)
                 case ast.UnaryOp(op=sign, operand=operand):
-                    # there are no other signs than + and -
+                    # there are no signs except + and -
                     operation = operator.sub if isinstance(sign, ast.USub) else operator.add
                     return _compute(operation, np.array(0, np.int64), evaluate(operand), self)
                 case ast.BinOp(left=left, op=sign, right=right) if type(sign) in known:

@@ -35,9 +35,9 @@ SHARDING = "sharding_indexed"
 EMPTY_CHUNK = 2**64 - 1
 """The offset and length, in an index, of a chunk that does not exist."""
 MAX_SHARDS = {True: 100_000, False: 10_000}
-"""The most shards whose indexes are read when an array is opened, for local and remote stores."""
+"""Maximum number of shards whose indexes are read at opening, for local and remote stores."""
 MAX_INNER_CHUNKS = 2**20
-"""The most chunks of an array whose indexes are read when it is opened."""
+"""Maximum number of chunks of an array whose indexes are read when it is opened."""
 CACHED_INDEXES = 128
 """The number of indexes that are cached in the process, among those that are read later."""
 _INDEX_CACHE: RecordCache[npt.NDArray[np.uint64]] = RecordCache(CACHED_INDEXES)

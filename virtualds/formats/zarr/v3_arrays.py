@@ -51,7 +51,7 @@ LISTED_AXIS = ("lengths", "stored", "hidden")
 PIPELINE = ("dtype", "codecs", "fill", "layout", "flipped", "packing")
 """Keys of an axis of a fragment, in its two forms, and of a pipeline; readers must support all."""
 MAX_EMPTY = 2**20
-"""The most slabs without elements along an axis."""
+"""Maximum number of slabs without elements along an axis."""
 REQUIRED_KEYS = (
     "zarr_format",
     "node_type",
@@ -69,13 +69,13 @@ GRIDS = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}
 TEXT = "string"
 """The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
 COMPRESSED_FROM = 4096
-"""The size in bytes from which on the chunks of an array are compressed."""
+"""The minimum size in bytes of an array whose chunks are compressed."""
 CHUNK_GROWTH = 8
 """A chunk is rewritten with the values after it if at most this many times as long as these."""
 MAX_GROWING = 3
-"""The most chunks of values that still grow; in a remote set each costs a request at opening."""
+"""Maximum number of chunks of values that still grow; each costs a request to open a remote set."""
 CHUNK_BYTES = 2**26
-"""The most bytes of a chunk, unless one row is longer."""
+"""Maximum number of bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
 

@@ -19,17 +19,17 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 
 MAX_INLINE = 16
-"""The most chunks that are stored in the metadata: of an array, or of its newest part."""
+"""Maximum number of chunks that are stored in the metadata: of an array, or of its newest part."""
 MAX_JSON = 4096
-"""The most chunks of an array whose manifest is JSON, and of a small part."""
+"""Maximum number of chunks of an array whose manifest is JSON, and of a small part."""
 TIER = 4
 """This many tables of similar size are merged into one, so that every set has only a few."""
 MAX_JOINED = 2**23
-"""The most references of a table that is merged from others, which are in memory meanwhile."""
+"""Maximum number of references of a table that is merged from others in memory."""
 MAX_GROWTH = 4
 """A table that is more than this many times as large as its neighbours is not merged with them."""
 MAX_SMALL = 16
-"""The most adjacent tables that could be merged, but are not."""
+"""Maximum number of adjacent tables that could be merged, but are not."""
 
 COMPARED_AT_ONCE = 100_000
 """How many references are compared at a time."""

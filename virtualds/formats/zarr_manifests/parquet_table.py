@@ -61,7 +61,7 @@ PathRanges = tuple[tuple[str, str], ...]
 COUNTS = "counts.parquet"
 """The file of the counts in the folder of a table, if they are not in the metadata."""
 MAX_RUNS = 8
-"""The most runs that are stored in the metadata."""
+"""Maximum number of runs that are stored in the metadata."""
 
 
 class Counts(NamedTuple):
@@ -78,14 +78,14 @@ NO_COUNTS = Counts()
 
 
 def count_numbers(numbers: npt.NDArray[np.signedinteger[Any]]) -> tuple[int, Ints]:
-    """Return the lowest number, and how often each occurs from it on; negative ones are ignored."""
+    """Return the minimum, and how often each number from there occurs; ignore negative ones."""
     numbers = numbers[numbers >= 0]
     low = int(numbers.min()) if numbers.size else 0
     return low, np.bincount(numbers - low)
 
 
 def add_counts(parts: Iterable[tuple[int, Ints]], length: int) -> Ints:
-    """Return the sum of counts, each given from a lowest number on."""
+    """Return the sum of counts, each starting at the number given with it."""
     found = np.zeros(length, np.int64)
     for low, counts in parts:
         found[low : low + counts.size] += counts

@@ -55,7 +55,7 @@ from virtualds.stores.scan_cache import cache_files
 from virtualds.stores.store import ChangedError, ListedFile
 
 MAX_LISTED = 64
-"""The most earlier snapshots that the root lists itself."""
+"""Maximum number of earlier snapshots that the root lists itself."""
 Snapshots = list[tuple[str, str]]
 """Ids and times of snapshots, oldest first."""
 Put = Callable[[str, bytes], None]

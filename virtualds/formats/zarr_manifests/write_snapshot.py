@@ -60,12 +60,12 @@ from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
 MAX_COPIED_COORDINATE = 2**16
-"""The most bytes of a chunk of a coordinate or scalar that is copied to the root with every commit.
+"""Maximum size of a chunk of a coordinate or scalar that every commit copies to the root, in bytes.
 """
 MAX_COPIED_OTHER = 2**14
-"""The most bytes of a chunk of any other array that is copied to the root."""
+"""Maximum number of bytes of a chunk of any other array that is copied to the root."""
 MAX_COPIED_TOTAL = 2**20
-"""The most bytes of all chunks that are copied to a root; the shortest have priority."""
+"""Maximum number of bytes of all chunks that are copied to a root; the shortest have priority."""
 
 
 @dataclass

@@ -295,7 +295,7 @@ def _parse_value(text: str) -> Any:
 
 
 class AxisNames:
-    """Names of axes; an axis with another length than in earlier arrays gets its own.
+    """Names of axes; an axis whose length differs from that in earlier arrays gets its own.
 
     Parameters
     ----------

@@ -370,7 +370,7 @@ def _select_more(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
 PIECE = 2**20
 """Bytes of the rows of a chunk."""
 WIDE = 2**12
-"""Bytes of a column, in one row, from which on it gets its own chunk per row."""
+"""Minimum number of bytes per row of a column that gets its own chunk per row."""
 
 
 def read_table(

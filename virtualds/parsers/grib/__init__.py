@@ -400,7 +400,7 @@ def _build_place(
 # ---------------------------------------------------------------------- groups
 
 SHOWN = 12
-"""The most fields that an error lists."""
+"""Maximum number of fields that an error lists."""
 OWN_KEYS: dict[str, Callable[[GribField], Any]] = {**AXES, "offset": lambda field: field.offset}
 """Keys whose values are those of coordinates: ``time`` in seconds, ``step`` in hours."""
 

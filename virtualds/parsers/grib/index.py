@@ -167,7 +167,7 @@ FILES = {".idx": "", ".index": ".grib2"}
 TEMPLATES = 8
 """Templates that are cached, each some thousand bytes for each of its messages."""
 SHOWN = 5
-"""The most messages that an error lists."""
+"""Maximum number of messages that an error lists."""
 
 LOOKED_AT = 60
 """Seconds for which a remote template is assumed to be unchanged."""
@@ -366,7 +366,7 @@ def _read_template(source: SourceFile, index: str) -> Template:
 
 
 def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
-    """Raise an error for a template whose index has another meaning than assumed here."""
+    """Raise an error for a template whose index does not have the meaning that is assumed here."""
     read = replace(field, keys=_change_keys(field, line, url))
     labels = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
     if labels[0] != labels[1]:

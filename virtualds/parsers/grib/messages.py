@@ -34,7 +34,7 @@ HEADING_BYTES = 64 * 1024
 PADDING = b"\0 \r\n\x03\x04\x1a"
 """Bytes that may occur in any number between and after messages: padding, ends of bulletins."""
 LARGE_MESSAGE = 0x800000
-"""Length from which on edition 1 encodes lengths differently (ECMWF)."""
+"""Minimum length that edition 1 encodes differently (ECMWF)."""
 EMPTY_SECTIONS = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
 """Section 6 without a bitmap, section 7 without values, section 8."""
 HEADER_SECTIONS = range(1, 6)
@@ -253,7 +253,7 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
 
 
 LONGEST_HEADER = 16 * 1024
-"""The most bytes of a header that is cached."""
+"""Maximum number of bytes of a header that is cached."""
 PLAIN = 21
 """Bytes of section 1 without its own calendar; its octets 13 to 16 are year, month and day."""
 INSTANTS = frozenset({0, 1, 2, 5, 6})
@@ -571,7 +571,7 @@ FIRST_DAY = 10101
 NOT_GIVEN = -1e100
 """An increment that a grid does not have."""
 LONGEST = 2**63 // (3600 * 10**9)
-"""The most hours of a step that nanoseconds can represent."""
+"""Maximum number of hours of a step that nanoseconds can represent."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
 """Seconds of units of time (code table 4.4, and ecCodes' own for edition 1)."""
 UNIT, MISSING_UNIT = "indicatorOfUnitOfTimeRange", 255

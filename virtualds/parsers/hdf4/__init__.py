@@ -496,7 +496,7 @@ class _Reader:
     def _name_dimensions(
         self, name: str, dataset: Dataset, shape: tuple[int, ...]
     ) -> tuple[str, ...]:
-        """Return the names of the axes; one with another length than before gets its own."""
+        """Return the names of the axes; one with a different length than before gets its own."""
         found: list[str] = []
         for dimension, length in zip(dataset.dimensions, shape, strict=False):
             dim = dimension.name.replace("/", "_")

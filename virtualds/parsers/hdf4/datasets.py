@@ -403,7 +403,7 @@ METADATA = re.compile(r"StructMetadata\.\d+")
 AXES = {"YDim": "y", "XDim": "x"}
 """Dimensions of grids, and their names here."""
 LONGEST = 2**24
-"""The most cells along an axis that get coordinates."""
+"""Maximum number of cells along an axis that get coordinates."""
 CENTRE, UPPER_LEFT = "HDFE_CENTER", "HDFE_GD_UL"
 """Defaults of a grid for its cells."""
 PROJECTIONS: dict[str, tuple[int, dict[int, str]]] = {

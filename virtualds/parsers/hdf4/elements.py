@@ -30,7 +30,7 @@ from virtualds.stores.store import Range, StoreError
 from virtualds.urls import local_path, scheme_of
 
 MAX_AXES = 32
-"""The most axes of a data set (MAX_VAR_DIMS)."""
+"""Maximum number of axes of a data set (MAX_VAR_DIMS)."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.urls import path_or_url
 
 MAX_MISSING = 10**4
-"""The most chunks of a file that may all be missing."""
+"""Maximum number of chunks of a file that may all be missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +246,7 @@ def _join_divisions(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
 UNLIMITED_AXIS = -1
 """The maximum length of an unlimited axis, in a column."""
 LONGEST = 2**40
-"""The most elements of a variable of a file that is read together with others."""
+"""Maximum number of elements of a variable of a file that is read together with others."""
 
 
 class FoundColumns(NamedTuple):
@@ -498,7 +498,7 @@ def _select_chunks(
 MAX_TRIES = 4
 """Structures of a batch that may match too few files before each file is read alone."""
 MAX_KNOWN = 16
-"""The most structures that are kept: an archive has one for each of its eras."""
+"""Maximum number of structures that are kept: an archive has one for each of its eras."""
 
 
 @dataclass(frozen=True, eq=False)

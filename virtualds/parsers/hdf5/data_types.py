@@ -440,7 +440,7 @@ def _contains_foreign_sequences(kind: HDF5Type) -> bool:
 
 
 def _is_foreign(kind: HDF5Type) -> bool:
-    """Return whether numbers of a type are in another byte order than this machine's."""
+    """Return whether numbers of a type are not in the native byte order of this machine."""
     if kind.kind in (TypeClass.INTEGER, TypeClass.FLOAT):
         return kind.size > 1 and kind.is_big_endian == (sys.byteorder == "little")
     return not kind.is_text and any(_is_foreign(part) for _, part in kind.parts)

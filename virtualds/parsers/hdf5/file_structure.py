@@ -341,7 +341,7 @@ class FileStructure:
     ----------
     blueprint : Blueprint
     half : int
-        Half of the most children of a node of a version 1 B-tree of chunks.
+        Half of the maximum number of children of a node of a version 1 B-tree of chunks.
     source : SourceFile
         The file from which the structure is known.
     groups : dict of str to GroupStructure
@@ -526,7 +526,7 @@ def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
 # ---------------------------------------------------------------------- many files
 
 FEWEST = 3
-"""The fewest files that are read together."""
+"""Minimum number of files that are read together."""
 OPEN_ERRORS = (OSError, ValueError)
 """What opening raises for an unreadable file, which is then opened alone for its own error."""
 

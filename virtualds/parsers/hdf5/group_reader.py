@@ -487,7 +487,7 @@ def _visit_chunks(place: HDF5Location) -> list[Work]:
 
 
 LARGEST_VOID = 2**31 - 1
-"""The most bytes of an element in numpy."""
+"""Maximum number of bytes of an element in numpy."""
 NOT_A_COORDINATE = "_nc4_non_coord_"
 """netCDF-C's prefix for a variable with the name of a dimension whose scale it is not."""
 
@@ -717,7 +717,7 @@ class _GroupReader:
         if shape == array.shape:
             return array
         fill = find_fill_beyond(get_fill(dataset, stored.dtype), stored.dtype)
-        # its own gaps have another fill value than the part past its end
+        # the fill value of its own gaps differs from that of the part past its end
         array = convert_gaps_to_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
 

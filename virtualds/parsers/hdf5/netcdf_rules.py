@@ -101,7 +101,7 @@ RESERVED = frozenset(
 """Attributes for dimension scales and the netCDF library, not for the user."""
 
 LONGEST_TEXT = 2**31 - 1
-"""The most bytes of a string in numpy."""
+"""Maximum number of bytes of a string in numpy."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
 """Paddings of strings of fixed length."""
 
@@ -482,7 +482,7 @@ class Dimensions:
 
 
 MAX_GROUPS = 100_000
-"""The most groups that are read: with links, a small file can have more."""
+"""Maximum number of groups that are read: with links, a small file can have more."""
 
 PathParts = tuple[str, ...]
 """The names of the groups from the root to one of them."""

@@ -275,7 +275,7 @@ def find_referenced_file(
 SCALE = b"DIMENSION_SCALE"
 """The CLASS of a scale."""
 LONGEST_TEXT = 2**16
-"""The most bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
+"""Maximum number of bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
 NULL_TERMINATED, PADDINGS = (0,), (0, 1, 2)
 """Paddings of strings of fixed length (IV.A.2.d): HDF5 only recognises scales by the first."""
 
@@ -557,7 +557,7 @@ KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}
 LINK_COUNT = 0x16
 """The type of the message that counts links."""
 MAX_LINKS = 16
-"""The most soft and external links in a row, as in HDF5 (`H5Pset_nlinks`)."""
+"""Maximum number of soft and external links in a row, as in HDF5 (`H5Pset_nlinks`)."""
 
 
 def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
@@ -787,7 +787,7 @@ def _read_space_by_library(place: HDF5Location) -> Dataspace:
 def _find_type(place: HDF5Location) -> bytes:
     """Return the message of the type of a dataset, created by h5py if its form is unknown.
 
-    In h5py, variable-length types have other sizes than in the file.
+    In h5py, variable-length types have different sizes than in the file.
     """
     found = [m for m in place.messages if m.kind == DATATYPE]
     if len(found) != 1:

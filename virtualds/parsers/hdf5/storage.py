@@ -200,7 +200,7 @@ MANY_CHUNKS = 1024
 MAX_FILTERS = 3
 """Filters up to which there is a pipeline for each filter mask that a chunk may have."""
 LARGEST_GRID = 2**62
-"""The most chunks that can be numbered."""
+"""Maximum number of chunks that can be numbered."""
 LOOKUP = {True: 2_000, False: 50_000}
 """Chunks whose part of an index is read in the time of one lookup, by whether the file is
 local: the levels of a remote one are read one after the other."""
@@ -488,7 +488,7 @@ def _import_plugins() -> bool:
 ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that skipped all filters."""
 FEW_CHUNKS = 512
-"""The most chunks of a table that is built without columns."""
+"""Maximum number of chunks of a table that is built without columns."""
 
 
 def build_stored_array(

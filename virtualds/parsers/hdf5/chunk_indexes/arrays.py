@@ -227,7 +227,7 @@ class _ArrayForm(NamedTuple):
 
     @property
     def supers(self) -> int:
-        """The most super blocks of the array."""
+        """Maximum number of super blocks of the array."""
         return 1 + self.max_bits - (self.least.bit_length() - 1)
 
     @property

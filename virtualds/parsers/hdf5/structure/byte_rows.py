@@ -60,7 +60,7 @@ class ByteRows(Protocol):
 
     @property
     def half(self) -> int:
-        """Half of the most children of a node of a version 1 B-tree of chunks."""
+        """Half of the maximum number of children of a node of a version 1 B-tree of chunks."""
 
     @property
     def ends(self) -> Ints:
@@ -203,7 +203,7 @@ class TreeForm(NamedTuple):
     depth : int
         Levels below the root.
     most, pointer, total : tuple of int
-        By level, the leaves first: the most records of a node, the bytes of a pointer to a child,
+        By level, the leaves first: the maximum number of records of a node, the bytes of a pointer,
         and among these the bytes of the number of all records below the child.
     """
 

@@ -57,9 +57,9 @@ SEQUENCE, TEXT = 0, 1
 RECTANGULAR = 1
 """The bits of complex numbers: both parts of one type, in rectangular form."""
 DEEPEST = 64
-"""The most nested types."""
+"""Maximum depth of nested types."""
 MAX_AXES = 32
-"""The most axes of an array."""
+"""Maximum number of axes of an array."""
 PROPERTY_LENGTHS = {
     TypeClass.INTEGER: 4,
     TypeClass.FLOAT: 12,
@@ -373,7 +373,7 @@ REFERENCE_SIZES = Struct("<4xI4xI")
 SEQUENCE_KINDS = (0, 1)
 """Kinds of variable-length types: sequences and strings (IV.A.2.d)."""
 LEAST_COLLECTION = 2**12
-"""The fewest bytes of a collection of HDF5."""
+"""Minimum number of bytes of a collection of HDF5."""
 COLLECTION_HEAD = 16
 """Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
 OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}

@@ -299,8 +299,8 @@ class Superblock(NamedTuple):
         Addresses of the driver information and of the superblock extension, undefined if there is
         none.
     half, group_half, leaf_half : int
-        Half of the most children of a node of a version 1 B-tree of chunks, and of one of groups;
-        half of the most symbols of a node.
+        Half of the maximum number of children of a node of a version 1 B-tree of chunks, and of one
+        of groups; half of the maximum number of symbols of a node.
     is_being_written : bool
         Whether a writer has the file open, or died before it closed it.
     checksum : int or None
@@ -456,10 +456,10 @@ class FileBytes:
     length_size: int
     """Bytes of a length."""
     half: int
-    """Half of the most children of a node of a version 1 B-tree of chunks."""
+    """Half of the maximum number of children of a node of a version 1 B-tree of chunks."""
     group_half: int
     leaf_half: int
-    """Half of the most children of such a node of groups, and of the symbols of a node."""
+    """Half of the maximum number of children of such a node of groups, and of symbols of a node."""
     shared_messages = 0, 0
     """Address of the table of messages that objects share, and its entries."""
     unknown = ""
@@ -745,7 +745,7 @@ MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
 HEADER_GUESS = 512
 """Bytes of a header that are read before its length is known, as in HDF5."""
 MAX_BYTES = 2**26
-"""The most bytes of all messages of an object."""
+"""Maximum number of bytes of all messages of an object."""
 HEAD_V1 = Struct("<BxHII4x")
 """Version, messages, references, bytes of the messages; padded to 8 bytes (IV.A.1.a)."""
 MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")

@@ -20,7 +20,7 @@ from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
 
 
 PADDING = 7
-"""The most bytes after a message: headers of version 1 pad messages to 8 bytes (IV.A.1.a)."""
+"""Maximum number of bytes after a message: version 1 headers pad messages to 8 bytes (IV.A.1.a)."""
 
 
 class MessageError(ValueError):
@@ -113,7 +113,7 @@ UNLIMITED = 2**64 - 1
 """The maximum length of an axis that may grow (H5S_UNLIMITED). Shorter lengths cannot represent
 it: HDF5 writes the greatest that they can, and reads that as a limit."""
 MAX_AXES = 32
-"""The most axes of a dataset (H5S_MAX_RANK)."""
+"""Maximum number of axes of a dataset (H5S_MAX_RANK)."""
 
 
 class Dataspace(NamedTuple):
@@ -264,7 +264,7 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
 FILTERS = 0x0B
 """The type of the message (IV.A.2)."""
 MAX_FILTERS = 32
-"""The most filters of a pipeline."""
+"""Maximum number of filters of a pipeline."""
 RESERVED = 256
 """The first number of filters that are not part of HDF5; in version 2 the others have no name."""
 

@@ -52,7 +52,7 @@ DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
 SHARED = 0b10
 """The flag of a message that is stored elsewhere (IV.A.1)."""
 MAX_BYTES = 2**26
-"""The most bytes of all attributes of an object beyond those of the file, and its sequences."""
+"""Maximum bytes of all attributes of an object beyond those of the file, and its sequences."""
 
 
 # ---------------------------------------------------------------------- shared messages
