@@ -137,7 +137,7 @@ class set_options:
     ----------
     load_limit : int, default 1 GiB
         How many decoded bytes ``ds.load()``, ``.values``, arithmetic or a reduction of a
-        virtual array, or a selection of variable-length strings, may load before it is an error.
+        virtual array, or a selection of variable-length strings, may load without an error.
         ``ds.virtual.load()`` has no limit.
     small_variable : int, default 16 KiB
         Coordinates of at most this many decoded bytes are loaded when a file is opened.

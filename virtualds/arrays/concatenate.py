@@ -63,7 +63,7 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
 
 
 def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> ManifestArray:
-    """Return an array with its parts along an axis in another order, or only some of them.
+    """Return an array with its parts along an axis in a different order, or only some of them.
 
     ``lengths`` are those of all parts, and ``order`` the numbers of parts in the new order.
     """

@@ -239,7 +239,7 @@ def mask_covered(
 
 
 class _UrlTable:
-    """Numbers for urls; the variables of an archive mostly share one table of files."""
+    """Indexes of urls; the variables of an archive mostly share one table of files."""
 
     def __init__(self) -> None:
         self._urls: dict[str, int] = {}
@@ -257,7 +257,7 @@ class _UrlTable:
 
     @property
     def listed(self) -> list[str]:
-        """All urls, in the order of their numbers."""
+        """All urls, in the order of their indexes."""
         return list(self._urls)
 
 

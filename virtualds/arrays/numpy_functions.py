@@ -189,7 +189,7 @@ def _drop_repetition(positions: Ints) -> Ints:
 
 
 def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | None:
-    """Index without reading, unless the result had many more slabs than there were chunks."""
+    """Index without reading, unless the result would have far more slabs than there are chunks."""
     segments = [
         _list_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))
     ]

@@ -42,7 +42,7 @@ PerFile = Mapping[tuple[str, str], Sequence[Any]]
 
 
 class AlikeFiles(Protocol):
-    """Files with the same variables, but other values.
+    """Files with the same variables, but different values.
 
     They differ in the values of variables, the references of chunks, and the lengths of dimensions.
     Attributes that affect decoding are equal in all of them.
@@ -73,7 +73,7 @@ class AlikeFiles(Protocol):
         """The groups below the group, by path, if they were requested."""
 
     def take(self, places: Ints) -> AlikeFiles:
-        """Return some of the files, in another order."""
+        """Return some of the files, in a different order."""
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
         """Return a variable of all files, concatenated along a dimension.
@@ -165,7 +165,7 @@ class ListedFiles:
         return {path: ListedFiles([tree[path] for tree in trees], self.numbers) for path in paths}
 
     def take(self, places: Ints) -> ListedFiles:
-        """Return some of the files, in another order."""
+        """Return some of the files, in a different order."""
         columns = (self.groups, self.numbers)
         return ListedFiles(*([column[n] for n in places.tolist()] for column in columns))
 

@@ -114,7 +114,7 @@ def to_slice(positions: Ints) -> AxisKey:
 
 
 def count_from_front(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
-    """Return positions along an axis, counted from its start; others are an `IndexError`."""
+    """Return positions along an axis, counted from its start; raise `IndexError` for others."""
     if positions.dtype.kind not in "iu" and positions.size:
         raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
     counted = positions.astype(np.int64)

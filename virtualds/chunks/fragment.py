@@ -132,7 +132,7 @@ class Fragment:
         return Fragment(start, axes, self.manifest.take(axis, slice(None, None, -1)))
 
     def reorder(self, axis: int, begins: Ints, lengths: Ints, order: Ints) -> Fragment | None:
-        """Return the box with its parts along an axis in another order.
+        """Return the box with its parts along an axis in a different order.
 
         None if a chunk belongs to two parts, or the references are in a set or are chunks
         themselves.
@@ -161,7 +161,7 @@ class Fragment:
         )
 
     def insert_axis(self, axis: int) -> Fragment:
-        """Insert an axis of one element."""
+        """Insert an axis of length 1."""
         grid = self.manifest.shape
         return Fragment(
             (*self.start[:axis], 0, *self.start[axis:]),
@@ -170,7 +170,7 @@ class Fragment:
         )
 
     def drop_axis(self, axis: int) -> Fragment:
-        """Remove an axis of one element."""
+        """Remove an axis of length 1."""
         grid = self.manifest.shape
         return Fragment(
             (*self.start[:axis], *self.start[axis + 1 :]),
@@ -179,7 +179,7 @@ class Fragment:
         )
 
     def repeat(self, axis: int, count: int) -> Fragment:
-        """Repeat an axis of one element ``count`` times."""
+        """Repeat an axis of length 1 ``count`` times."""
         _, encoded, inset = self.axes[axis].slabs()
         cut = ChunkAxis.from_slabs(np.ones(count), encoded[0], inset[0])
         axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
@@ -395,7 +395,7 @@ def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> li
 
 
 def _find_axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
-    """Return the lengths of the chunks that all cuts of one axis share, each from its start on."""
+    """Return the lengths of the chunks that all cuts of an axis share, each cut from its start."""
     begins, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start, axis in cuts:
         edges, encoded, inset = axis.slabs()

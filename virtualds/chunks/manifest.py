@@ -437,7 +437,7 @@ class ChunkManifest(ForeignNames):
         return None if self.rows is None else self.rows.table
 
     def table_of(self, kind: type[Kind]) -> Kind | None:
-        """Return the table of a view if it is of a kind, or None."""
+        """Return the table of a view if it is of the given type, or None."""
         return self.table if isinstance(self.table, kind) else None
 
     def counts(self, table: Table | None, first: int = 0) -> bool:
@@ -716,7 +716,7 @@ def _unpack_manifest(
 def iterate_blocks(
     manifest: ChunkManifest, start: int = 0, most: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield the numbers of chunks and the chunks, from number ``start`` on, block by block.
+    """Yield the flat indexes of chunks and the chunks, beginning at ``start``, block by block.
 
     Callers that need all chunks of a manifest use this, so that a small set that claims billions of
     chunks soon fails: blocks that are almost empty are an `UnsupportedError`.

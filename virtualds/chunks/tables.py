@@ -50,7 +50,7 @@ class RecordCache(Generic[Record]):
         self.weight = 0
 
     def limit(self) -> int:
-        """Return the maximum number of that the records may weigh together."""
+        """Return the maximum total weight of the records."""
         return self._most
 
     def weigh(self, record: Record) -> int:
@@ -201,7 +201,7 @@ class StridedReferences(Table):
         self.load(np.array([0, self.count - 1], np.int64))
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks with these numbers, in their shape, and their file."""
+        """Return the chunks at these flat indexes, in their shape, and their file."""
         if not ids.size:
             return ChunkManifest.missing(ids.shape)
         offset = self.first + self.step * ids
@@ -260,7 +260,7 @@ class SparseReferences(Table):
     has_pipelines = True
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks with these numbers, in their shape, and their files."""
+        """Return the chunks at these flat indexes, in their shape, and their files."""
         row = np.searchsorted(self.numbers, ids.ravel())
         known = np.append(self.numbers, -1)[row] == ids.ravel()
         if row.size == self.rows.size and (row == np.arange(row.size)).all() and known.all():
@@ -428,7 +428,7 @@ class TiledReferences(Table):
         return any(have_overlap(one, other) for one, other in combinations(self.parts, 2))
 
     def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks with these numbers, in their shape, and their files."""
+        """Return the chunks at these flat indexes, in their shape, and their files."""
         flat, left = ids.ravel(), np.arange(ids.size)
         order, found = [], []
         low, high = (flat.min(), flat.max()) if flat.size else (0, -1)

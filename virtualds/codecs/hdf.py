@@ -139,7 +139,7 @@ def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
 # ---------------------------------------------------------------------- lzf
 
 MAX_EXPANSION = 140
-"""The greatest ratio of decoded to encoded length: three bytes may encode 264."""
+"""The maximum ratio of decoded to encoded length: three bytes may encode 264."""
 
 
 @dataclass(frozen=True)

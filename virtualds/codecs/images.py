@@ -83,7 +83,7 @@ START_OF_FRAME = b"\xff\xf7"
 """Marker before the frame header of JPEG-LS."""
 
 MAX_EXPANSION = 2**20
-"""The greatest ratio of decoded to encoded length: a bit is a run of at most 32768 elements."""
+"""The maximum ratio of decoded to encoded length: a bit is a run of at most 32768 elements."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ CONTEXT_BYTES = 2**18
 """Minimum bytes for which numcodecs' zstd, which creates a context for every call, is as fast."""
 
 RATIO = 256
-"""The greatest ratio of decoded to encoded length of LZ4."""
+"""The maximum ratio of decoded to encoded length of LZ4."""
 
 STORED_BYTES, STORED_BITS = 0x11, 0x14
 """Blosc's flags for blocks that are not split, and whose bytes, or bits, are shuffled."""

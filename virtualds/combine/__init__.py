@@ -622,7 +622,7 @@ def _split(found: Sequence[Outcome[Any]]) -> Iterator[Outcome[Any]]:
 
 
 def _renumber(outcome: Outcome[Any], number: int) -> Outcome[Any]:
-    """Return the outcome of a file as that of a file with another number."""
+    """Return the outcome of a file as that of a file with a different index."""
     batch = outcome.found
     found = replace(batch, numbers=(number,)) if isinstance(batch, FileBatch) else batch
     return replace(outcome, numbers=(number,), found=found)

@@ -162,7 +162,7 @@ class Files:
         return groups
 
     def select(self, numbers: Iterable[int]) -> Files:
-        """Return some of the files, by their numbers, in one list."""
+        """Return some of the files, by their indexes, in one list."""
         return replace(self, nested=[self.flat[number] for number in numbers])
 
     def describe_names(self, dims: Container[Any]) -> str:
@@ -181,7 +181,7 @@ class Files:
         )
 
     def nest(self, found: Mapping[int, Any]) -> Nested:
-        """Return one result for each file, given by number, nested like the files.
+        """Return one result for each file, given by index, nested like the files.
 
         Files without a result are left out, and so are lists without any.
         """
@@ -529,7 +529,7 @@ class Arrangement:
     def arrange_parts(
         self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]
     ) -> Nested:
-        """Return parts of files, whose numbers are given, nested as xarray expects them.
+        """Return parts of files, whose indexes are given, nested as xarray expects them.
 
         With several ``dims``, outermost first, files that are not nested form a grid by their
         coordinates; None merges. Without any, xarray orders files by their coordinates. Raises
@@ -666,7 +666,7 @@ class _Grid:
         return [first.setdefault(_key_of(i), rank) for i, rank in zip(indexes, ranks, strict=True)]
 
     def nest_parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
-        """Return nested numbers of files as nested parts, arranged along every dimension."""
+        """Return nested indexes of files as nested parts, arranged along every dimension."""
         # without dims, xarray reports that files are nested deeper than there are dimensions
         indexes = self._list_common(nodes, dims[0]) if dims else None
         if indexes is None:

@@ -78,9 +78,9 @@ class LeftOut(NamedTuple):
 class Outcome(Generic[Opened]):
     """The result of opening one or several files: what was opened, or an error.
 
-    Only files that were joined have several numbers. ``is_fault`` is true if a file could not be
+    Only joined files have several ``numbers``. ``is_fault`` is true if a file could not be
     opened, and false if preparing it failed. ``cached`` is how many files came from the cache, and
-    ``references`` how many chunks their virtual arrays have. ``ways`` are, by the number of the
+    ``references`` how many chunks their virtual arrays have. ``ways`` are, by the index of the
     file, how it was read, if its parser reports it, and ``damaged`` are the parts that were left
     out of it.
     """
@@ -100,7 +100,7 @@ class Outcome(Generic[Opened]):
 
     @property
     def number(self) -> int:
-        """The lowest of the numbers."""
+        """The lowest index."""
         return min(self.numbers)
 
 

@@ -39,7 +39,7 @@ def zarr_store(
     """Show a source file, a reference set or a dataset as a read-only store for zarr-python 3.
 
     Every array is one of Zarr v3. Arrays that plain Zarr can describe are passed through: the
-    metadata describe how to decode them, the chunks are the bytes of the sources, and reading a
+    metadata describes how to decode them, the chunks are the bytes of the sources, and reading a
     chunk is one request. All other arrays (several encodings, hidden elements, codecs or chunk
     grids that the installed zarr-python does not know) are decoded here and served as uncompressed
     chunks. The store can be pickled, for dask and its workers.

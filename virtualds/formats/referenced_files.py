@@ -179,7 +179,7 @@ class NumberedFiles:
         return self._numbers.setdefault(file.url, len(self._numbers))
 
     def number_all(self, files: tuple[SourceFile, ...]) -> list[int]:
-        """Return the numbers of files; results are cached, since arrays share files."""
+        """Return the indexes of files; results are cached, since arrays share files."""
         key = (len(files), *map(id, files[:1] + files[-1:]))
         known, numbers = self._together.get(key, ((), []))
         if len(known) != len(files) or not all(map(is_, known, files)):
@@ -188,7 +188,7 @@ class NumberedFiles:
         return numbers
 
     def list_rows(self) -> list[tuple[str, Fingerprint]]:
-        """Return the path to write and the fingerprint of every file, in order of their numbers."""
+        """Return the path to write and the fingerprint of every file, in order of their indexes."""
         return [(self.name(file.url), file.fingerprint) for file in self.files.values()]
 
 

@@ -1,6 +1,6 @@
 """A group presented as the keys and values of a plain Zarr v3 hierarchy, for any reader of Zarr.
 
-A `StoredArray` can be described by plain Zarr: its metadata describe how to decode the chunks,
+A `StoredArray` can be described by plain Zarr: its metadata describes how to decode the chunks,
 which are the bytes of the sources. For a `DecodedArray`, our reader decodes the values, and
 presents them as uncompressed chunks. An array that Zarr cannot represent is replaced by the error
 that reading it raises.

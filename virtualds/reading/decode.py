@@ -99,7 +99,7 @@ class Decoder:
         return target if target.shape == self.encoded else None
 
     def _undo_codecs(self, data: Buffer) -> Buffer:
-        """Undo the codecs from the last one on, except one that decodes into the result."""
+        """Undo the codecs, the last one first, except one that decodes into the result."""
         for codec, size, scratch_kind in self._steps:
             if size is not None and scratch_kind:
                 decoded = get_scratch(size, scratch_kind)
@@ -189,7 +189,7 @@ def place_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -
 
 
 class TileError(CodecError):
-    """A chunk of a tile that does not decode; ``item`` is its number."""
+    """A chunk of a tile that does not decode; ``item`` is its index."""
 
     def __init__(self, item: int, error: CodecError) -> None:
         super().__init__(str(error))

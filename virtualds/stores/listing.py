@@ -138,7 +138,7 @@ class FileColumns:
         return len(self.urls)
 
     def take(self, rows: npt.NDArray[Any]) -> FileColumns:
-        """Return some rows, by number or by a mask."""
+        """Return some rows, by index or by a mask."""
         return FileColumns(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 

@@ -366,7 +366,7 @@ class Provider:
         self.error: Exception | None = None
 
     def __call__(self) -> dict[str, Any]:
-        """Return credentials in the form of obstore."""
+        """Return credentials as obstore expects them."""
         try:
             found, self.error = self._find(), None
             return found

@@ -126,7 +126,7 @@ class Store(ABC):
 
     @abstractmethod
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return the file with its fingerprint; one that is not readable is an `OSError`."""
+        """Return the file with its fingerprint; raise `OSError` if it is not readable."""
 
     @abstractmethod
     def read_head(

@@ -476,7 +476,7 @@ class _ChunkWriter:
             raise
 
     def _encode_block(self, box: Box) -> Iterator[tuple[int, bytes]]:
-        """Yield the number and the encoded chunk of each cell in a block that is rewritten."""
+        """Yield the flat index and the encoded chunk of each cell in a block that is rewritten."""
         main, wanted = self.plan.main, self.plan.cells.rewritten
         values = self.plan.array.read(box)
         along = list(zip(box, main.chunks, strict=True))

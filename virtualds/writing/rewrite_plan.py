@@ -693,7 +693,7 @@ class Cells:
         return found
 
     def _find_cells(self, fragment: Fragment, rows: Ints) -> Ints:
-        """Return the cells, as numbers in C order, in which chunks begin."""
+        """Return the flat indexes in C order of the cells in which chunks begin."""
         cells, grid = np.zeros(rows.size, np.int64), self.grid
         places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
         for axis, place in enumerate(places):

@@ -300,7 +300,7 @@ class _ModeWriter:
     def _change_group(
         self, old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset
     ) -> ManifestGroup:
-        """Return the set ``found`` with a dataset written to a group, so far as in ``old``."""
+        """Return the set ``found`` with a dataset written to a group, previously as in ``old``."""
         options, group = self.options, find_group(old, path)
         inherited = list_inherited(old, path, map(str, new.variables))
         own = [str(name) for name in new.variables if name not in inherited]

@@ -249,7 +249,7 @@ MAX_VALUES = 32
 TIMES = ("datetime64", "timedelta64")
 """Prefixes of numpy's time types; other time types have a calendar."""
 FactRun = tuple[int, str | None]
-"""The first file of a run, and the text of the fact from there on, or None if it is absent."""
+"""The first file of a run, and the text of the fact in the run, or None if it is absent."""
 
 
 _NONE = -1

@@ -399,7 +399,7 @@ def cut_chunk(chunk: SampledChunk) -> SampledChunk:
 
 
 def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
-    """Return the numbers of (a part of) a chunk: a row if it is uncompressed, else in its shape.
+    """Return the stored values of a chunk or a part: a row if uncompressed, else in its shape.
 
     Raises
     ------

@@ -496,7 +496,7 @@ class _NextVersion:
             raise make_conflict_error(url) from error
 
     def write_in_place(self, base: ParquetSet) -> None:
-        """Write records, then, in one step, the metadata that make them valid."""
+        """Write records, then, in one step, the metadata that makes them valid."""
         source, writer = base.source, secrets.token_hex(8)
         paths = [
             join_record_path(path, number)

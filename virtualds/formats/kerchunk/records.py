@@ -570,7 +570,7 @@ def list_other_sources(
 
 
 def _list_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> Iterator[Ints]:
-    """Yield the numbers of rows below ``both`` that may differ, in blocks."""
+    """Yield the indexes of rows below ``both`` that may differ, in blocks."""
     runs, before, after = _find_kept_rows(old, new), old.find_existing(), new.find_existing()
     ends = [*(edge for run in runs for edge in run), both]
     # rows that exist in neither are missing in both

@@ -263,7 +263,7 @@ may ignore the name of an encoding.
 
 
 def find_places(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> Ints:
-    """Return the positions of numbered chunks in a grid that begins at ``origin``, one row each."""
+    """Return the positions of chunks at flat indexes in a grid at ``origin``, one row each."""
     if not grid:
         return np.zeros((ids.size, 0), np.int64)
     places = np.stack(np.unravel_index(ids, grid), 1)
@@ -271,7 +271,7 @@ def find_places(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) ->
 
 
 def number_in_grid(places: Ints, grid: tuple[int, ...]) -> Ints:
-    """Return the C-order numbers of chunks in a grid, given their positions as rows."""
+    """Return the flat indexes of chunks in a grid, given their positions as rows."""
     numbers = np.ravel_multi_index(tuple(places.T), grid) if grid else np.zeros(len(places))
     return np.asarray(numbers, np.int64)
 

@@ -197,7 +197,7 @@ class _AxisSelection(NamedTuple):
 
 
 def _find_selected_chunks(axis: ChunkAxis, places: Ints) -> dict[int, _AxisSelection]:
-    """Return the selection within every chunk of an axis that it touches, by number."""
+    """Return the selection within every chunk of an axis that it touches, by index."""
     outer = np.flatnonzero((places >= 0) & (places < axis.size))
     inside = places[outer]
     chunk = axis.locate(inside)

@@ -155,7 +155,7 @@ def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any
 
 
 def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> list[str]:
-    """Return why Zarr v2 metadata cannot describe an array; empty if they can.
+    """Return why Zarr v2 metadata cannot describe an array; empty if it can.
 
     The reasons name axes by ``dims``, if given.
     """

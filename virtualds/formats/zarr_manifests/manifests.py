@@ -476,7 +476,7 @@ def list_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 def read_source_table(
     folder: str, entry: Any, ranges: Mapping[str, Any] | None = None
 ) -> SourceTable:
-    """Return the table of files to which the metadata of an array refer."""
+    """Return the table of files to which the metadata of an array refers."""
     path, count = to_set_path(folder, entry[0]), entry[1]
     known = tuple((str(first), str(last)) for first, last in (ranges or {}).get(path, ()))
     return SourceTable(path, _check_naturals([count])[0], known)

@@ -116,7 +116,7 @@ def describe_counts(counts: Counts) -> dict[str, Any]:
 
 
 def read_counts(value: Any) -> Counts:
-    """Return the counts that the metadata of a table describe."""
+    """Return the counts that the metadata of a table describes."""
     match value:
         case None:
             return NO_COUNTS
@@ -306,7 +306,7 @@ class ParquetTable(Table):
 
 
 class SourceTable(NamedTuple):
-    """The table of files to which a manifest refers by number: its folder, and its number of rows.
+    """The table of files to which a manifest refers by index: its folder, and its number of rows.
 
     ``ranges`` are known for large tables that this package has written. ``moved`` are the new files
     after files were moved; they are written when the change is committed.

@@ -532,7 +532,7 @@ class _Axes:
 
     @classmethod
     def of(cls, grid: Mapping[str, str]) -> _Axes | None:
-        """Return the axes of a grid, or None if its metadata lack the positions of its cells."""
+        """Return the axes of a grid, or None if its metadata lacks the positions of its cells."""
         if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT:
             return None
         # the corners of a space oblique Mercator grid (MISR) are those of its first block only

@@ -273,7 +273,7 @@ def _gather(rows: Bytes, begin: Ints, length: int) -> Bytes:
 
 
 def _sort_by_level(blocks: list[Block]) -> list[list[int]]:
-    """Return the numbers of blocks by how many addresses lead to them."""
+    """Return the indexes of blocks by how many addresses lead to them."""
     levels: list[list[int]] = []
     level_of: list[int] = []
     for number, block in enumerate(blocks):

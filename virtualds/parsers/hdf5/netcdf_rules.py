@@ -115,7 +115,7 @@ STRINGS = {
 
 
 def read_attribute(owner: Any, name: str) -> Any:
-    """Return one attribute in the way of netCDF4-python.
+    """Return one attribute as netCDF4-python does.
 
     Strings are str, several of them a list; one number is a scalar, several are an array.
     References to objects are the paths of these objects.

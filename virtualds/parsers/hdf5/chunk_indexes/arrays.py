@@ -44,7 +44,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 
 
 class Run(NamedTuple):
-    """Runs of elements: their array, the number of the first element, and their bytes.
+    """Runs of elements: their array, the index of the first element, and their bytes.
 
     ``size`` is the bytes of an element; ``used`` how many elements of each array may be used.
     """
@@ -80,7 +80,7 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
 
 
 def join_runs(indexes: Indexes, runs: Iterable[Run], find: Callable[[Ints], Ints]) -> ChunkRows:
-    """Return the chunks of all existing elements, by ``find`` from their numbers."""
+    """Return the chunks of all existing elements, by ``find`` from their indexes."""
     found = [_parse_run(indexes, run, find) for run in runs]
     joined = join_chunks(found, len(indexes.form.chunks))
     return sort_chunks(check_chunks(indexes, joined))
@@ -242,12 +242,12 @@ class _ArrayForm(NamedTuple):
 
     @property
     def number_size(self) -> int:
-        """Bytes of the number of the first element of a block."""
+        """Bytes of the index of the first element of a block."""
         return -(-self.max_bits // 8)
 
 
 class _Arrays(NamedTuple):
-    """Arrays of one form, how many elements of each may be used, and the numbers of those wanted.
+    """Arrays of one form, how many elements of each may be used, and the indexes of those wanted.
 
     ``wanted`` is None if all are wanted.
     """
@@ -274,7 +274,7 @@ class _IndexBlocks(NamedTuple):
 
 
 class _DataBlocks(NamedTuple):
-    """Data blocks of one length: the number of the first element of each, and its pages.
+    """Data blocks of one length: the index of the first element of each, and its pages.
 
     ``pages`` is which pages were written, or None for blocks without pages.
     """

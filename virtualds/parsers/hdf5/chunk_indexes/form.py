@@ -278,7 +278,7 @@ def find_numbers(form: IndexForm, place: Ints, order: list[int], sizes: tuple[in
 
 
 def intersect(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
-    """Return which ranges of numbers contain one that is wanted; all do if it is None."""
+    """Return which ranges of flat indexes contain one that is wanted; all do if it is None."""
     if wanted is None:
         return np.ones(begin.shape, bool)
     found: Bools = np.searchsorted(wanted, begin) < np.searchsorted(wanted, end)

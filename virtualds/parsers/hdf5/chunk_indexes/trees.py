@@ -401,7 +401,7 @@ def _take_nodes(
 
 
 def _count_up(begin: Ints, count: Ints) -> Ints:
-    """Return ``count`` consecutive numbers from each beginning on."""
+    """Return ``count`` consecutive integers from each beginning."""
     return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
 
 
@@ -417,7 +417,7 @@ def _read_records(form: TreeForm, nodes: _Nodes, data: Bytes, level: int) -> Byt
 def _list_children(
     indexes: Indexes, form: TreeForm, nodes: _Nodes, data: Bytes, level: int
 ) -> tuple[_Nodes, Ints]:
-    """Return the children of nodes, and the numbers of the records between them."""
+    """Return the children of nodes, and the indexes of the records between them."""
     at, most = indexes.rows.offset_size, form.most[level]
     pointer = form.pointer[level]
     begin = BEFORE_RECORDS + nodes.records * form.record

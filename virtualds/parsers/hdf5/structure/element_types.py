@@ -191,7 +191,7 @@ def parse_type_message(data: bytes) -> HDF5Type:
 
 
 def _parse(data: bytes, place: int, depth: int) -> HDF5Type:
-    """Return the type that begins at a place of a message."""
+    """Return the type that begins at an offset in a message."""
     if depth > DEEPEST:
         raise MessageError("a type holds types without end")
     head = read_bytes(data, place, TYPE_HEAD)

@@ -426,7 +426,7 @@ Work = Callable[[], "list[Work]"]
 
 
 class DeclinedError(UnsupportedError):
-    """Metadata have a form that is unknown here; HDF5 may support it."""
+    """Metadata has a form that is unknown here; HDF5 may support it."""
 
 
 class MissingError(Exception):
@@ -506,7 +506,7 @@ class FileBytes:
             self._handle = None
 
     def take(self, address: int, length: int) -> bytes:
-        """Return exactly the bytes from an address on.
+        """Return exactly the bytes that begin at an address.
 
         Raises
         ------
@@ -517,7 +517,7 @@ class FileBytes:
         return data if self.notes is None else self.notes.add(address, data)
 
     def get_if_loaded(self, address: int, most: int) -> bytes:
-        """Return the bytes from an address on, fewer than ``most`` if the file ends.
+        """Return the bytes that begin at an address, fewer than ``most`` if the file ends.
 
         They determine how many bytes to take; nothing else may depend on them.
         """
@@ -575,7 +575,7 @@ class FileBytes:
             wanted.clear()
 
     def read(self, address: int, length: int) -> bytes:
-        """Return exactly the bytes from an address on, like `take`, without recording them."""
+        """Return exactly the bytes that begin at an address, as `take` does, unrecorded."""
         if not 0 <= address <= self.end - self.base - length or length < 0:
             self.raise_damaged(f"it names bytes {address} to {address + length}, of {self.end}")
         return self._read(self.base + address, length)
@@ -618,14 +618,14 @@ class FileBytes:
             raise MissingError
 
     def unpack_address(self, data: bytes, place: int) -> int:
-        """Return the address at a place of a piece of metadata."""
+        """Return the address at an offset in a piece of metadata."""
         value = parse_uint(data, place, self.offset_size)
         if self.notes is None or not self.is_defined(value):
             return value
         return note_address(data, place, self.offset_size, value)
 
     def unpack_length(self, data: bytes, place: int) -> int:
-        """Return the length at a place of a piece of metadata."""
+        """Return the length at an offset in a piece of metadata."""
         return parse_uint(data, place, self.length_size)
 
     def is_defined(self, address: int) -> bool:
@@ -707,7 +707,7 @@ def lock_for_reading(handle: int) -> None:
 
 
 def parse_uint(data: bytes, place: int, size: int) -> int:
-    """Return the unsigned integer at a place of a piece of metadata, which is little-endian."""
+    """Return the little-endian unsigned integer at an offset in a piece of metadata."""
     return int.from_bytes(data[place : place + size], "little")
 
 

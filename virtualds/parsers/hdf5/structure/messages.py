@@ -36,7 +36,7 @@ MESSAGE_ERRORS = (MessageError, UnknownFormError)
 
 
 def read_bytes(data: bytes, place: int, length: int) -> bytes:
-    """Return exactly the bytes from an offset on."""
+    """Return exactly the bytes that begin at an offset."""
     if place + length > len(data):
         raise MessageError(f"a message of {len(data)} bytes needs {place + length}")
     return data[place : place + length]
@@ -48,7 +48,7 @@ def read_uint(data: bytes, place: int, size: int) -> int:
 
 
 def read_uints(data: bytes, place: int, size: int, count: int) -> tuple[int, ...]:
-    """Return consecutive unsigned integers from an offset on."""
+    """Return consecutive unsigned integers that begin at an offset."""
     raw = read_bytes(data, place, size * count)
     return tuple(
         int.from_bytes(raw[at : at + size], "little") for at in range(0, size * count, size)
@@ -111,7 +111,7 @@ HAS_LIMITS, HAS_ORDER = 0b01, 0b10
 """Flags: the maximum lengths follow; so does an order of axes, which HDF5 never wrote."""
 UNLIMITED = 2**64 - 1
 """The maximum length of an axis that may grow (H5S_UNLIMITED). Shorter lengths cannot represent
-it: HDF5 writes the greatest that they can, and reads that as a limit."""
+it: HDF5 writes the maximum that they can, and reads that as a limit."""
 MAX_AXES = 32
 """Maximum number of axes of a dataset (H5S_MAX_RANK)."""
 
