@@ -70,7 +70,7 @@ def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> Mani
     if np.array_equal(order, np.arange(len(lengths))):
         return array
     if len(order) > MAX_VIEWS and any(f.manifest.is_in_set for f in array.fragments):
-        # so many views of tables would cost more than loading the references
+        # this many views of tables would cost more than loading the references
         loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
         array = replace(array, fragments=join_fragments(tuple(loaded), axis))
     begins = np.cumsum(lengths) - lengths

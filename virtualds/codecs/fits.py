@@ -457,7 +457,7 @@ class PaddedText(Codec):
         texts = found.reshape(-1, self.width)
         if (texts > 127).any():
             raise ValueError("there are characters that are not ASCII")
-        # section 7.3.3.1: characters after a zero are undefined
+        # section 7.3.3.1: characters after a NUL are undefined
         texts = texts * np.logical_and.accumulate(texts != 0, axis=1)
         blank = np.logical_and.accumulate(((texts == 32) | (texts == 0))[:, ::-1], axis=1)
         return np.where(blank[:, ::-1], 0, texts).astype("<u4").reshape(-1).view(np.uint8).data

@@ -233,7 +233,7 @@ class _Parser:
         count = self.parse_number(self.wide)
         raw = self.take_padded(count * kind.itemsize)
         if kind == TYPES[CHAR]:
-            # as in netCDF4-python: a fill value stays bytes, text is UTF-8 without its zeros
+            # as in netCDF4-python: a fill value stays bytes, text is UTF-8 without its NULs
             text = raw.decode("utf-8", "replace").replace("\0", "")
             return name, np.bytes_(raw) if name == "_FillValue" else text
         values = np.frombuffer(raw, kind).astype(kind.newbyteorder("="))

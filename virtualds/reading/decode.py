@@ -180,7 +180,7 @@ def place_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -
     """Write the decoded chunks of a tile, one after the other, into the result."""
     pipeline, ndim = decoder.pipeline, len(tile.grid)
     stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *decoder.shape)
-    # chunk numbers along every axis, each followed by the elements within them
+    # chunk indexes along every axis, each followed by the elements within them
     shown = decoder.show(stored, tile.grid)
     shown = shown.transpose([i for axis in range(ndim) for i in (axis, ndim + axis)])
     box = list(chain.from_iterable(zip(tile.grid, tile.encoded, strict=True)))

@@ -389,7 +389,7 @@ def load_or_defer(
 
 
 # ---------------------------------------------------------------------- reading ahead
-# The metadata of a remote HDF5 file, fetched level by level before they are actually read.
+# The metadata of a remote HDF5 file, fetched level by level before it is actually read.
 #
 # Each function is a `Work` (`virtualds.parsers.hdf5.structure.file_bytes`): it reads one object,
 # and returns those to which it refers. Anything that is missing here costs further requests,

@@ -197,7 +197,7 @@ def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
     if not form.has_filters:
         same = found.length == form.nbytes
         _require(same, file, owner, "a chunk without filters has another length")
-    # a negative number is too great as an unsigned one
+    # a negative number is too large when read as unsigned
     for axis, values in enumerate(found.place):
         inside = values.view(np.uint64) < _of_owners(indexes.shape[:, axis], owner)
         _require(inside, file, owner, "a chunk lies outside of the shape")
