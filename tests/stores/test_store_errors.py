@@ -20,7 +20,7 @@ from products import few_quick
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.stores import fsspec
-from virtualds.stores.local import remove_left_over
+from virtualds.stores.local import remove_leftovers
 from virtualds.stores.store import make_temporary_name
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
@@ -282,7 +282,7 @@ def test_what_cannot_be_looked_at_keeps_no_other_from_being_removed(
         return look(path, **how)
 
     monkeypatch.setattr(os, "lstat", lstat)
-    remove_left_over(str(tmp_path / "refs.json"))
+    remove_leftovers(str(tmp_path / "refs.json"))
     assert os.listdir(tmp_path) == [hidden.name]
 
 
@@ -292,7 +292,7 @@ def test_a_folder_that_is_still_written_to_is_not_left_over(tmp_path: Path) -> N
     (folder / "v" / "refs.0.parq").write_bytes(b"")
     for path in (folder / "v", folder):
         os.utime(path, (0, 0))
-    remove_left_over(str(tmp_path / "refs.parquet"))
+    remove_leftovers(str(tmp_path / "refs.parquet"))
     assert folder.exists()
 
 

@@ -187,7 +187,7 @@ def list_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
             found[Fact(subject, CALENDAR)] = str(calendar)
         if get_virtual_array(variable) is None and not is_lazy(variable):
             found[Fact(subject, VALUES)] = digest_values(variable.values)
-    for name, system in list_system_names(dataset):
+    for name, system in iterate_crs_names(dataset):
         found[Fact(f"{within}{name}", SYSTEM)] = shorten(system)
     return found
 
@@ -601,7 +601,7 @@ def _list_numbers(value: Any) -> list[float] | None:
         return None
 
 
-def list_system_names(dataset: xr.Dataset) -> Iterator[tuple[Hashable, str]]:
+def iterate_crs_names(dataset: xr.Dataset) -> Iterator[tuple[Hashable, str]]:
     """Yield the grid mappings of a dataset, each with the name of its CRS."""
     mappings = {
         name

@@ -103,7 +103,7 @@ MERCATOR = 7
 MERCATOR_OF_PARALLEL = ("Mercator_2SP", ORIGIN | {"standard_parallel_1": PARALLEL_1})
 
 
-class _UnknownError(Exception):
+class _UnknownCrsError(Exception):
     """A CRS that cannot be translated."""
 
 
@@ -141,7 +141,7 @@ def _describe(keys: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
     try:
         text = _write_text(_add_height(_find_system(known, pyproj), known, pyproj), pyproj)
         found = pyproj.CRS.from_wkt(text).to_cf()
-    except _UnknownError:
+    except _UnknownCrsError:
         return {}
     except pyproj.exceptions.ProjError:
         return fallback
@@ -172,7 +172,7 @@ def _find_system(keys: Mapping[str, Any], pyproj: Any) -> Any:
     if citation.startswith(PE_STRING):
         return pyproj.CRS.from_wkt(citation.removeprefix(PE_STRING))
     if kind not in CODES:
-        raise _UnknownError
+        raise _UnknownCrsError
     return (_build_projected if kind == PROJECTED else _build_geographic)(keys, pyproj)
 
 
@@ -182,7 +182,7 @@ def _find_coded(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
     found = pyproj.CRS.from_epsg(code)
     unit = keys.get(UNITS[kind])
     if unit is not None and str(SAME_UNITS.get(unit, unit)) != found.axis_info[0].unit_code:
-        raise _UnknownError
+        raise _UnknownCrsError
     names = ("GeogSemiMajorAxisGeoKey", "GeogInvFlatteningGeoKey")
     if kind == PROJECTED or not keys.keys() >= set(names):
         return found
@@ -246,7 +246,7 @@ def _find_projection(keys: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
     if method is None and hemisphere in UTM and 1 <= zone <= 60:
         return UTM_METHOD, {**UTM[hemisphere], "central_meridian": 6.0 * zone - 183}
     if method not in PROJECTIONS:
-        raise _UnknownError
+        raise _UnknownCrsError
     name, wanted = PROJECTIONS[method]
     if method == MERCATOR and PARALLEL_1[0] in keys:
         name, wanted = MERCATOR_OF_PARALLEL
@@ -261,7 +261,7 @@ def _find_number(keys: Mapping[str, Any], names: Sequence[str], default: float) 
     numbers = (keys[name] for name in names if name in keys)
     found = next(numbers, default)
     if not isinstance(found, int | float):
-        raise _UnknownError
+        raise _UnknownCrsError
     return float(found)
 
 
@@ -273,7 +273,7 @@ def _write_unit(keys: Mapping[str, Any], pyproj: Any) -> str:
     for unit in pyproj.database.get_units_map("EPSG", "linear").values():
         if unit.code == str(code):
             return f'UNIT["{unit.name}",{unit.conv_factor!r},AUTHORITY["EPSG","{code}"]]'
-    raise _UnknownError
+    raise _UnknownCrsError
 
 
 def _find_base(keys: Mapping[str, Any], pyproj: Any) -> Any:
@@ -288,7 +288,7 @@ def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:
     """Return a geographic CRS built from its datum, or from its ellipsoid."""
     crs, datums = pyproj.crs, pyproj.crs.datum
     if SAME_UNITS.get(unit := keys.get(UNITS[GEOGRAPHIC], DEGREE), unit) != DEGREE:
-        raise _UnknownError
+        raise _UnknownCrsError
     said = _find_citation(keys, ("GeogCitationGeoKey",))
     name = said.get("GCS Name") or said.get("Datum") or "unknown"
     datum = keys.get("GeogGeodeticDatumGeoKey")
@@ -318,7 +318,7 @@ def _build_ellipsoid(keys: Mapping[str, Any], name: str, pyproj: Any) -> Any:
     minor = _find_number(keys, ("GeogSemiMinorAxisGeoKey",), axis)
     flattening = _find_number(keys, ("GeogInvFlatteningGeoKey",), 0.0)
     if not axis > 0:
-        raise _UnknownError
+        raise _UnknownCrsError
     shape = {"inverse_flattening": flattening} if flattening else {"semi_minor_axis": minor}
     return pyproj.crs.datum.CustomEllipsoid(name, semi_major_axis=axis, **shape)
 

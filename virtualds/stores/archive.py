@@ -341,7 +341,7 @@ HELD_ARCHIVES = 16
 EXTRA = 256
 """Bytes that are read for the name and extra field of a local header."""
 
-SWOLLEN = 64
+MAX_DEFLATE_OVERHEAD = 64
 """Maximum number of bytes by which deflate enlarges incompressible data."""
 
 ReadIndex = Callable[[Read, int, str], Index]
@@ -358,7 +358,7 @@ class _Archive:
     begins: dict[int, int] = field(default_factory=dict, compare=False)
     """Where data begin, by the offsets of the headers that have been read."""
 
-    def find_begin(self, member: ArchiveMember, place: int = 0, data: bytes = b"") -> int:
+    def find_data_offset(self, member: ArchiveMember, place: int = 0, data: bytes = b"") -> int:
         """Return the offset of the data of a member; parse its header in ``data`` if necessary."""
         if member.offset is not None:
             return member.offset
@@ -402,7 +402,7 @@ class ArchiveStore(Store):
                     f"the member has {member.length} bytes, not {offset + length}", item
                 )
         self._read_headers(archive, [member])
-        begin = archive.find_begin(member)
+        begin = archive.find_data_offset(member)
         moved = [(begin + offset, length) for offset, length in ranges]
         found = self._store_for(archive.file.url).get_ranges(archive.file, moved)
         for item, data in enumerate(found):
@@ -459,7 +459,7 @@ class ArchiveStore(Store):
         for archive, members in by_archive.values():
             self._read_headers(archive, members)
         known = [(by_archive[archive.file][0], member) for archive, member in found]
-        return [(archive.file, archive.find_begin(member)) for archive, member in known]
+        return [(archive.file, archive.find_data_offset(member)) for archive, member in known]
 
     def read_heads(self, files: Sequence[SourceFile], length: int) -> list[bytes]:
         """Return the first bytes of members of one archive, with one request for all."""
@@ -488,7 +488,7 @@ class ArchiveStore(Store):
         self, archive: _Archive, member: ArchiveMember, length: int, place: int, data: bytes
     ) -> bytes:
         """Return the first bytes of a member, from bytes of its archive at ``place``."""
-        begin, count = archive.find_begin(member, place, data), _count_stored(member, length)
+        begin, count = archive.find_data_offset(member, place, data), _count_stored(member, length)
         head = data[begin - place :][:count]
         if len(head) < count:
             [head] = self._store_for(archive.file.url).get_ranges(archive.file, [(begin, count)])
@@ -506,7 +506,7 @@ class ArchiveStore(Store):
         """Return all bytes of a member of a zip archive, with one request for header and data."""
         store, span = self._store_for(archive.file.url), (member.header, member.entry)
         [entry] = store.get_ranges(archive.file, [span])
-        data = entry[archive.find_begin(member, member.header, entry) - member.header :]
+        data = entry[archive.find_data_offset(member, member.header, entry) - member.header :]
         try:
             if member.packed is None:
                 found = data[: member.length]
@@ -594,14 +594,14 @@ class ArchiveStore(Store):
             archive.file, [(place, LOCAL_HEADER) for place in unknown]
         )
         for (place, member), header in zip(unknown.items(), headers, strict=True):
-            archive.find_begin(member, place, header)
+            archive.find_data_offset(member, place, header)
 
 
 def _count_stored(member: ArchiveMember, length: int) -> int:
     """Return how many stored bytes are certain to contain the first bytes of a member."""
     if member.packed is None:
         return min(length, member.length)
-    return min(length + SWOLLEN, member.packed)
+    return min(length + MAX_DEFLATE_OVERHEAD, member.packed)
 
 
 def _find_member(archive: _Archive, url: str) -> ArchiveMember:

@@ -269,23 +269,23 @@ class ObjectVersions(ContentVersions):
         """Return which write of two new objects went wrong, if any."""
         create, replace = filesystem.conditions
         refuses = "it refused a write whose condition was true"
-        [first] = self._write_at_once(filesystem, [(path, None)])
+        [first] = self._write_concurrently(filesystem, [(path, None)])
         if first is None:
             return refuses
-        again, missing = self._write_at_once(filesystem, [(path, None), (other, first)])
+        again, missing = self._write_concurrently(filesystem, [(path, None), (other, first)])
         if again:
             return f"it replaced an object in spite of {create}"
         if missing:
             return f"it wrote an object that did not exist, in spite of {replace}"
-        raced = self._write_at_once(filesystem, [(other, None), (path, first)] * RACERS)
+        raced = self._write_concurrently(filesystem, [(other, None), (path, first)] * RACERS)
         for made, condition in ((raced[::2], create), (raced[1::2], replace)):
             if made.count(None) != RACERS - 1:
                 several = f"of writes at the same time it made several, in spite of {condition}"
                 return several if any(made) else refuses
-        [late] = self._write_at_once(filesystem, [(path, first)])
+        [late] = self._write_concurrently(filesystem, [(path, first)])
         return f"it replaced an object that had changed, in spite of {replace}" if late else ""
 
-    def _write_at_once(
+    def _write_concurrently(
         self, filesystem: Any, writes: Sequence[tuple[str, str | None]]
     ) -> list[str | None]:
         """Write objects, each only if it has the expected version; return new versions, or None.

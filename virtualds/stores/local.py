@@ -50,33 +50,33 @@ _TEMPORARY = re.compile(rf"\..{{1,{NAME_PART}}}\.[0-9a-f]{{16}}")
 """Temporary names of files."""
 
 
-def remove_left_over(path: str) -> None:
+def remove_leftovers(path: str) -> None:
     """Remove what killed writers of a path have left beside it, a day after they were killed."""
     # this is for tidiness: what cannot be examined or removed stays
     with suppress(OSError):
-        for left in _list_beside(path, GRACE):
+        for left in _list_leftovers(path, GRACE):
             with suppress(OSError):
                 remove_paths([left])
 
 
-class LeftOver(NamedTuple):
+class Leftover(NamedTuple):
     """A file or folder that a killed writer has left, and its size."""
 
     path: str
     nbytes: int
 
 
-def list_left_over(path: str, age: float) -> list[LeftOver]:
+def list_leftovers(path: str, age: float) -> list[Leftover]:
     """Return what killed writers of a file or folder have left beside it, and files below it.
 
     A file is theirs after ``age`` seconds without a change.
     """
-    found = _list_beside(path, age)
+    found = _list_leftovers(path, age)
     for folder, _, names in os.walk(path):
         below = (os.path.join(folder, name) for name in filter(_TEMPORARY.fullmatch, names))
         found += [file for file in below if _is_older(file, age)]
     return [
-        LeftOver(one, sum(0 if stat.S_ISDIR(f.st_mode) else f.st_size for f in _walk_status(one)))
+        Leftover(one, sum(0 if stat.S_ISDIR(f.st_mode) else f.st_size for f in _walk_status(one)))
         for one in sorted(found)
     ]
 
@@ -91,7 +91,7 @@ def remove_paths(paths: Iterable[str]) -> None:
                 os.unlink(path)
 
 
-def _list_beside(path: str, age: float) -> list[str]:
+def _list_leftovers(path: str, age: float) -> list[str]:
     """Return the files and folders that killed writers of a path have left beside it."""
     folder, name = os.path.split(path)
     ours = re.compile(rf"\.{re.escape(name[:NAME_PART])}\.[0-9a-f]{{16}}")
@@ -626,7 +626,7 @@ class LocalStore(Store):
     ) -> None:
         """Write a file under a temporary name, and rename it in one step."""
         path = os.path.realpath(local_path(url))
-        remove_left_over(path)
+        remove_leftovers(path)
         try:
             put = os.replace if replace else link_new
             write_temporary(path, data, lambda temporary: put(temporary, path))
@@ -644,7 +644,7 @@ class LocalStore(Store):
     ) -> None:
         """Write a folder under a temporary name, and rename it in one step."""
         path = os.path.realpath(local_path(url))
-        remove_left_over(path)
+        remove_leftovers(path)
         temporary, inside = make_temporary_name(path), ""
         try:
             os.mkdir(temporary)
@@ -703,7 +703,7 @@ class LocalStore(Store):
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 os.replace(temporary, path)
 
-        remove_left_over(path)
+        remove_leftovers(path)
         try:
             write_temporary(path, data, replace)
         except FileNotFoundError as error:

@@ -31,7 +31,7 @@ from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.local import list_left_over, remove_paths
+from virtualds.stores.local import list_leftovers, remove_paths
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import local_path, normalise_url, scheme_of
 from virtualds.writing.append import remove_sources
@@ -641,7 +641,7 @@ def clean_up(
         found = _retry_conflicts(location, conflict, expire)
     if scheme_of(location.url) == "file":
         path = os.path.realpath(local_path(location.url))
-        left = list_left_over(path, older_than.total_seconds())
+        left = list_leftovers(path, older_than.total_seconds())
         if not dry_run:
             remove_paths(one.path for one in left)
         urls = [normalise_url(one.path) for one in left]

@@ -382,7 +382,7 @@ def find_eras(
 def _makes_eras(facts: FactRuns, fact: Fact) -> bool:
     """Return whether texts are constant over ranges of files, or change with every file."""
     if fact.aspect.startswith(CHUNKS):
-        return len(set(facts.number_texts(fact).tolist())) <= MAX_VALUES
+        return len(set(facts.index_values(fact).tolist())) <= MAX_VALUES
     counts = facts.count_texts(fact)
     few = max(2, counts.total() // 2) if fact.aspect.startswith(OWN_ASPECTS) else MAX_VALUES
     return len(counts) <= min(few, MAX_VALUES)
@@ -603,7 +603,7 @@ def _list_alike_texts(facts: FactRuns, fact: Fact) -> list[str]:
     """Return the chunk lengths that divide longer and shorter files like those of the first."""
     if not fact.aspect.startswith(CHUNKS):
         return []
-    runs, numbers = facts.runs[fact], facts.number_texts(fact)
+    runs, numbers = facts.runs[fact], facts.index_values(fact)
     texts = dict.fromkeys(text for start, text in runs if numbers[start] == numbers[0])
     return [text for text in texts if text is not None and text != runs[0][1]]
 
@@ -631,7 +631,7 @@ def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     if fact.aspect.startswith(CHUNKS):
         # a variable with a single chunk has chunks as long as its dimension
         size = Fact(fact.aspect.removeprefix(CHUNKS), SIZE)
-        follows = size in changing and not survey.facts.number_texts(fact).any()
+        follows = size in changing and not survey.facts.index_values(fact).any()
         return Fact(fact.subject, DIMENSIONS) in changing or (follows and not is_joined)
     return False
 

@@ -341,7 +341,7 @@ class FactRuns:
         texts = [text or "" for _, text in self.runs.get(Fact(subject, DTYPE), ())]
         return Fact(subject, CALENDAR) in self.runs or any(t.startswith(TIMES) for t in texts)
 
-    def number_texts(self, fact: Fact) -> Ints:
+    def index_values(self, fact: Fact) -> Ints:
         """Return, for each file, the index of the text that a fact has there.
 
         Chunks that divide dimensions of any size into equally many pieces have the same number: a
@@ -370,7 +370,7 @@ class FactRuns:
         """Return the era of every file; files of one era agree in all of ``facts``."""
         key = np.zeros(self.count, np.int64)
         for fact in facts:
-            column = self.number_texts(fact)
+            column = self.index_values(fact)
             key = _number_keys(key * (int(column.max(initial=0)) + 1) + column)
         return key
 

@@ -32,8 +32,8 @@ from virtualds.formats.zarr.data_types import (
 from virtualds.formats.zarr.document import CONSOLIDATED, DIMENSIONS, INVALID_NAMES
 from virtualds.formats.zarr.shards import expand_shards
 from virtualds.formats.zarr.strings import (
-    VaryingArray,
-    is_varying,
+    VariableLengthArray,
+    is_variable_length,
     varying_from_v3,
     varying_from_zarr_v2,
 )
@@ -73,13 +73,13 @@ class Version(NamedTuple):
     check: Callable[[Any], None]
     names: Callable[[Node, dict[str, Any]], Any]
     dtype: Callable[[Any], np.dtype[Any]]
-    read: Callable[..., tuple[ManifestArray | VaryingArray, Any]]
+    read: Callable[..., tuple[ManifestArray | VariableLengthArray, Any]]
     group_keys: Collection[str] = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
 
 
 def _read_v2(
     node: Node, manifests: Manifests, attributes: Mapping[str, Any], types: Mapping[str, Any]
-) -> tuple[ManifestArray | VaryingArray, Any]:
+) -> tuple[ManifestArray | VariableLengthArray, Any]:
     manifest = manifests([read_chunk_grid(node)], 0)[0].manifest
     known = attributes.get("_FillValue")
     if node["dtype"] == "|O":
@@ -94,10 +94,10 @@ def _read_v2(
 
 def _read_v3(
     node: Node, manifests: Manifests, attributes: Mapping[str, Any], types: Mapping[str, Any]
-) -> tuple[ManifestArray | VaryingArray, Any]:
+) -> tuple[ManifestArray | VariableLengthArray, Any]:
     node, manifests = expand_shards(node, manifests)
     known = attributes.get("_FillValue")
-    if is_varying(node):
+    if is_variable_length(node):
         return varying_from_v3(node, manifests), known
     array = array_from_v3(node, manifests)
     if known is not None and "_FillValue" not in types:

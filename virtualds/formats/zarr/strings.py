@@ -54,7 +54,7 @@ VARYING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, Memor
 
 
 @dataclass(frozen=True, eq=False)
-class VaryingArray:
+class VariableLengthArray:
     """A chunked array of strings or bytes; ``serialiser`` is `TEXT` or `BYTES`.
 
     ``codecs`` encoded the bytes of a chunk, in this order; ``layout`` is the axis of the array for
@@ -78,7 +78,7 @@ class VaryingArray:
         """The dtype of the values: objects."""
         return DTYPES[self.serialiser]
 
-    def load_if_small(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
+    def load_if_small(self) -> tuple[Objects | VariableLengthArray, dict[str, Any]]:
         """Return the values of a small array, otherwise the array, and the encoding of a variable.
 
         xarray immediately converts strings declared as ``str``, like those of netCDF. Those of a
@@ -158,7 +158,7 @@ class VaryingArray:
 
 def varying_from_zarr_v2(
     metadata: Mapping[str, Any], manifest: ChunkManifest
-) -> tuple[VaryingArray, str | bytes | None]:
+) -> tuple[VariableLengthArray, str | bytes | None]:
     """Return the array that ``.zarray`` with dtype ``|O`` describes, and its fill value.
 
     Without a fill value, missing chunks read as empty strings.
@@ -182,7 +182,7 @@ def varying_from_zarr_v2(
     fill = None if is_none else _decode_fill(str(value), serialiser)
     fragments = (Fragment.whole(axes, manifest),)
     empty = fill if fill is not None else "" if serialiser == TEXT else b""
-    return VaryingArray(shape, serialiser, codecs, layout, empty, fragments), fill
+    return VariableLengthArray(shape, serialiser, codecs, layout, empty, fragments), fill
 
 
 # ---------------------------------------------------------------------- one selection
@@ -213,12 +213,12 @@ def _find_selected_chunks(axis: ChunkAxis, places: Ints) -> dict[int, _AxisSelec
 # ---------------------------------------------------------------------- Zarr v3
 
 
-def is_varying(metadata: Mapping[str, Any]) -> bool:
+def is_variable_length(metadata: Mapping[str, Any]) -> bool:
     """Return whether the elements of an array are variable-length strings."""
     return parse_extension(metadata["data_type"], "data_type")[0] in SERIALISERS
 
 
-def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> VaryingArray:
+def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> VariableLengthArray:
     """Return the array of strings that the content of ``zarr.json`` describes."""
     shape = tuple(metadata["shape"])
     serialiser = SERIALISERS[parse_extension(metadata["data_type"], "data_type")[0]]
@@ -245,7 +245,7 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Varyin
     parts = manifests([grid], 0) if prod(grid) else []
     fragments = tuple(place_part(part, axes) for part in parts)
     fill = _decode_fill(metadata["fill_value"], serialiser)
-    return VaryingArray(shape, serialiser, tuple(codecs), layout, fill, fragments)
+    return VariableLengthArray(shape, serialiser, tuple(codecs), layout, fill, fragments)
 
 
 def _decode_fill(value: Any, serialiser: str) -> str | bytes:

@@ -457,14 +457,14 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     if column is None:
         raise NativeReadError("it knows no column of that name")
     values = np.asarray(unit.data[column.name])
-    is_varying = values.dtype.kind == "O"
-    if is_varying:
+    is_variable_length = values.dtype.kind == "O"
+    if is_variable_length:
         values = np.concatenate([np.zeros(0, "?"), *(np.ravel(array) for array in values)])
     has_scale = {column.bscale, column.bzero} - {None, "", 0, 1}
     # integers whose sign is flipped have no other values when they are not scaled
     is_scaled = has_scale and values.dtype.kind == "f" and not wanted.decoded
     # and variable-length arrays keep their type, which cannot represent scaled values
-    if column.null is not None or is_scaled or (has_scale and is_varying):
+    if column.null is not None or is_scaled or (has_scale and is_variable_length):
         raise NativeReadError("it shows other numbers for undefined values, or scales them")
     # strings of astropy keep their trailing blanks until one of them is read
     values = np.char.rstrip(_end_texts(values)) if values.dtype.kind == "U" else values

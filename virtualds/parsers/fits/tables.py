@@ -145,7 +145,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class VaryingColumn:
+class VariableLengthColumn:
     """A column of variable-length arrays, whose values are in the heap.
 
     Parameters
@@ -194,7 +194,7 @@ def find_place(part: HeaderDataUnit, wanted: str) -> Place | None:
 
 def find_columns(
     part: HeaderDataUnit, source: SourceFile
-) -> Iterator[tuple[str, Column | VaryingColumn | VirtualdsError]]:
+) -> Iterator[tuple[str, Column | VariableLengthColumn | VirtualdsError]]:
     """Yield names and columns, or why a column cannot be read.
 
     Raises
@@ -224,7 +224,7 @@ def find_columns(
 
 def _find_column(
     part: HeaderDataUnit, number: int, place: int, row: int
-) -> tuple[int, Column | VaryingColumn | VirtualdsError]:
+) -> tuple[int, Column | VariableLengthColumn | VirtualdsError]:
     """Return where the next column begins, and this one or why it cannot be read."""
     form = str(part.cards.get(f"TFORM{number}", "")).strip()
     is_text = part.kind == "TABLE"
@@ -245,13 +245,15 @@ def _find_column(
     letter = match[1 if is_text else 2].upper()
     try:
         if letter in "PQ" and not is_text:
-            return following, _find_varying(part, number, column.start, form)
+            return following, _find_variable_length(part, number, column.start, form)
         return following, _scale(column, letter, number, part.cards)
     except VirtualdsError as error:
         return following, error
 
 
-def _find_varying(part: HeaderDataUnit, number: int, start: int, form: str) -> VaryingColumn:
+def _find_variable_length(
+    part: HeaderDataUnit, number: int, start: int, form: str
+) -> VariableLengthColumn:
     """Return a column of arrays in the heap."""
     found = DESCRIPTOR.match(form.upper())
     if found is None or found[2] == "X" or form[:1] == "0":
@@ -264,7 +266,7 @@ def _find_varying(part: HeaderDataUnit, number: int, start: int, form: str) -> V
     values = _scale(element, found[2], number, part.cards)
     if (lengths := part.cards.get(f"TDIM{number}")) is not None:
         values = replace(values, attributes={**(values.attributes or {}), "TDIM": lengths})
-    return VaryingColumn(start, WORDS[found[1]], values)
+    return VariableLengthColumn(start, WORDS[found[1]], values)
 
 
 def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
@@ -418,7 +420,10 @@ class _Table:
         self._read_rows = cache(partial(read_rows, part, file))
 
     def take(
-        self, name: str, column: Column | VaryingColumn | VirtualdsError, taken: frozenset[str]
+        self,
+        name: str,
+        column: Column | VariableLengthColumn | VirtualdsError,
+        taken: frozenset[str],
     ) -> None:
         """Add the variables of a column.
 
@@ -429,13 +434,15 @@ class _Table:
         """
         if isinstance(column, VirtualdsError):
             raise column
-        if isinstance(column, VaryingColumn):
-            self._take_varying(name, column, taken)
+        if isinstance(column, VariableLengthColumn):
+            self._take_variable_length(name, column, taken)
             return
         array = _build_array(self._part, column, self._source)
         self._add(name, ("row", *self._axes.name(name, column.shape)), array, column.attributes)
 
-    def _take_varying(self, name: str, column: VaryingColumn, taken: frozenset[str]) -> None:
+    def _take_variable_length(
+        self, name: str, column: VariableLengthColumn, taken: frozenset[str]
+    ) -> None:
         """Add a contiguous ragged array: all elements, and how many each row has (CF 9.3.3)."""
         width = column.values.width
         places = find_places(self._part, self._read_rows(), column.start, column.words, width)

@@ -341,7 +341,7 @@ def _read_day(reference: bytes) -> int | None:
     """Return the date in section 1, or None for an invalid date or another calendar."""
     if len(reference) != PLAIN:
         return None
-    return _number_day(_read_number(reference, 13, 2), reference[14], reference[15])
+    return _encode_date(_read_number(reference, 13, 2), reference[14], reference[15])
 
 
 def _fill_product(product: bytes) -> bytes | None:
@@ -376,7 +376,7 @@ def _find_first_edition(message: bytes) -> SharedHeader | None:
     if product[7] & 0x40:
         place += _read_number(message, place + 1, 3)
     how, year, century = message[place + 3 : place + 4], product[12], product[24]
-    day = _number_day((century - 1) * 100 + year, product[13], product[14])
+    day = _encode_date((century - 1) * 100 + year, product[13], product[14])
     if day is None or not 1 <= year <= 100 or not how or how[0] & 0xF0:
         return None
     of_grid = b"\0\0\x1c" + product[3:7] + bytes(21)
@@ -405,7 +405,7 @@ def _join_first(product: bytes, grid: bytes) -> bytes:
 # ---------------------------------------------------------------------- numbers
 
 
-def _number_day(year: int, month: int, day: int) -> int | None:
+def _encode_date(year: int, month: int, day: int) -> int | None:
     """Return a date as the integer YYYYMMDD, as in ecCodes, or None if it is invalid."""
     try:
         date(year, month, day)

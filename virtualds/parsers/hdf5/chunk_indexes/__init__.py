@@ -48,7 +48,7 @@ def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
     form, file, ends = indexes.form, indexes.file, indexes.rows.ends
     can = not form.has_filters and None not in form.limits
     require(np.full(len(file), can), file, "chunks that may grow have no index")
-    nbytes = prod(form.greatest_grid) * form.nbytes
+    nbytes = prod(form.maximum_grid) * form.nbytes
     fits = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
     require(fits, file, "chunks lie past the end of the file")
     for lengths, limit in zip(indexes.shape.T, form.limits, strict=True):
@@ -70,7 +70,7 @@ def _list_grid(indexes: Indexes, owner: Ints, grid: list[int]) -> ChunkRows:
     else:
         place = indexes.wanted.copy()
     offset = np.zeros(place.shape[1], np.int64)
-    for values, stride in zip(place, compute_strides(form.greatest_grid), strict=True):
+    for values, stride in zip(place, compute_strides(form.maximum_grid), strict=True):
         offset += values * (stride * form.nbytes)
     place *= np.array(form.chunks)[:, None]
     address = (indexes.root[owner, None] + offset).ravel()

@@ -143,7 +143,7 @@ def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
     count = int(read_uints(heads[:1, 8:begin])[0])
     array = _FixedForm(int(heads[0, 6]), 1 << int(min(heads[0, 7], 62)), count)
     is_sound = is_element_size(form, array.element, rows.offset_size)
-    is_sound = is_sound and count == prod(form.greatest_grid) and None not in form.limits
+    is_sound = is_sound and count == prod(form.maximum_grid) and None not in form.limits
     require(np.full(len(file), is_sound), file, "the header of a fixed array contradicts itself")
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
     longer = "a fixed array is longer than its file"
@@ -153,7 +153,7 @@ def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
     runs = read(indexes, array, owner, block[owner])
 
     def place(number: Ints) -> Ints:
-        return find_places(form, number, order, form.greatest_grid)
+        return find_places(form, number, order, form.maximum_grid)
 
     return join_runs(indexes, runs, place)
 
@@ -184,7 +184,7 @@ def _read_fixed_pages(
     which, page = np.nonzero(bits)
     if indexes.wanted is not None:
         form, order = indexes.form, list(range(len(indexes.form.chunks)))
-        wanted = find_numbers(form, indexes.wanted, order, form.greatest_grid)
+        wanted = find_numbers(form, indexes.wanted, order, form.maximum_grid)
         needed = intersect(wanted, page * array.page, (page + 1) * array.page)
         which, page = which[needed], page[needed]
     length = array.page * array.element + CHECKSUM_BYTES
@@ -308,11 +308,11 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     order = sorted(range(len(limits)), key=lambda axis: limits[axis] is not None)
 
     def place(number: Ints) -> Ints:
-        return find_places(indexes.form, number, order, indexes.form.greatest_grid)
+        return find_places(indexes.form, number, order, indexes.form.maximum_grid)
 
     wanted = indexes.wanted
     if wanted is not None:
-        wanted = find_numbers(indexes.form, wanted, order, indexes.form.greatest_grid)
+        wanted = find_numbers(indexes.form, wanted, order, indexes.form.maximum_grid)
     arrays = _Arrays(indexes, form, used, wanted)
     return join_runs(indexes, _iterate_runs(arrays, owner, block[owner]), place)
 
@@ -326,7 +326,7 @@ def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
     # blocks listed in the index block have no pages
     sound = sound and form.least << form.supers_in_index // 2 <= form.page
     sound = sound and limits.count(None) == 1 and 0 not in limits
-    sound = sound and max(indexes.form.greatest_grid) < 2**63
+    sound = sound and max(indexes.form.maximum_grid) < 2**63
     require(np.full(len(heads), sound), indexes.file, CONTRADICTION)
     return form
 

@@ -70,7 +70,7 @@ class IndexForm:
         return prod(self.chunks) * self.itemsize
 
     @cached_property
-    def greatest_grid(self) -> tuple[int, ...]:
+    def maximum_grid(self) -> tuple[int, ...]:
         """Chunks along each axis at its maximum length; 0 for an unlimited one."""
         return tuple(-(-(n or 0) // c) for n, c in zip(self.limits, self.chunks, strict=True))
 
