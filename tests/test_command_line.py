@@ -79,7 +79,11 @@ def native(pattern: str = "20*.nc") -> xr.Dataset:
 
 Signature = Callable[..., Any]
 SIGNATURES: dict[str, tuple[Signature, ...]] = {
-    "scan": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
+    "scan": (
+        virtualds.open_virtual_mfdataset,
+        virtualds.open_virtual_mfdatatree,
+        VirtualDatasetAccessor.to_manifest,
+    ),
     "append": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
     "sync": (virtualds.sync,),
     "info": (describe,),

@@ -156,9 +156,8 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
             "-o sst.zarr",
         ),
         (
-            "Use the newest version of each file, and write a group for each model and variable",
-            "virtualds scan 'cmip/{model}/{member}/{variable}/{version}/*_{years}.nc' --newest "
-            "version --concat-dim member --concat-dim time --tree '/{model}/{variable}' "
+            "Use the newest version of each file, and write a group for each variable",
+            "virtualds scan 'cmip/{var}/{v}/*.nc' --newest v --concat-dim time --tree '{var}' "
             "-o cmip.zarr",
         ),
         (
