@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -394,3 +395,21 @@ def test_whole_numbers_make_a_grid_as_long_as_it_is_complete(tmp_path: Path) -> 
     write(1, 2003)
     with pytest.raises(virtualds.CombineError, match=r"n: cells of the grid would be empty.*int64"):
         keep()
+
+
+def test_values_of_another_type_are_named_with_what_to_do(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "set.zarr"
+    for year, dtype in ((2001, "f4"), (2002, "f8")):
+        made = xr.Dataset({"t": ("time", np.array([1, 2.5], dtype))}, {"time": [year, year + 0.5]})
+        made.to_netcdf(folder / f"r1_{year}.nc")
+        if dtype == "f4":
+            sync(folder, target)
+    said = r"r1_2002\.nc(?s:.*)t: its dtype is float32 in the set and float64(?s:.*)anew"
+    with pytest.raises(virtualds.CombineError, match=said):
+        sync(folder, target)
+    with pytest.raises(virtualds.CombineError, match=r"t: its values are in memory(?s:.*)anew"):
+        sync(folder, target, preprocess=lambda ds: ds.assign(t=ds["t"].load().astype("f4")))
+    shutil.rmtree(target)
+    sync(folder, target)
+    found = xr.open_dataset(target, engine="virtual")["t"]
+    assert (found.dtype, found.values.tolist()) == (np.dtype("f8"), [[1, 2.5, 1, 2.5]])

@@ -465,7 +465,7 @@ def sync(
         written, and are left for the next run.
     dry_run : bool, default False
         Whether to write nothing, and only report what would be added, replaced and dropped. New and
-        changed files are opened, so that what does not fit raises here, too.
+        changed files are opened, so that what does not fit raises here, too; a ``cache`` is filled.
     format : str, optional
         Name of the format, if the suffix of ``target`` does not give it.
     conflict : {"retry", "raise"}

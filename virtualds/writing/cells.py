@@ -115,6 +115,12 @@ class CellGrid:
             there, shares = present.variables[name], len(along) < len(self.dims)
             if get_virtual_array(variable) is None:
                 check_loading(str(name), variable)
+                if get_virtual_array(there) is not None:
+                    raise CombineError(
+                        f"{name}: its values are in memory, and the set refers to files for it; "
+                        f"leave it virtual (loadable_variables=, and no change by preprocess=), or "
+                        f"write the set anew (delete it, and run again)"
+                    )
             data: Any
             try:
                 if shares and get_virtual_array(there) is not None:
@@ -156,9 +162,19 @@ class CellGrid:
         problems = [f"{name}: the set has no such variable" for name in extra]
         problems += [f"{name}: the new files have no such variable" for name in lacking]
         for name, variable in new.variables.items():
-            if name in present.variables:
-                found = find_differences(str(name), present.variables[name], variable, self.dims)
-                problems += [f"{name}: {reason}" for reason in found]
+            if name not in present.variables:
+                continue
+            known = present.variables[name]
+            found = list(find_differences(str(name), known, variable, self.dims))
+            if not found and get_virtual_array(known) is not None:
+                types = known.dtype, variable.dtype
+                if np.result_type(*types) != known.dtype:
+                    # the chunks of other cells stay as they are
+                    found = [
+                        f"its dtype is {types[0]} in the set and {types[1]} in the new files; "
+                        f"write the set anew (delete it, and run again), which promotes it"
+                    ]
+            problems += [f"{name}: {reason}" for reason in found]
         if problems:
             said = (
                 f"the new files do not fit the grid of the set, and nothing has been written; "
