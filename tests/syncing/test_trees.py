@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,8 @@ import xarray as xr
 from click.testing import CliRunner
 
 import virtualds
+from virtualds.syncing import files
+from virtualds.writing.write import Destination
 from virtualds_cli.program import main
 
 
@@ -150,3 +154,31 @@ def test_the_command_line_keeps_a_tree(folder: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["sync", pattern, str(target), *how, "--settle", "0"])
     assert done.exit_code == 0, done.output
     check(target, {"/M1/tas": [one]})
+
+
+def test_files_are_opened_before_the_set_is_locked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, events = tmp_path / "set.zarr", list[str]()
+    gone = write(folder, "M1", "tas", "v1", 2001, 1)
+    changed = write(folder, "M1", "tas", "v1", 2002, 2)
+    sync(folder, target)
+    gone.unlink()
+    write(folder, "M1", "tas", "v1", 2002, 3)
+    os.utime(changed, (1, 1))
+    write(folder, "M1", "tas", "v1", 2003, 4)
+    open_many, change = files.open_virtual_mfdataset, Destination.change
+
+    def open_noted(*given: Any, **how: Any) -> Any:
+        events.append("open")
+        return open_many(*given, **how)
+
+    def change_noted(*given: Any) -> Any:
+        events.append("change")
+        return change(*given)
+
+    monkeypatch.setattr(files, "open_virtual_mfdataset", open_noted)
+    monkeypatch.setattr(Destination, "change", change_noted)
+    done = sync(folder, target)
+    assert (len(done.added), len(done.replaced), len(done.dropped)) == (1, 1, 1)
+    assert events == ["open", "open", "change"]

@@ -19,6 +19,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mask_covered
 from virtualds.bounds import check_joinable
+from virtualds.chunks.axes import find_runs
 from virtualds.chunks.columns import Ints, drop_repeated_tables
 from virtualds.chunks.manifest import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
@@ -93,6 +94,23 @@ def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
 def find_ranges(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Range]]:
     """Return the ranges along a dimension that come from each of some sources, if there are any."""
     return find_coverage_along(dataset, dim, urls).list_ranges()
+
+
+def find_values(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> dict[str, pd.Index[Any]]:
+    """Return the coordinate values along a dimension that come from each of some sources."""
+    index, found = dataset.indexes[dim], find_ranges(dataset, dim, set(urls))
+    return {url: index[_list_positions(found.get(url, []))] for url in urls}
+
+
+def _list_positions(ranges: Iterable[Range]) -> Ints:
+    return np.concatenate([np.arange(0), *(np.arange(*one) for one in ranges)])
+
+
+def find_used_at(dataset: xr.Dataset, dim: str, where: Mask) -> set[str]:
+    """Return the urls of sources with chunks at some positions along a dimension."""
+    urls = urls_of(dataset)
+    parts = (cut_along(dataset, dim, run) for run in find_runs(np.flatnonzero(where)))
+    return {url for part in parts for url in find_used_along(part, dim, urls)}
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:

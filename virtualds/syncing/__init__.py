@@ -325,7 +325,7 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
 
     def change(root: ManifestGroup) -> ManifestGroup:
         found = root
-        for path, (update, changes, before) in plans.items():
+        for path, (update, changes, before) in needed.items():
             group = find_group(root, path)
             if group is None or not group.variables:
                 found = begin_group(found, path)
@@ -354,7 +354,7 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
         return add_group(root, path, update.opener.check_loaded(made))
 
     def begin() -> ManifestGroup:
-        return reduce(begin_group, plans, EMPTY)
+        return reduce(begin_group, needed, EMPTY)
 
     if needed:
         # otherwise a set that was removed meanwhile would be created with only the new files

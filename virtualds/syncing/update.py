@@ -21,8 +21,8 @@ from virtualds.datasets.source_positions import (
     cut_along,
     find_copies,
     find_positions,
-    find_ranges,
-    find_used_along,
+    find_used_at,
+    find_values,
     has_chunks_in,
     urls_of,
 )
@@ -82,9 +82,8 @@ class Update:
 
     def is_needed(self, changes: Changes) -> bool:
         """Return whether anything is to be changed, once files are opened."""
-        return bool(self.list_dropped(changes)) or any(
-            self.opener.open(urls) is not None for urls in (changes.new, changes.changed)
-        )
+        opened = [self.opener.open(urls) for urls in (changes.new, changes.changed)]
+        return bool(self.list_dropped(changes)) or any(one is not None for one in opened)
 
     def list_dropped(self, changes: Changes) -> Urls:
         """Return the files that are to be removed from the set."""
@@ -121,12 +120,12 @@ class Update:
         added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = frozenset({*removed, *changes.removed, *changes.changed, *changes.waiting})
-        misfit = REMEDIES["if_misfit"]
-        grid = CellGrid(self.dims, self.known.root, self.sorts, unsound, misfit)
+        remedies = {name: REMEDIES[name] for name in ("if_misfit", "if_extra")}
+        grid = CellGrid(self.dims, self.known.root, self.sorts, unsound, **remedies)
         begun = after = self._refresh_static(self._add_options(group), changes)
         moved = () if changed is None else grid.list_moved(after, changed, replaced)
         gone = {*removed, *moved}
-        touched: Mapping[str, pd.Index[Any]] = grid.find_values(after, gone) if gone else {}
+        touched: Mapping[str, pd.Index[Any]] = grid.find_touched(after, gone)
         names, others = grid.find_lost(after)
         if gone or replaced:
             after = as_read(grid.clear_values(after, {*gone, *replaced}))
@@ -175,7 +174,7 @@ class Update:
         opened = tuple(url for url in changes.new if url not in self.opener.failed)
         if self.overlap not in CROPPING_OVERLAPS or not self._find_with_references(added).all():
             return opened
-        used = self._find_used(added, ~shared)
+        used = find_used_at(added, self.dim, ~shared)
         return tuple(url for url in opened if url in used)
 
     def _find_with_references(self, new: xr.Dataset) -> Mask:
@@ -188,13 +187,6 @@ class Update:
         if there is None or index is None:
             return np.zeros(new.sizes[self.dim], bool)
         return np.asarray(index.isin(there) & index.notna())
-
-    def _find_used(self, new: xr.Dataset, where: Mask) -> set[str]:
-        """Return the files with chunks at some positions."""
-        urls = urls_of(new)
-        runs = find_runs(np.flatnonzero(where))
-        parts = (cut_along(new, self.dim, run) for run in runs)
-        return {url for part in parts for url in find_used_along(part, self.dim, urls)}
 
     # ------------------------------------------------------------------ adding
 
@@ -261,7 +253,7 @@ class Update:
         present = to_virtual_dataset(group)
         # except for what the set stores itself
         there, known = present.indexes[self.dim], self.known.tabulate(group).urls
-        for url in sorted(self._find_used(new, shared)):
+        for url in sorted(find_used_at(new, self.dim, shared)):
             common = new.indexes[self.dim][shared & find_positions(new, self.dim, {url})]
             places = np.flatnonzero(there.isin(common))
             part = cut_along(present, self.dim, (int(places[0]), int(places[-1]) + 1))
@@ -306,14 +298,9 @@ class Update:
         goes_on = any(getattr(old, way) and getattr(new, way) for way in ways)
         if new.is_unique and (goes_on or not _is_ordered(old)):
             return
-        # the coordinate values that come from each file
-        values = list[dict[str, Any]]()
-        for group, index in ((before, old), (after, new)):
-            dataset = to_virtual_dataset(group)
-            found = find_ranges(dataset, self.dim, urls_of(dataset))
-            cuts = {url: np.r_[tuple(slice(*run) for run in runs)] for url, runs in found.items()}
-            values.append({url: index[cut] for url, cut in cuts.items()})
-        had, has = ({url: found.get(url, old[:0]) for url in changed} for found in values)
+        had, has = (
+            find_values(to_virtual_dataset(group), self.dim, changed) for group in (before, after)
+        )
         moved = [url for url in changed if not had[url].equals(has[url])]
         [first, *others] = moved or changed
         more = f" (and {format_count(len(others), 'other file')})" if others else ""

@@ -408,25 +408,32 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: AppendOptions)
     """Return the variables that grow; raise an error for variables that do not fit the set."""
     dim = how.dim
     check_systems_of_set(list_systems(present), new)
-    extra = sorted(str(name) for name in new.variables if name not in present.variables)
-    lacking = sorted(
-        str(name)
-        for name, v in present.variables.items()
-        if dim in v.dims and name not in new.variables
-    )
-    problems = [f"{name}: the set has no such variable ({how.if_extra})" for name in extra]
-    problems += [f"{name}: the new dataset has no such variable" for name in lacking]
-    for name, variable in new.variables.items():
-        if name in present.variables:
-            found = find_differences(str(name), present.variables[name], variable, (dim,))
-            problems += [f"{name}: {reason}" for reason in found]
-    if problems:
+    if problems := list_problems(present, new, (dim,), how.if_extra):
         said = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
             f"written; {how.if_misfit}"
         )
         raise CombineError(list_details(said, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
+
+
+def list_problems(
+    present: xr.Dataset, new: xr.Dataset, dims: Sequence[str], if_extra: str
+) -> list[str]:
+    """Return why new data do not continue a set along dimensions, by variable."""
+    extra = sorted(str(name) for name in new.variables if name not in present.variables)
+    lacking = sorted(
+        str(name)
+        for name, v in present.variables.items()
+        if not set(dims).isdisjoint(v.dims) and name not in new.variables
+    )
+    problems = [f"{name}: the set has no such variable ({if_extra})" for name in extra]
+    problems += [f"{name}: the new dataset has no such variable" for name in lacking]
+    for name, variable in new.variables.items():
+        if name in present.variables:
+            found = _find_differences(str(name), present.variables[name], variable, dims)
+            problems += [f"{name}: {reason}" for reason in found]
+    return problems
 
 
 def list_mismatches(
@@ -446,7 +453,7 @@ def list_mismatches(
                 )
 
 
-def find_differences(
+def _find_differences(
     name: str, old: xr.Variable, new: xr.Variable, dims: Sequence[str]
 ) -> Iterator[str]:
     """Yield why a new variable does not continue the variable of the set along dimensions."""

@@ -31,6 +31,9 @@ from virtualds.datasets.from_dataset import as_read, check_loading
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
 from virtualds.datasets.source_positions import (
     find_positions,
+    find_ranges,
+    find_used_at,
+    find_values,
     has_chunks_in,
     is_stored_in_set,
     urls_of,
@@ -41,7 +44,7 @@ from virtualds.writing.append import (
     AppendOptions,
     append_along,
     drop_positions,
-    find_differences,
+    list_problems,
     load_alike,
     make_missing,
     open_set,
@@ -57,7 +60,7 @@ class CellGrid:
 
     With ``sorts``, new coordinate values are inserted where they belong, if those of the set are
     monotonic. ``unsound`` are files that have changed or are gone, from which nothing is read.
-    ``if_misfit`` is a remedy for errors, as in `AppendOptions`.
+    ``if_misfit`` and ``if_extra`` are remedies for errors, as in `AppendOptions`.
     """
 
     dims: tuple[str, ...]
@@ -65,6 +68,7 @@ class CellGrid:
     sorts: bool = True
     unsound: frozenset[str] = frozenset()
     if_misfit: str = AppendOptions.if_misfit
+    if_extra: str = AppendOptions.if_extra
 
     # ------------------------------------------------------------------ putting
 
@@ -83,8 +87,10 @@ class CellGrid:
         self._check_fit(present, new)
         group = old
         for dim in self.dims:
-            group = self._grow(group, self._open(group, new), new, dim)
-        return self._fill(group, new, replaced)
+            grown = self._grow(group, present, new, dim)
+            if grown is not group:
+                group, present = grown, self._open(grown, new)
+        return self._fill(group, present, new, replaced)
 
     def put_shared(
         self, old: ManifestGroup, new: xr.Dataset, names: Collection[str]
@@ -93,13 +99,17 @@ class CellGrid:
         new = restore_references(new)[[*names]]
         present = self._open(old)
         new = new.isel({dim: new.indexes[dim].isin(present.indexes[dim]) for dim in new.indexes})
-        return self._fill(old, new, urls_of(present))
+        return self._fill(old, present, new, urls_of(present))
 
     def _fill(
-        self, group: ManifestGroup, new: xr.Dataset, replaced: Collection[str]
+        self,
+        group: ManifestGroup,
+        present: xr.Dataset,
+        new: xr.Dataset,
+        replaced: Collection[str],
     ) -> ManifestGroup:
         """Return a group with the data of files at their coordinates, all of which it has."""
-        present = load_alike(self._open(group), new, self.root, only_own=True)
+        present = load_alike(present, new, self.root, only_own=True)
         places = {
             dim: present.indexes[dim].get_indexer(new.indexes[dim])
             for dim in self.dims
@@ -153,28 +163,16 @@ class CellGrid:
 
     def _check_fit(self, present: xr.Dataset, new: xr.Dataset) -> None:
         """Raise an error for variables that do not continue those of the set."""
-        extra = sorted(str(name) for name in new.variables if name not in present.variables)
-        lacking = sorted(
-            str(name)
-            for name, variable in present.variables.items()
-            if set(self.dims) & set(variable.dims) and name not in new.variables
-        )
-        problems = [f"{name}: the set has no such variable" for name in extra]
-        problems += [f"{name}: the new files have no such variable" for name in lacking]
-        for name, variable in new.variables.items():
-            if name not in present.variables:
-                continue
-            known = present.variables[name]
-            found = list(find_differences(str(name), known, variable, self.dims))
-            if not found and get_virtual_array(known) is not None:
-                types = known.dtype, variable.dtype
-                if np.result_type(*types) != known.dtype:
-                    # the chunks of other cells stay as they are
-                    found = [
-                        f"its dtype is {types[0]} in the set and {types[1]} in the new files; "
-                        f"write the set anew (delete it, and run again), which promotes it"
-                    ]
-            problems += [f"{name}: {reason}" for reason in found]
+        problems = list_problems(present, new, self.dims, self.if_extra)
+        for name, variable in new.variables.items() if not problems else ():
+            types = present.variables[name].dtype, variable.dtype
+            is_virtual = get_virtual_array(present.variables[name]) is not None
+            if is_virtual and np.result_type(*types) != types[0]:
+                # the chunks of other cells stay as they are
+                problems.append(
+                    f"{name}: its dtype is {types[0]} in the set and {types[1]} in the new files; "
+                    f"write the set anew (delete it, and run again), which promotes it"
+                )
         if problems:
             said = (
                 f"the new files do not fit the grid of the set, and nothing has been written; "
@@ -228,12 +226,11 @@ class CellGrid:
         self, old: ManifestGroup, new: xr.Dataset, changed: Collection[str]
     ) -> list[str]:
         """Return the changed files whose coordinate values are not those that the set has."""
-        found = list[str]()
-        for url in sorted(changed):
-            before, now = self.find_values(old, [url]), self._find_values_in(new, [url])
-            if any(not before[dim].equals(now[dim]) for dim in self.dims):
-                found.append(url)
-        return found
+        present, moved = self._open(old), set[str]()
+        for dim in self.dims:
+            before, now = (find_values(dataset, dim, changed) for dataset in (present, new))
+            moved |= {url for url in changed if not before[url].equals(now[url])}
+        return sorted(moved)
 
     def clear(
         self, old: ManifestGroup, urls: Collection[str], shared: Collection[str]
@@ -311,18 +308,14 @@ class CellGrid:
         If positions with values in ``touched`` are empty, these are the files that have the others
         or the next ones: they may store no chunks where all their values are missing.
         """
-        found = set[str]()
+        found, present = set[str](), self._open(group)
+        cells = self._list_cells(present)
         for dim, values in touched.items():
-            present = self._open(group)
-            cells = self._list_cells(present)
-            where = np.asarray(present.indexes[dim].isin(values))
-            empty = ~find_positions(cells, dim, urls_of(cells))
+            where, empty = np.asarray(present.indexes[dim].isin(values)), _find_empty(cells, dim)
             if (where & empty).any():
                 lost = np.pad(where & empty, 1)
                 near = (where | lost[:-2] | lost[2:]) & ~empty
-                runs = find_runs(np.flatnonzero(near))
-                parts = [cells.isel({dim: slice(*run)}) for run in runs]
-                found.update(*map(_list_used, parts))
+                found |= find_used_at(cells, dim, near)
         return tuple(sorted(found - self.unsound))
 
     def _list_cells(self, present: xr.Dataset) -> xr.Dataset:
@@ -339,9 +332,9 @@ class CellGrid:
         group = old
         for dim, values in touched.items():
             present = self._open(group)
-            cells = self._list_cells(present)
-            empty = ~find_positions(cells, dim, urls_of(cells))
-            gone = empty & np.asarray(present.indexes[dim].isin(values))
+            gone = _find_empty(self._list_cells(present), dim) & np.asarray(
+                present.indexes[dim].isin(values)
+            )
             if gone.all():
                 raise CombineError(
                     f"{self.root}: nothing would be left of the set along {dim!r}; remove the set "
@@ -352,16 +345,12 @@ class CellGrid:
                 group = as_read(to_stored(group, rest))
         return group
 
-    def find_values(self, group: ManifestGroup, urls: Collection[str]) -> dict[str, pd.Index[Any]]:
+    def find_touched(self, group: ManifestGroup, urls: set[str]) -> dict[str, pd.Index[Any]]:
         """Return the coordinate values of the cells of some files, along each dimension."""
-        return self._find_values_in(self._open(group), urls)
-
-    def _find_values_in(
-        self, dataset: xr.Dataset, urls: Collection[str]
-    ) -> dict[str, pd.Index[Any]]:
-        return {
-            dim: dataset.indexes[dim][find_positions(dataset, dim, set(urls))] for dim in self.dims
-        }
+        if not urls:
+            return {}
+        present = self._open(group)
+        return {dim: present.indexes[dim][find_positions(present, dim, urls)] for dim in self.dims}
 
     # ------------------------------------------------------------------ along some dimensions
 
@@ -370,7 +359,10 @@ class CellGrid:
 
         Such as the bounds of times, which all members share, and of which the set refers to one.
         """
+        if not self.unsound:
+            return [], []
         present, wanted = self._open(group), set(self.unsound)
+        sound = {url for url in urls_of(present) - wanted if not is_stored_in_set(url, self.root)}
         names, files = list[str](), dict[str, None]()
         for name, variable in present.variables.items():
             array = get_virtual_array(variable)
@@ -382,18 +374,18 @@ class CellGrid:
             names.append(str(name))
             only = present[[name]].drop_vars(set(present.coords) - {name}, errors="ignore")
             for dim in along:
-                for run in find_runs(np.flatnonzero(find_positions(only, dim, wanted))):
-                    for position in range(*run):
-                        part = present.isel({dim: slice(position, position + 1)})
-                        others = sorted(_list_used(part) - wanted)
-                        files |= dict.fromkeys(others[:1])
+                lost = find_positions(only, dim, wanted)
+                for url, runs in sorted(find_ranges(present, dim, sound).items()):
+                    for run in runs:
+                        if lost[slice(*run)].any():
+                            files[url] = None
+                            lost[slice(*run)] = False
         return names, list(files)
 
 
-def _list_used(dataset: xr.Dataset) -> set[str]:
-    """Return the files in which a dataset has chunks."""
-    arrays = (get_virtual_array(variable) for variable in dataset.variables.values())
-    return {file.url for array in arrays if array is not None for file in array.sources}
+def _find_empty(cells: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Return the mask of positions along a dimension at which no file has a chunk."""
+    return ~find_positions(cells, dim, urls_of(cells))
 
 
 # ---------------------------------------------------------------------- arrays
