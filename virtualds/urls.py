@@ -203,3 +203,18 @@ def is_in_folder(path: str, folder: str) -> bool:
     """
     folder = folder.rstrip("/")
     return path == folder or path.startswith(f"{folder}/")
+
+
+SIDECARS = {".idx": "", ".index": ".grib2", ".dmrpp": ""}
+"""Suffixes of files that describe another one, and what stands in their place in its name: those of
+wgrib2, of ECMWF, and of OPeNDAP."""
+
+
+def find_described(url: str) -> str | None:
+    """Return the url of the file that a sidecar describes, by its name; None for other files.
+
+    >>> find_described("s3://bucket/gfs.f003.idx"), find_described("s3://bucket/2001.nc")
+    ('s3://bucket/gfs.f003', None)
+    """
+    found = next((suffix for suffix in SIDECARS if url.endswith(suffix)), None)
+    return None if found is None else url.removesuffix(found) + SIDECARS[found]

@@ -39,10 +39,10 @@ def _by_name(
     return {name: (*rest,) for name, *rest in value} or None
 
 
-def _merged(
+def merge(
     ctx: click.Context, param: click.Parameter, value: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return all given access options; later ones take precedence."""
+    """Return all given values by name; later ones take precedence."""
     return {key: found for one in value for key, found in one.items()} or None
 
 
@@ -87,7 +87,7 @@ def _chosen(choices: Iterable[str], default: str | None, text: str) -> Callable[
 
 
 def _access(text: str) -> Callable[[str], Decorator]:
-    return _option(text, many=_merged, type=Access())
+    return _option(text, many=merge, type=Access())
 
 
 ROWS: dict[str, Callable[[str], Decorator]] = {
@@ -207,13 +207,13 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "What to do if another writer changes the set at the same time.",
     ),
     "rename": _option(
-        many=_merged,
+        many=merge,
         type=Renaming(),
         help="Old and new name of a variable or dimension. Repeat the option for several.",
     ),
     "drop_groups": _several("Path of a group to leave out.", Name("group")),
     "attributes": _option(
-        many=_merged,
+        many=merge,
         type=Access(),
         help="An attribute: title=TEXT of the group, or t:units=TEXT of a variable. Values are "
         "JSON or text; null removes the attribute. Repeat the option for several.",
@@ -240,7 +240,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "or encode them anew, in the main encoding of their variable. All others stay references.",
     ),
     "main_encoding": _option(
-        many=_merged,
+        many=merge,
         type=Access(),
         help="Main encoding of a variable, as NAME=JSON with the keys chunks, codecs and dtype. By "
         "default the one that leaves the fewest bytes to rewrite.",

@@ -203,6 +203,19 @@ class Piece(_Parsed):
         return found[1] or "", found[2], int(found[3])
 
 
+class Window(_Parsed):
+    """How much to keep along a dimension: a number of positions, or a duration."""
+
+    name = "dim=length"
+
+    def parse(self, text: str) -> dict[str, int | str]:
+        """Return the length by the dimension."""
+        dim, _, length = text.partition("=")
+        if not dim or not length:
+            raise ValueError(f"{text!r} is not DIM=LENGTH; write time=48, time=P2D or time=36h")
+        return {dim: int(length) if length.isdecimal() else length}
+
+
 class Age(_Parsed):
     """A duration: a number with a unit."""
 

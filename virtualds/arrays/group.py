@@ -185,6 +185,9 @@ class ManifestGroup:
         decodes the others.
     way : ReadMethod, optional
         How the file was read, if its parser has several ways.
+    notes : dict
+        What `virtualds.sync` notes in a set about files that it does not use, as JSON. Nobody else
+        reads it, and nothing is lost without it.
 
     Raises
     ------
@@ -206,6 +209,7 @@ class ManifestGroup:
     damaged: Mapping[str, VirtualdsError] = field(default_factory=dict)
     left_out: Mapping[str, ManifestVariable] = field(default_factory=dict)
     way: ReadMethod | None = field(default=None, compare=False)
+    notes: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         seen: dict[str, tuple[str, int]] = {}

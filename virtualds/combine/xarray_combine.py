@@ -28,6 +28,7 @@ from virtualds.combine.ordering import (
     list_places,
 )
 from virtualds.datasets.keywords import check_choice, guess_name
+from virtualds.datasets.lazy import expand_variable, get_virtual_array
 from virtualds.datasets.structure import (
     digest_values,
     find_first_difference,
@@ -136,6 +137,7 @@ class Combination:
 
     def _join_rows(self, rows: list[Any], dim: Any) -> Any:
         """Concatenate rows along a dimension; each may lack positions along the others."""
+        rows = self._expand_coordinates(rows)
         shared = self._list_shared(rows, dim)
         if shared:
             combined = self._concatenate([row.drop_vars(list(shared)) for row in rows], dim)
@@ -148,6 +150,30 @@ class Combination:
                 {name: joined}
             )
         return combined
+
+    def _expand_coordinates(self, rows: list[Any]) -> list[Any]:
+        """Give coordinates of all rows the same dimensions of the grid.
+
+        Where a row has a single position, its coordinate may be a scalar, such as the valid time of
+        a single step. xarray would take it for the value at all positions that the row lacks.
+        """
+        if not all(isinstance(row, xr.Dataset) for row in rows):
+            return rows
+        grid: dict[Any, dict[Any, None]] = {}
+        for row in rows:
+            for name in row.coords.keys() - row.indexes.keys():
+                along = [d for d in row.coords[name].dims if d in self.dims]
+                grid.setdefault(name, {}).update(dict.fromkeys(along))
+        return [
+            row.assign_coords(
+                {
+                    name: expand_variable(row, name, [*dims, *row.variables[name].dims])
+                    for name, dims in grid.items()
+                    if name in row.coords and _lacks(row.variables[name], dims)
+                }
+            )
+            for row in rows
+        ]
 
     def _list_shared(self, rows: list[Any], dim: Any) -> dict[Any, Any]:
         """Return variables without a dimension that each row has for some of the positions.
@@ -559,3 +585,8 @@ def _is_mixed(combination: Combination, parts: Parts, dim: Any, whole: pd.Index[
     indexes = [index for index in _list_indexes(everything)[dim] if index.size]
     places = map(whole.get_indexer, indexes if whole.is_unique else ())
     return any(there.max() - there.min() + 1 > there.size for there in places)
+
+
+def _lacks(variable: xr.Variable, dims: Collection[Any]) -> bool:
+    """Return whether a variable in memory lacks some dimensions."""
+    return get_virtual_array(variable) is None and not {*dims} <= {*variable.dims}

@@ -18,7 +18,7 @@ most of them are missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, reduce
 from math import prod
@@ -514,3 +514,11 @@ def _choose_blocks(
         dim: snap_blocks(blocks, stored) if isinstance(how, str) else blocks
         for dim, how, blocks, stored in zip(variable.dims, asked, found, whole, strict=True)
     }
+
+
+def expand_variable(dataset: xr.Dataset, name: Hashable, dims: Sequence[Hashable]) -> xr.Variable:
+    """Return a variable in memory along ``dims``, equal along those that it lacks."""
+    variable = dataset.variables[name]
+    sizes = {dim: dataset.sizes[dim] for dim in dims}
+    found = variable.set_dims(sizes).transpose(*sizes)  # type: ignore[no-untyped-call]
+    return xr.Variable(found.dims, np.array(found.values), variable.attrs, variable.encoding)

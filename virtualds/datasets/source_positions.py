@@ -40,10 +40,10 @@ def list_arrays_along(dataset: xr.Dataset, dim: str) -> list[tuple[ManifestArray
 
 def urls_of(dataset: xr.Dataset, dim: str | None = None) -> set[str]:
     """Return the urls of sources, or of those along a dimension; tables may list unused ones."""
-    return {file.url for file in _list_files(dataset, dim)}
+    return {file.url for file in list_sources(dataset, dim)}
 
 
-def _list_files(dataset: xr.Dataset, dim: str | None) -> Iterator[SourceFile]:
+def list_sources(dataset: xr.Dataset, dim: str | None = None) -> Iterator[SourceFile]:
     """Yield the files in the tables of arrays; the arrays of a dataset mostly share one table."""
     if dim is None:
         found = (get_virtual_array(variable) for variable in dataset.variables.values())
@@ -271,7 +271,7 @@ def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
 
 def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     """Raise an error for sources whose size, time or etag has changed since the set was written."""
-    now = {file.url: file for file in _list_files(new, dim)}
+    now = {file.url: file for file in list_sources(new, dim)}
     changed = {
         file.url
         for array, _ in list_arrays_along(present, dim)

@@ -240,3 +240,12 @@ def _match_form(form: str) -> str:
         DIGITS.get(piece, "[^/]+?") if place % 2 else re.escape(piece)
         for place, piece in enumerate(codes)
     )
+
+
+def escape_pattern(url: str) -> str:
+    """Return the pattern that only matches a url itself.
+
+    >>> escape_pattern("s3://bucket/a[1]{b}")
+    's3://bucket/a[[]1]{{b}}'
+    """
+    return re.sub(r"([*?[])", r"[\1]", url).replace("{", "{{").replace("}", "}}")

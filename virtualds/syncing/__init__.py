@@ -18,7 +18,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.ordering import Files, check_names, find_pattern
+from virtualds.combine.ordering import CROPPING_OVERLAPS, Files, check_names, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
@@ -46,8 +46,17 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.listing import FileColumns
 from virtualds.stores.patterns import PathPattern
 from virtualds.stores.requests import explain_interrupt
-from virtualds.syncing.files import Changes, FileOpener, Newest, SetFiles, Urls, list_files
-from virtualds.syncing.update import Update
+from virtualds.syncing.files import (
+    Changes,
+    FileOpener,
+    KnownFiles,
+    Newest,
+    SetFiles,
+    Urls,
+    list_archive,
+)
+from virtualds.syncing.notes import OUTSIDE, SHADOWED, Notes, Window
+from virtualds.syncing.update import Outcome, Update
 from virtualds.urls import scheme_of
 from virtualds.writing.edit import without_groups
 from virtualds.writing.write import (
@@ -63,9 +72,10 @@ from virtualds.writing.write import (
 MEANINGS = {
     "added": "Added",
     "replaced": "Changed, and replaced",
-    "dropped": "No longer there, and dropped",
+    "dropped": "Dropped from the set",
     "kept": "No longer there, and kept",
-    "shadowed": "Not in the set, since there is a newer one",
+    "shadowed": "Not in the set, since other files are used instead",
+    "outside": "Not in the set, since they are older than its window",
     "repeated": "A second name of another file, and left out",
 }
 """Descriptions of what happened to files, by the attribute that lists the files."""
@@ -87,8 +97,11 @@ class SyncReport(Report):
     waiting : tuple of str
         Urls of new or changed files that may still be written, and are left for the next run.
     shadowed : tuple of str
-        Urls of listed files that are not in the set, since a newer one is used instead
-        (``newest=``).
+        Urls of listed files that are not in the set, since others are used instead: a newer version
+        (``newest=``), or files that have all their positions (``overlap=``).
+    outside : tuple of str
+        Urls of listed files that are not in the set, since they are older than its window
+        (``keep=``).
     repeated : tuple of str
         Urls of new files that are, by a link, a file that is listed with another name, and are left
         out. With ``preprocess`` or ``coordinates`` there are none, since names may give values.
@@ -130,6 +143,7 @@ class SyncReport(Report):
     damaged: tuple[LeftOut, ...] = ()
     repeated: tuple[str, ...] = ()
     shadowed: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
     dry_run: bool = False
 
     _title = "Synchronization"
@@ -219,7 +233,7 @@ class GroupPlan(NamedTuple):
 
     update: Update
     changes: Changes
-    before: FileColumns | None
+    before: KnownFiles | None
 
 
 @dataclass(frozen=True)
@@ -261,17 +275,22 @@ class Archive:
         newest = None if name is None or self.pattern is None else Newest(self.pattern, name)
         opening = {key: value for key, value in self.opening.items() if key != "newest"}
         opening |= {"storage_options": self.storage_options, "allow": self.allow}
+        if opening.get("overlap") in CROPPING_OVERLAPS and len(self.dims) == 1:
+            # which file has a position is decided together with those of the set
+            opening["overlap"] = "keep"
         files = {path: SetFiles(self.dims, url) for path in self._list_groups(root, url)}
-        known: dict[str, FileColumns | None] = {}
+        known: dict[str, KnownFiles] = {}
+        groups: dict[str, ManifestGroup] = {}
         for path, some in files.items():
             group = None if root is None else find_group(root, path)
             if group is not None and group.variables:
                 check_dimensions(group, some, self.dims)
-                known[path] = some.tabulate(group)
-        everything = FileColumns.join([one for one in known.values() if one is not None])
+                groups[path], known[path] = group, some.list_known(group)
+        everything = FileColumns.join([one.files for one in known.values()])
         # listed after reading the set, so that what others add meanwhile is not considered removed
-        listed = list_files(self.paths, self.options, everything)
-        rows = self._group(listed.urls.tolist())
+        listed = list_archive(self.paths, self.options, everything)
+        rows = self._group(listed.names.tolist())
+        described = dict(zip(listed.files.urls, listed.names, strict=True))
         # these may derive values from names, so that two names of one file are different data
         names = () if self.pattern is None else self.pattern.names
         every_name = any(self.opening.get(key) for key in ("preprocess", "coordinates"))
@@ -279,11 +298,11 @@ class Archive:
         plans, now = {}, time.time()
         for path in sorted({*files, *rows}):
             some = files.get(path, SetFiles(self.dims, url))
-            update = make(some, FileOpener(self.dims, opening, self.pattern))
+            update = make(some, FileOpener(self.dims, opening, self.pattern, described))
             before = known.get(path)
             choose = partial(
                 Changes.between,
-                FileColumns.of(()) if before is None else before,
+                before or KnownFiles(),
                 listed.take(np.array(rows.get(path, ()), np.intp)),
                 settle,
                 now,
@@ -295,6 +314,8 @@ class Archive:
             while newest is not None and (lost := update.open(changes) - failed):
                 failed |= lost
                 changes = choose(failed=failed)
+            if before is not None:
+                changes = update.reopen(groups[path], changes, before)
             plans[path] = GroupPlan(update, changes, before)
         return plans
 
@@ -310,7 +331,8 @@ class Archive:
             return [""]
         made = list[str]()
         for path, group in () if root is None else root.walk():
-            urls = SetFiles(self.dims, url).tabulate(group).urls.tolist()
+            known = SetFiles(self.dims, url).list_known(group)
+            urls = known.name(known.files.urls[: known.held].tolist())
             matched = [one for one in urls if self.pattern is None or self.pattern.match(one)]
             if matched and path in self._group(matched):
                 made.append(path)
@@ -320,8 +342,15 @@ class Archive:
 def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: bool) -> SyncReport:
     """Change all groups of a set at once, and return the report."""
     # open files before the set is locked or read again, so that writers seldom conflict
-    needed = {path: plan for path, plan in plans.items() if plan.update.is_needed(plan.changes)}
-    done = {path: (plan.changes, Urls()) for path, plan in plans.items()}
+    needed = {
+        path: plan
+        for path, plan in plans.items()
+        if plan.update.is_needed(plan.changes, plan.before)
+    }
+    done = {
+        path: (changes, Outcome((before or KnownFiles()).notes))
+        for path, (_, changes, before) in plans.items()
+    }
 
     def change(root: ManifestGroup) -> ManifestGroup:
         found = root
@@ -330,27 +359,26 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
             if group is None or not group.variables:
                 found = begin_group(found, path)
                 continue
-            now = update.known.tabulate(group)
+            now = update.known.list_known(group)
             if now is not before:
-                earlier = FileColumns.of(()) if before is None else before
-                changes = changes.still_needed(earlier, now)
-            dropped, added = update.list_dropped(changes), Urls()
-            if len(plans) > 1 and not update.has_new(changes) and len(dropped) == len(now):
+                changes = changes.still_needed(before or KnownFiles(), now)
+            dropped = update.list_dropped(changes)
+            if len(plans) > 1 and not update.has_new(changes) and len(dropped) == now.held:
                 # other groups are left
-                found = _remove_group(found, path)
+                found, outcome = _remove_group(found, path), Outcome(Notes())
             else:
-                after, added = update.apply(group, changes)
+                after, outcome = update.apply(group, changes)
                 after = update.opener.check_loaded(after)
                 found = found if after is group else put_variables(found, path, after)
-            done[path] = changes, added
+            done[path] = changes, outcome
         return found if len(plans) == 1 or found is root else check_aligned(root, found)
 
     def begin_group(root: ManifestGroup, path: str) -> ManifestGroup:
         update, changes, _ = plans[path]
         if len(plans) > 1 and not update.has_new(changes):
             return root
-        made, added = update.create(changes)
-        done[path] = changes, added
+        made, outcome = update.create(changes)
+        done[path] = changes, outcome
         return add_group(root, path, update.opener.check_loaded(made))
 
     def begin() -> ManifestGroup:
@@ -365,10 +393,8 @@ def commit(destination: Destination, plans: Mapping[str, GroupPlan], exists: boo
             others += ", or keep what the set has of files that are gone (on_removed='keep')"
         with suggest_instead(others, ZARR_V3):
             destination.change(change, None if exists else begin)
-    reports = [
-        _report_group(plans[path].update, changes, added) for path, (changes, added) in done.items()
-    ]
-    counted = ("added", "replaced", "dropped", "shadowed", "kept", "waiting", "repeated")
+    reports = [_report_group(plans[path].update, *one) for path, one in done.items()]
+    counted = (*MEANINGS, "waiting")
     joined: dict[str, Any] = {
         name: tuple(url for report in reports for url in getattr(report, name))
         for name in (*counted, "failed", "damaged")
@@ -391,21 +417,26 @@ def _remove_group(root: ManifestGroup, path: str) -> ManifestGroup:
     return root
 
 
-def _report_group(update: Update, changes: Changes, added: Urls) -> SyncReport:
-    failed = update.opener.failed
-    silent = len([url for url in changes.new if url not in failed]) - len(added)
+def _report_group(update: Update, changes: Changes, outcome: Outcome) -> SyncReport:
+    notes, added, lost = outcome
+    new, changed, failed = {*changes.new}, {*changes.changed}, update.opener.failed
+    noted = {*changes.noted, *new, *changed, *lost}
+    outside, shadowed = (notes.select(kind) & noted for kind in (OUTSIDE, SHADOWED))
+    left_out = outside | shadowed
+    silent = len(new - left_out - {*added} - failed.keys())
     return SyncReport(
         target="",
-        added=added,
-        replaced=tuple(url for url in changes.changed if url not in failed),
-        dropped=update.list_dropped(changes),
-        shadowed=changes.shadowed,
+        added=tuple(sorted(added)),
+        replaced=tuple(sorted(changed - left_out - failed.keys())),
+        dropped=(*update.list_dropped(changes), *sorted(lost)),
+        shadowed=tuple(sorted({*changes.shadowed, *shadowed})),
+        outside=tuple(sorted(outside)),
         kept=() if update.drops else changes.removed,
         waiting=changes.waiting,
         repeated=changes.repeated,
         failed=tuple(failed.values()),
         damaged=update.opener.damaged,
-        unchanged=changes.unchanged + silent,
+        unchanged=changes.unchanged - len(left_out - new - changed) - len({*added} - new) + silent,
     )
 
 
@@ -425,6 +456,7 @@ def sync(
     concat_dim: str | Sequence[str],
     tree: str | None = None,
     on_removed: str = "error",
+    keep: Mapping[str, int | str] | None = None,
     settle: float = SETTLE,
     dry_run: bool = False,
     format: str | None = None,
@@ -460,6 +492,11 @@ def sync(
         What to do about files of the set that are not listed: raise; keep their references; or
         remove their data. The default protects the set from a disk that is not mounted and from an
         expired token.
+    keep : dict, optional
+        How much of the set to keep along dimensions, as a number of positions or a duration before
+        the last value, such as ``{"time": "P2D"}``, ``"36h"`` or ``48``. What is older is dropped
+        in the commit in which newer data come, and older files are left out. A window of two days
+        does not have its beginning, as in pandas.
     settle : float, default 60
         New and changed files that were modified less than this many seconds ago may still be
         written, and are left for the next run.
@@ -479,9 +516,9 @@ def sync(
     **how
         Arguments of `open_virtual_mfdataset`, such as ``preprocess``, ``coordinates``, ``overlap``,
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
-        ``ds.virtual.to_manifest``. With ``overlap="first"``, positions that the set already has are
-        left out of new files; with ``"last"``, also if the set has them from files whose urls sort
-        after the new ones. ``on_unsupported="rewrite"`` only works for formats that can store every
+        ``ds.virtual.to_manifest``. With ``overlap="first"`` or ``"last"``, a position that several
+        files have comes from the first or the last of them, in the order of their urls, whichever
+        came earlier. ``on_unsupported="rewrite"`` only works for formats that can store every
         encoding: rewritten chunks refer to no file whose changes could be followed. With
         ``on_error="skip"`` or ``"collect"`` files that cannot be opened are reported; the set keeps
         what it has of them.
@@ -540,6 +577,7 @@ def _bring_up_to_date(
     concat_dim: str | Sequence[str],
     tree: str | None = None,
     on_removed: str = "error",
+    keep: Mapping[str, int | str] | None = None,
     settle: float = SETTLE,
     dry_run: bool = False,
     format: str | None = None,
@@ -551,6 +589,7 @@ def _bring_up_to_date(
 ) -> SyncReport:
     begun = time.monotonic()
     dims = list_dims(concat_dim)
+    window = Window.of(keep, dims)
     check_choice("on_removed", on_removed, ON_REMOVED)
     if not isinstance(settle, int | float) or not settle >= 0:
         raise ValueError(f"settle={settle!r}: give a number of seconds, at least 0")
@@ -591,12 +630,13 @@ def _bring_up_to_date(
                 drops=on_removed == "drop",
                 sorts=opening.get("sort", True),
                 overlap=opening.get("overlap", "error"),
+                window=window,
                 options=archive.options,
             )
             plans = archive.compare(before, destination.location.url, make, settle)
             removed = [url for plan in plans.values() for url in plan.changes.removed]
             if on_removed == "error" and removed:
-                count = sum(len(plan.before) for plan in plans.values() if plan.before is not None)
+                count = sum(plan.before.held for plan in plans.values() if plan.before)
                 raise _removed_error(tuple(removed), count, destination.location)
             if is_logged(INFO):
                 seconds = time.monotonic() - begun

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,21 +37,30 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores.access_rules import check_valid_url, is_valid_url
 from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
-from virtualds.stores.patterns import PathPattern
+from virtualds.stores.patterns import PathPattern, escape_pattern
 from virtualds.stores.requests import normalise_etag
-from virtualds.urls import ARCHIVES, local_path, normalise_url, scheme_of
+from virtualds.syncing.notes import DESCRIBED, DESCRIBES, LEFT_OUT, Notes
+from virtualds.urls import ARCHIVES, find_described, local_path, normalise_url, scheme_of
 
 Urls = tuple[str, ...]
 Mask = npt.NDArray[np.bool_]
 
 
 class FileOpener:
-    """Opens files as one dataset, like `open_virtual_mfdataset`, and never the same files twice."""
+    """Opens files as one dataset, like `open_virtual_mfdataset`, and never the same files twice.
+
+    ``names`` are the sidecars of files that are opened by one.
+    """
 
     def __init__(
-        self, dims: Sequence[str], options: Mapping[str, Any], pattern: PathPattern | None = None
+        self,
+        dims: Sequence[str],
+        options: Mapping[str, Any],
+        pattern: PathPattern | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         self._pattern = pattern
+        self._names = names or {}
         self._loadable = options.get("loadable_variables")
         # a variable that only the set has may be named as well
         optional = {"loadable_variables": make_optional(self._loadable)}
@@ -90,15 +100,19 @@ class FileOpener:
 
             try:
                 access = StorageOptions.of(self._options.get("storage_options"))
-                files: Any = Files(list(urls), access, self._pattern)
+                names = [self._names.get(url, url) for url in urls]
+                files: Any = Files(names, access, self._pattern)
                 found = open_virtual_mfdataset(files, **{**self._options, "progress": note})
             except OPEN_ERRORS:
                 nothing = any(len(report.left_out) == report.files for report in reports)
                 if self._stops or not nothing:
                     raise
                 found = None
-        self._examples[given] = tuple(schema.first for schema in reports[-1].schemas)
-        self.failed |= {lost.url: lost for lost in reports[-1].left_out}
+        described = dict(zip(names, urls, strict=True))
+        firsts = (schema.first for schema in reports[-1].schemas)
+        self._examples[given] = tuple(described.get(first, first) for first in firsts)
+        left_out = reports[-1].left_out
+        self.failed |= {described.get(lost.url, lost.url): lost for lost in left_out}
         self.damaged += reports[-1].damaged
         # the set would refer to their sources, and would not record these files themselves
         if found is not None and (others := sorted(urls_of(found) - set(urls))):
@@ -150,6 +164,42 @@ class FileOpener:
 # ---------------------------------------------------------------------- what a set has
 
 
+@dataclass(frozen=True, eq=False)
+class KnownFiles:
+    """The files that a group of a set knows: those it refers to, then those that it only notes."""
+
+    files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
+    held: int = 0
+    notes: Notes = field(default_factory=Notes)
+
+    @classmethod
+    def of(cls, held: FileColumns, notes: Notes) -> KnownFiles:
+        """Return the files that a set refers to, and the others of its notes."""
+        is_apart = np.isin(np.array(notes.kinds, object), (DESCRIBES, DESCRIBED))
+        others = ~np.isin(notes.files.urls, held.urls) & ~is_apart
+        held = _complete_states(held, notes.find(DESCRIBED))
+        return cls(FileColumns.join([held, notes.files.take(others)]), len(held), notes)
+
+    def name(self, urls: Iterable[str]) -> list[str]:
+        """Return the names by which files are listed: those of their sidecars, if they have one."""
+        names = {find_described(url): url for url in self.notes.select(DESCRIBES)}
+        return [names.get(url, url) for url in urls]
+
+
+def _complete_states(files: FileColumns, others: FileColumns) -> FileColumns:
+    """Return the states of files, from the others where they are not known."""
+    if not len(others):
+        return files
+    rows = pd.Index(others.urls, dtype=object).get_indexer(files.urls)
+    lacks = (rows >= 0) & (files.sizes == NO_NUMBER)
+    columns = {}
+    for field_ in fields(FileColumns)[1:]:
+        column = getattr(files, field_.name).copy()
+        column[lacks] = getattr(others, field_.name)[rows[lacks]]
+        columns[field_.name] = column
+    return replace(files, **columns)
+
+
 class SetFiles:
     """Finds the files that are joined along dimensions of the set at the url ``root``.
 
@@ -159,9 +209,20 @@ class SetFiles:
     def __init__(self, dims: Sequence[str], root: str) -> None:
         self.dims, self.root = frozenset(dims), root
         self._last: tuple[Any, FileColumns] = None, FileColumns.of(())
+        self._known: tuple[Any, KnownFiles] = None, KnownFiles()
+
+    def list_known(self, group: ManifestGroup | None) -> KnownFiles:
+        """Return the files that a set refers to, and those that it notes.
+
+        As long as neither changes, the same object is returned.
+        """
+        table, noted = self.tabulate(group), {} if group is None else group.notes
+        if self._known[0] is None or self._known[0][0] is not table or self._known[0][1] != noted:
+            self._known = (table, noted), KnownFiles.of(table, Notes.read(noted, self.root))
+        return self._known[1]
 
     def tabulate(self, group: ManifestGroup | None) -> FileColumns:
-        """Return the table of the files of a set, empty without a set.
+        """Return the table of the files that a set refers to, empty without a set.
 
         As long as the lists of files in the set are the same, the same object is returned.
         """
@@ -194,6 +255,57 @@ class SetFiles:
 
 
 # ---------------------------------------------------------------------- what is there
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The files that are there now.
+
+    ``files`` are those that a set refers to. ``sidecars`` are the files that describe them, by
+    which they are listed, with "" for the url of a file without one.
+    """
+
+    files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
+    sidecars: FileColumns = field(default_factory=lambda: FileColumns.of(()))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @cached_property
+    def names(self) -> npt.NDArray[np.object_]:
+        """The url by which each file is listed and opened."""
+        return np.where(self.sidecars.urls == "", self.files.urls, self.sidecars.urls)
+
+    def take(self, rows: npt.NDArray[Any]) -> Listing:
+        """Return some rows, by index or by a mask."""
+        return Listing(self.files.take(rows), self.sidecars.take(rows))
+
+
+NOTHING = FileState("")
+
+
+def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns) -> Listing:
+    """Return the existing files of a pattern or a list, which may name sidecars.
+
+    A file that a sidecar describes and that does not exist is left out if the set has it; else the
+    sidecar is listed itself, so that opening it says what is missing.
+    """
+    listed = list_files(paths, options, known)
+    described = [find_described(url) for url in listed.urls.tolist()]
+    none = FileColumns.of([NOTHING] * len(listed))
+    if not any(described):
+        return Listing(listed, none)
+    wanted = [url for url in described if url is not None]
+    states = dict(zip(wanted, _list_near(wanted, options), strict=True))
+    present, sidecars, held = [], [], set(known.urls)
+    for row, url in enumerate(described):
+        state = None if url is None else states[url]
+        if state is None and url in held:
+            continue
+        itself = listed.take(np.array([row]))
+        present.append(itself if state is None else FileColumns.of([state]))
+        sidecars.append(none.take(np.array([0])) if state is None else itself)
+    return Listing(FileColumns.join(present), FileColumns.join(sidecars))
 
 
 def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
@@ -236,6 +348,30 @@ def _fetch_states(
             return None
 
     return fetch_many(urls, lambda url: url, fetch)
+
+
+MIN_LISTED = 4
+"""So many files of a remote folder are found by a listing of it rather than one by one."""
+
+
+def _list_near(urls: Sequence[str], options: StorageOptions | None) -> list[FileState | None]:
+    """Return the states of files, None for those that do not exist, from listings of folders."""
+    folders: dict[str, list[str]] = {}
+    for url in urls:
+        folders.setdefault(url.rpartition("/")[0], []).append(url)
+    found: dict[str, FileState | None] = {}
+    for folder, inside in folders.items():
+        if scheme_of(folder) == "file" or len(inside) < MIN_LISTED:
+            continue
+        known: dict[str, FileState] = {}
+        with suppress(FileNotFoundError):
+            there = list_states(f"{escape_pattern(folder)}/*", options)
+            columns = (getattr(there, f.name).tolist() for f in fields(FileColumns))
+            known = {row[0]: FileState(*row) for row in zip(*columns, strict=True)}
+        found |= {url: known.get(url) for url in inside}
+    others = [url for url in urls if url not in found]
+    found |= zip(others, _fetch_states(others, options), strict=True)
+    return [found[url] for url in urls]
 
 
 def _complete(
@@ -284,7 +420,9 @@ class Changes:
     listed; ``waiting`` may still be written; ``repeated`` are other names of listed files, by
     links, which are in no other field. ``shadowed`` are listed files in place of which a newer
     version is used. ``superseded`` are files of the set in place of which another version is used,
-    because it is newer, or because they are not listed any more.
+    because it is newer, or because they are not listed any more. ``noted`` are those unchanged
+    files that the set notes, since it does not use them, or only in part, and ``reopened`` those
+    that it may need again. ``listing`` are all files that are there.
     """
 
     new: tuple[str, ...] = ()
@@ -295,6 +433,9 @@ class Changes:
     repeated: tuple[str, ...] = ()
     shadowed: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
+    noted: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()
+    listing: Listing = field(default_factory=Listing, compare=False)
 
     def __str__(self) -> str:
         names = ("new", "changed", "removed", "waiting")
@@ -304,8 +445,8 @@ class Changes:
     @classmethod
     def between(
         cls,
-        known: FileColumns,
-        listed: FileColumns,
+        before: KnownFiles,
+        listing: Listing,
         settle: float,
         now: float,
         *,
@@ -318,53 +459,72 @@ class Changes:
         A file that was modified less than ``settle`` seconds before or after ``now`` waits; the
         clock of a server may be ahead. Second names of files are left out, except with
         ``every_name``. With ``newest``, only the newest version of a file is used; a new file
-        that waits or is in ``failed`` replaces no other.
+        that waits or is in ``failed`` replaces no other. A file that the set only notes is new if
+        it has changed, and forgotten if it is not listed.
         """
+        known, listed, sidecars = before.files, listing.files, listing.sidecars
         place = _find_places(known, listed)
         there = place >= 0
         differs = np.zeros(len(listed), bool)
         differs[there] = _differ(listed.take(there), known.take(place[there]))
-        young = (differs | ~there) & (np.abs(now - listed.modified) < settle)
+        differs |= there & (sidecars.urls != "") & _find_changed(before.notes, sidecars)
+        modified = np.fmax(listed.modified, sidecars.modified)
+        young = (differs | ~there) & (np.abs(now - modified) < settle)
         gone = np.ones(len(known), bool)
         gone[place[there]] = False
         shadowed, retracted = np.zeros(len(listed), bool), np.zeros(len(known), bool)
         if newest is not None:
             usable = there | ~young & ~np.isin(listed.urls, list(failed))
-            versions = newest.split(listed.urls[usable])
+            versions = newest.split(listing.names[usable])
             shadowed[usable] = True
             shadowed[np.flatnonzero(usable)[find_newest(versions)]] = False
             others = {rest for rest, _ in versions}
-            retracted[gone] = [rest in others for rest, _ in newest.split(known.urls[gone])]
-        fresh = ~there & ~young & ~shadowed
+            retracted[gone] = [
+                rest in others for rest, _ in newest.split(before.name(known.urls[gone]))
+            ]
+        held = np.arange(len(known)) < before.held
+        unused = np.zeros(len(listed), bool)
+        unused[there] = ~held[place[there]]
+        same = there & ~differs & ~shadowed
+        fresh = (~there | differs & unused) & ~young & ~shadowed
         searched = np.zeros_like(fresh) if every_name else fresh
         repeated = _find_second_names(listed, searched)
         return cls(
             new=tuple(listed.urls[fresh & ~repeated]),
-            changed=tuple(listed.urls[differs & ~young & ~shadowed]),
-            removed=tuple(known.urls[gone & ~retracted]),
+            changed=tuple(listed.urls[differs & ~unused & ~young & ~shadowed]),
+            removed=tuple(known.urls[gone & ~retracted & held]),
             waiting=tuple(listed.urls[young & ~shadowed]),
-            unchanged=int(np.count_nonzero(there & ~differs & ~shadowed)),
+            unchanged=int(np.count_nonzero(same)),
             repeated=tuple(listed.urls[repeated]),
             shadowed=tuple(listed.urls[shadowed]),
-            superseded=(*listed.urls[shadowed & there], *known.urls[retracted]),
+            superseded=(*listed.urls[shadowed & there & ~unused], *known.urls[retracted & held]),
+            noted=tuple(
+                listed.urls[same & np.isin(listed.urls, list(before.notes.select(*LEFT_OUT)))]
+            ),
+            listing=listing,
         )
 
-    def still_needed(self, before: FileColumns, now: FileColumns) -> Changes:
+    def still_needed(self, before: KnownFiles, now: KnownFiles) -> Changes:
         """Return the changes that are still needed after another writer has changed the set.
 
         What the other writer added, replaced or removed is left alone: its listing may be newer
         than ours.
         """
-        rows, old = (pd.Index(files.urls, dtype=object) for files in (now, before))
+        rows, old = (pd.Index(known.files.urls, dtype=object) for known in (now, before))
+
+        def is_untouched(urls: Sequence[str]) -> Mask:
+            """Return whether the set knows each file, in the same state as before."""
+            here, there = rows.get_indexer(urls), old.get_indexer(urls)
+            found = (here >= 0) & (there >= 0)
+            found[found] = ~_differ(now.files.take(here[found]), before.files.take(there[found]))
+            return np.asarray(found, bool)
 
         def keep_untouched(urls: Sequence[str]) -> tuple[str, ...]:
-            """Return the files that are in the set, with the same state as before."""
-            there = [url for url in urls if url in here]
-            moved = _differ(now.take(rows.get_indexer(there)), before.take(old.get_indexer(there)))
-            return tuple(url for url, is_moved in zip(there, moved, strict=True) if not is_moved)
+            known = is_untouched(urls) & (rows.get_indexer(urls) < now.held)
+            return tuple(np.array(urls, object)[known])
 
-        here = set(now.urls)
-        new = tuple(url for url in self.new if url not in here)
+        fresh = is_untouched(self.new) | (rows.get_indexer(self.new) < 0)
+        new = tuple(np.array(self.new, object)[fresh])
         changed = keep_untouched(self.changed)
         done = len(self.new) + len(self.changed) - len(new) - len(changed)
         return replace(
@@ -375,6 +535,15 @@ class Changes:
             superseded=keep_untouched(self.superseded),
             unchanged=self.unchanged + done,
         )
+
+
+def _find_changed(notes: Notes, sidecars: FileColumns) -> Mask:
+    """Return the mask of sidecars that the set does not note in their present state."""
+    known = notes.find(DESCRIBES)
+    place = _find_places(known, sidecars)
+    found = place < 0
+    found[~found] = _differ(sidecars.take(~found), known.take(place[~found]))
+    return found
 
 
 def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:

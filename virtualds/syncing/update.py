@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from math import inf
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
@@ -17,22 +20,51 @@ from virtualds.arrays.sources import move_files
 from virtualds.chunks.axes import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
+from virtualds.datasets.lazy import replace_variables
 from virtualds.datasets.source_positions import (
     cut_along,
     find_copies,
     find_positions,
+    find_ranges,
     find_used_at,
     find_values,
     has_chunks_in,
+    is_stored_in_set,
+    list_sources,
     urls_of,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, format_count, without_secrets
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.syncing.files import Changes, FileOpener, Mask, SetFiles, Urls
+from virtualds.syncing.files import Changes, FileOpener, KnownFiles, Mask, SetFiles, Urls
+from virtualds.syncing.notes import (
+    ANY,
+    CUT,
+    DESCRIBED,
+    DESCRIBES,
+    OUTSIDE,
+    SHADOWED,
+    UNUSED,
+    Extent,
+    Notes,
+    Window,
+    find_extent,
+    join_extents,
+    to_numbers,
+)
 from virtualds.urls import scheme_of
-from virtualds.writing.append import AppendOptions, append_along, remove_sources, replace_sources
+from virtualds.writing.append import (
+    AppendOptions,
+    append_along,
+    drop_positions,
+    open_set,
+    remove_sources,
+    replace_sources,
+    to_stored,
+)
 from virtualds.writing.cells import CellGrid
+
+Ints = npt.NDArray[np.intp]
 
 ANEW = "write the set anew (delete it, and run again)"
 
@@ -47,14 +79,25 @@ REMEDIES = {
 """Remedies for new files that do not fit: only arguments that `sync` has."""
 
 
+class Outcome(NamedTuple):
+    """What happened to files of a group: its notes now, the added files, and those it lost.
+
+    Lost are files that are still there, since newer data are used instead.
+    """
+
+    notes: Notes
+    added: Collection[str] = ()
+    lost: Collection[str] = ()
+
+
 @dataclass(frozen=True)
 class Update:
     """How a group of a set is updated.
 
     The files are joined along ``dims``, outermost first; several make a grid. With ``drops``, files
     that no longer exist are removed from the set. With ``sorts``, new ones are inserted where their
-    coordinate belongs, if it is monotonic. ``overlap`` is what to do about positions that the set
-    already has.
+    coordinate belongs, if it is monotonic. ``overlap`` is what to do about positions that several
+    files have, and ``window`` what the set keeps.
     """
 
     dims: tuple[str, ...]
@@ -63,6 +106,7 @@ class Update:
     drops: bool = False
     sorts: bool = True
     overlap: Overlap = "error"
+    window: Window = field(default_factory=Window)
     options: StorageOptions | None = None
 
     @property
@@ -70,59 +114,126 @@ class Update:
         """The first dimension."""
         return self.dims[0]
 
+    @property
+    def chooses(self) -> bool:
+        """Whether each position is taken from the first or the last file that has it."""
+        return self.overlap in CROPPING_OVERLAPS
+
+    def list_opened(self, changes: Changes) -> tuple[Urls, Urls, Urls]:
+        """Return the files to open: those to add, those to replace, and those to add again."""
+        if self.chooses:
+            # a changed file may have other positions than before, so it is added anew
+            return tuple(sorted({*changes.new, *changes.changed})), (), changes.reopened
+        return changes.new, changes.changed, changes.reopened
+
     def open(self, changes: Changes) -> set[str]:
         """Open the files that are new or have changed; return those that cannot be opened."""
-        for urls in (changes.new, changes.changed):
+        for urls in self.list_opened(changes):
             self.opener.open(urls)
         return set(self.opener.failed)
 
     def has_new(self, changes: Changes) -> bool:
         """Return whether any new file can be opened."""
-        return self.opener.open(changes.new) is not None
+        added, _, again = self.list_opened(changes)
+        return any(self.opener.open(urls) is not None for urls in (added, again))
 
-    def is_needed(self, changes: Changes) -> bool:
+    def is_needed(self, changes: Changes, before: KnownFiles | None) -> bool:
         """Return whether anything is to be changed, once files are opened."""
-        opened = [self.opener.open(urls) for urls in (changes.new, changes.changed)]
-        return bool(self.list_dropped(changes)) or any(one is not None for one in opened)
+        opened = [self.opener.open(urls) for urls in self.list_opened(changes)]
+        moved = before is not None and before.notes.keep != str(self.window)
+        return moved or bool(self.list_dropped(changes)) or any(one is not None for one in opened)
+
+    def reopen(self, group: ManifestGroup, changes: Changes, before: KnownFiles) -> Changes:
+        """Return the changes with those noted files to open again that the set may need now.
+
+        They may have positions of files that are replaced or removed, or the window may begin
+        earlier, since its end is removed.
+        """
+        lost, notes = {*self.list_dropped(changes), *changes.changed}, before.notes
+        is_moved = bool(lost) or notes.keep != str(self.window)
+        if not changes.noted or not is_moved:
+            return changes
+        present = to_virtual_dataset(group)
+        wanted = set[str]()
+        if lost and self.dim in present.indexes:
+            values = find_values(present, self.dim, lost).values()
+            extents = [find_extent(index, self.dim) for index in values if index.size]
+            wanted = notes.select(SHADOWED, CUT, within=extents)
+        now = self.window.find_cutoffs(self._predict_values(present, changes, lost))
+        for dim, cutoff in notes.cutoffs.items():
+            if (begin := now.get(dim, -inf)) < cutoff:
+                within = (begin, inf) if dim == self.dim else ANY
+                wanted |= notes.select(OUTSIDE, CUT, within=[within])
+        return replace(changes, reopened=tuple(url for url in changes.noted if url in wanted))
+
+    def _predict_values(
+        self, present: xr.Dataset, changes: Changes, lost: set[str]
+    ) -> dict[str, list[pd.Index[Any]]]:
+        """Return the coordinate values that the set will have along the axes of its window."""
+        opened = [self.opener.open(urls) for urls in self.list_opened(changes)]
+        found: dict[str, list[pd.Index[Any]]] = {}
+        for dim in self.window.lengths:
+            _check_coordinate(dim, present)
+            others = urls_of(present) - lost
+            gone = find_positions(present, dim, lost) & ~find_positions(present, dim, others)
+            new = [one.indexes[dim] for one in opened if one is not None and dim in one.indexes]
+            found[dim] = [present.indexes[dim][~gone], *new]
+        return found
 
     def list_dropped(self, changes: Changes) -> Urls:
         """Return the files that are to be removed from the set."""
         return (*(changes.removed if self.drops else ()), *changes.superseded)
 
-    def apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, Urls]:
-        """Remove, replace and add files; return the group, and the files that were added."""
-        removed = self.list_dropped(changes)
-        added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
-        if removed and len(removed) == len(self.known.tabulate(group)):
-            return self.create(changes)
+    def apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, Outcome]:
+        """Remove, replace and add files; return the group, and what happened to files."""
+        known, removed = self.known.list_known(group), self.list_dropped(changes)
+        renewed = self._list_renewed(changes)
+        if len(removed) + len(renewed) == known.held and (removed or renewed):
+            return self.create(changes, group)
         if len(self.dims) > 1:
-            return self._apply_to_grid(group, changes, removed)
-        begun = after = self._refresh_static(self._add_options(group), changes)
-        if removed:
-            found = remove_sources(after, removed, self.dim, self.known.root)
+            after = self._apply_to_grid(group, changes, removed)
+            return self._finish(group, after, changes, {})
+        (added, changed, again), lost = self.list_opened(changes), dict[str, Extent]()
+        after = self._refresh_static(self._add_options(group), changes)
+        if removed or renewed:
+            gone = (*removed, *renewed)
+            found = remove_sources(after, gone, self.dim, self.known.root)
             after = after if found is after else as_read(found)
-        if changed is not None:
-            with self._name_mismatch(after, changes.changed):
-                after = as_read(replace_sources(after, changed, self.dim, self.known.root))
-            self._check_order(group, after, changes.changed)
-        grown = after if added is None else self._add(after, added, changes.new)
-        if grown is begun:
-            # data that the set has without references to their file are opened in every run
-            return group, ()
-        if added is None or grown is after:
-            return grown, ()
-        return grown, self._list_added(changes, added, self._find_shared(after, added))
+        if (opened := self.opener.open(changed)) is not None:
+            with self._name_mismatch(after, changed):
+                whole = self._expand(after, opened)
+                after = as_read(replace_sources(after, whole, self.dim, self.known.root))
+            self._check_order(group, after, changed)
+        for urls in (added, again):
+            after = self._put(after, urls, lost, is_again=urls is again)
+        return self._finish(group, after, changes, lost)
+
+    def _put(
+        self, group: ManifestGroup, urls: Urls, lost: dict[str, Extent], *, is_again: bool
+    ) -> ManifestGroup:
+        """Return a group with files, where the set has no better ones; complete ``lost``."""
+        if (opened := self.opener.open(urls)) is None:
+            return group
+        if self.chooses or is_again:
+            group, opened = self._resolve(group, opened, lost)
+        return self._add(group, opened, urls) if opened.sizes else group
+
+    def _list_renewed(self, changes: Changes) -> Urls:
+        """Return the changed files that are removed from the set, and added as they are now."""
+        failed = self.opener.failed
+        return tuple(url for url in changes.changed if self.chooses and url not in failed)
 
     def _apply_to_grid(
         self, group: ManifestGroup, changes: Changes, removed: Urls
-    ) -> tuple[ManifestGroup, Urls]:
+    ) -> ManifestGroup:
         """Clear cells of files that are gone, fill others, and drop positions that are empty."""
         added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
+        again = self.opener.open(changes.reopened)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = frozenset({*removed, *changes.removed, *changes.changed, *changes.waiting})
         remedies = {name: REMEDIES[name] for name in ("if_misfit", "if_extra")}
         grid = CellGrid(self.dims, self.known.root, self.sorts, unsound, **remedies)
-        begun = after = self._refresh_static(self._add_options(group), changes)
+        after = self._refresh_static(self._add_options(group), changes)
         moved = () if changed is None else grid.list_moved(after, changed, replaced)
         gone = {*removed, *moved}
         touched: Mapping[str, pd.Index[Any]] = grid.find_touched(after, gone)
@@ -138,62 +249,232 @@ class Update:
             with self._name_mismatch(after, changes.changed):
                 found = grid.put(after, changed, replaced)
                 after = after if found is after else as_read(found)
-        if added is not None:
-            # changed files are now in the set as they are, and keep their cells
-            grid = replace(grid, unsound=unsound - replaced)
-            with self._name_mismatch(after, changes.new):
-                found = grid.put(after, added)
-                after = after if found is after else as_read(found)
+        # changed files are now in the set as they are, and keep their cells
+        grid = replace(grid, unsound=unsound - replaced)
+        for urls, opened in ((changes.new, added), (changes.reopened, again)):
+            if opened is not None:
+                with self._name_mismatch(after, urls):
+                    found = grid.put(after, opened)
+                    after = after if found is after else as_read(found)
         if gone:
             # a file may store no chunks at some of its positions, which stay
-            for opened in (changed, added):
+            for opened in (changed, added, again):
                 touched = _leave_out(touched, opened)
             doubtful = grid.find_doubtful(after, touched)
             touched = _leave_out(touched, self.opener.open(doubtful))
             after = as_read(grid.drop_empty(after, touched))
-        if after is begun:
-            # files of which the set has all cells, without a chunk, are opened in every run
-            return group, ()
-        return after, tuple(url for url in changes.new if url not in self.opener.failed)
+        return after
 
-    def create(self, changes: Changes) -> tuple[ManifestGroup, Urls]:
-        """Return a group of the new files, and those that were added."""
-        added = self.opener.open(changes.new)
-        if added is None:
+    def create(
+        self, changes: Changes, before: ManifestGroup | None = None
+    ) -> tuple[ManifestGroup, Outcome]:
+        """Return a group of the new files, in place of ``before``, and what happened to files."""
+        added, _, again = self.list_opened(changes)
+        urls = added if self.opener.open(added) is not None else again
+        if (first := self.opener.open(urls)) is None:
             raise CombineError(
                 f"{self.known.root}: none of the files of the set is left, and there is no new "
                 f"one, so nothing has been dropped; check the path, or remove the set"
             )
-        if not set(self.dims) <= set(added.dims):
-            raise self.opener.explain_dimensions(changes.new, added)
-        nothing = np.zeros(added.sizes[self.dim], bool)
-        return group_from_dataset(added), self._list_added(changes, added, nothing)
+        if not set(self.dims) <= set(first.dims):
+            raise self.opener.explain_dimensions(urls, first)
+        if self.chooses and self.dim in first.indexes:
+            first = first.isel({self.dim: self._choose(None, first)[0]})
+        group = as_read(group_from_dataset(first))
+        if urls is not again and len(self.dims) == 1:
+            group = self._put(group, again, {}, is_again=True)
+        return self._finish(ManifestGroup() if before is None else before, group, changes, {})
 
-    def _list_added(self, changes: Changes, added: xr.Dataset, shared: Mask) -> Urls:
-        """Return the new files that were added; the set may already have all data of the others."""
-        opened = tuple(url for url in changes.new if url not in self.opener.failed)
-        if self.overlap not in CROPPING_OVERLAPS or not self._find_with_references(added).all():
-            return opened
-        used = find_used_at(added, self.dim, ~shared)
-        return tuple(url for url in opened if url in used)
+    # ------------------------------------------------------------------ what is noted
 
-    def _find_with_references(self, new: xr.Dataset) -> Mask:
-        """Return the mask of positions with a chunk in a file, to which the set can refer."""
-        return find_positions(new, self.dim, urls_of(new))
+    def _finish(
+        self,
+        before: ManifestGroup,
+        group: ManifestGroup,
+        changes: Changes,
+        lost: Mapping[str, Extent],
+    ) -> tuple[ManifestGroup, Outcome]:
+        """Leave out what is older than the window, and note which files the set does not use.
 
-    def _find_shared(self, group: ManifestGroup, new: xr.Dataset) -> Mask:
-        """Return the mask of positions whose coordinate value is already in the set."""
-        there, index = _index_of(group, self.dim), new.indexes.get(self.dim)
-        if there is None or index is None:
-            return np.zeros(new.sizes[self.dim], bool)
-        return np.asarray(index.isin(there) & index.notna())
+        ``lost`` are files of which positions were taken from others, with the extents of these.
+        Return the group, which is ``before`` if nothing has changed, and what happened to files.
+        """
+        opened = {url for urls in self.list_opened(changes) for url in urls}
+        opened -= self.opener.failed.keys()
+        values = self._list_values(map(self.opener.open, self.list_opened(changes)))
+        trimmed, cutoffs, cut = self._trim(group)
+        kinds = dict.fromkeys(opened - values.keys(), UNUSED)
+        extents, met = {**lost}, {*lost, *cut}
+        if met or self.chooses:
+            here, left = (self._find_values(one, met | values.keys()) for one in (group, trimmed))
+            for url, there in here.items():
+                whole = values.get(url, there)
+                known = [find_extent(index, self.dim) for index in (whole, there) if index.size]
+                extents[url] = join_extents(extents.get(url), *known)
+                if not left[url].size:
+                    kinds[url] = OUTSIDE if there.size else SHADOWED
+                elif url in met or whole.size > there.size:
+                    kinds[url] = CUT
+        earlier = self.known.list_known(before).notes
+        stays = set(changes.noted) - set(changes.reopened)
+        notes = earlier.renew(changes.listing.files, stays, kinds, extents)
+        notes = notes.join(self._note_sidecars(earlier, changes, opened))
+        notes = replace(notes, cutoffs=cutoffs, keep=str(self.window))
+        noted, left_out = notes.write(self.known.root), notes.select(SHADOWED, OUTSIDE)
+        if trimmed is before:
+            after = before if noted == before.notes else replace(before, notes=noted)
+            return after, Outcome(notes)
+        # a file that is not followed as one of the set may change or go at any time
+        trimmed = self._replace_static(trimmed, left_out, left_out)
+        unused = earlier.select(SHADOWED, OUTSIDE)
+        added = opened & {*changes.new, *(unused & {*changes.reopened})} - left_out
+        gone = (met | {*changes.changed}) & left_out - {*changes.new}
+        return replace(trimmed, notes=noted), Outcome(notes, added, gone)
+
+    def _note_sidecars(self, earlier: Notes, changes: Changes, opened: set[str]) -> Notes:
+        """Return the notes on sidecars, and on files of which only these know a state.
+
+        Those of files that were not opened stay as they are.
+        """
+        listing = changes.listing
+        has_one = listing.sidecars.urls != ""
+        if not has_one.any():
+            return Notes()
+        renewed = has_one & np.isin(listing.files.urls, list(opened))
+        datasets = filter(_is_there, map(self.opener.open, self.list_opened(changes)))
+        bare = {file.url for one in datasets for file in list_sources(one) if file.size is None}
+        described = renewed & np.isin(listing.files.urls, list(bare))
+        new = [
+            Notes.of(listing.sidecars.take(renewed), DESCRIBES),
+            Notes.of(listing.files.take(described), DESCRIBED),
+        ]
+        stays = {
+            DESCRIBES: {*listing.sidecars.urls[has_one & ~renewed]},
+            DESCRIBED: {*listing.files.urls[has_one & ~renewed]},
+        }
+        for kind, urls in stays.items():
+            known = earlier.find(kind)
+            new.append(Notes.of(known.take(np.isin(known.urls, list(urls))), kind))
+        return reduce(Notes.join, new)
+
+    def _list_values(self, datasets: Iterable[xr.Dataset | None]) -> dict[str, pd.Index[Any]]:
+        """Return the coordinate values of opened files, none where they do not matter."""
+        found: dict[str, pd.Index[Any]] = {}
+        for dataset in datasets:
+            if dataset is None:
+                continue
+            urls = urls_of(dataset)
+            has_values = self.chooses and self.dim in dataset.indexes
+            found |= dict.fromkeys(urls, pd.Index([]))
+            found |= find_values(dataset, self.dim, urls) if has_values else {}
+        return found
+
+    def _find_values(self, group: ManifestGroup, urls: set[str]) -> dict[str, pd.Index[Any]]:
+        """Return the coordinate values that a set has from files, without any if it has none."""
+        present = to_virtual_dataset(group)
+        return find_values(present, self.dim, urls) if self.dim in present.indexes else {}
+
+    def _trim(self, group: ManifestGroup) -> tuple[ManifestGroup, dict[str, float], set[str]]:
+        """Return a group without what is older than the window, the cutoffs, and its files there.
+
+        These files may have other positions, which stay.
+        """
+        if not self.window:
+            return group, {}, set()
+        found, urls, present = group, set[str](), to_virtual_dataset(group)
+        for dim in self.window.lengths:
+            _check_coordinate(dim, present)
+        values = {dim: [present.indexes[dim]] for dim in self.window.lengths}
+        cutoffs = self.window.find_cutoffs(values)
+        for dim, cutoff in cutoffs.items():
+            gone = to_numbers(present.indexes[dim], dim) < cutoff
+            if gone.any():
+                urls |= find_used_at(present, dim, gone)
+                found = self._drop(found, dim, gone)
+        return found, cutoffs, urls
+
+    def _drop(self, group: ManifestGroup, dim: str, gone: Mask) -> ManifestGroup:
+        """Return a group without some positions along a dimension."""
+        present = open_set(group, None, self.dims)
+        return as_read(to_stored(group, drop_positions(present, dim, gone, self.known.root)))
+
+    # ------------------------------------------------------------------ which file has a position
+
+    def _resolve(
+        self, group: ManifestGroup, new: xr.Dataset, lost: dict[str, Extent]
+    ) -> tuple[ManifestGroup, xr.Dataset]:
+        """Leave out what the set has from better files, of new data, and of the set, the reverse.
+
+        Complete ``lost``, the files of which positions are taken from others.
+        """
+        if self.dim not in new.indexes or _index_of(group, self.dim) is None:
+            return group, new
+        present = to_virtual_dataset(group)
+        used, gone = self._choose(present, new)
+        if gone.all():
+            return as_read(group_from_dataset(new.isel({self.dim: used}))), xr.Dataset()
+        if gone.any():
+            owners = self._list_owners(present)
+            for url in {*owners[gone]} - {""}:
+                index = present.indexes[self.dim][gone & (owners == url)]
+                lost[url] = join_extents(lost.get(url), find_extent(index, self.dim))
+            group = self._drop(group, self.dim, gone)
+        if not used.size:
+            return group, xr.Dataset()
+        whole = used.size == new.sizes[self.dim] and bool((np.diff(used) == 1).all())
+        return group, new if whole else new.isel({self.dim: used})
+
+    def _choose(self, present: xr.Dataset | None, new: xr.Dataset) -> tuple[Ints, Mask]:
+        """Return the positions of new data to use, and a mask of those of the set they replace.
+
+        A value that several files have comes from the first or the last of them, by their urls, if
+        ``overlap`` says so; what the set has of the same file stays in any case.
+        """
+        datasets = [new] if present is None else [present, new]
+        indexes = [dataset.indexes[self.dim] for dataset in datasets]
+        owners = np.concatenate([self._list_owners(dataset) for dataset in datasets])
+        names, ranks = np.unique(owners.astype(str), return_inverse=True)
+        ranks = -ranks if self.overlap == "first" else ranks
+        # positions without a chunk yield to all others
+        ranks = np.where(owners == "", -names.size, ranks)
+        codes = pd.factorize(indexes[0].append(indexes[1:]))[0]
+        rows = np.arange(codes.size)
+        order = np.lexsort((rows, -ranks, codes))
+        begins = np.flatnonzero(np.diff(codes[order], prepend=-2))
+        best = rows.copy()
+        best[order] = np.repeat(order[begins], np.diff([*begins, rows.size]))
+        # missing values are equal to no others
+        best[codes < 0] = rows[codes < 0]
+        if not self.chooses:
+            best = np.where((owners[best] == owners) & (owners != ""), best, rows)
+        split = codes.size - indexes[-1].size
+        used = np.flatnonzero(best[split:] == rows[split:])
+        return self._sort(new.indexes[self.dim], used), best[:split] >= split
+
+    def _sort(self, index: pd.Index[Any], places: Ints) -> Ints:
+        """Return positions in the order of their values, if these have one."""
+        try:
+            numbers = to_numbers(index[places], self.dim)
+        except CombineError:
+            return places
+        steps = np.diff(numbers)
+        falls = np.count_nonzero(steps < 0) > np.count_nonzero(steps > 0)
+        return places[np.argsort(-numbers if falls else numbers, kind="stable")]
+
+    def _list_owners(self, dataset: xr.Dataset) -> npt.NDArray[np.object_]:
+        """Return the url of the file at every position along the dimension, "" without one."""
+        found = np.full(dataset.sizes[self.dim], "", object)
+        urls = {url for url in urls_of(dataset) if not is_stored_in_set(url, self.known.root)}
+        for url, runs in sorted(find_ranges(dataset, self.dim, urls).items()):
+            for run in runs:
+                found[slice(*run)] = url
+        return found
 
     # ------------------------------------------------------------------ adding
 
     def _add(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
         self._check_for_copies(group, new)
-        if self.overlap == "last":
-            self._check_replaced_files(group, new)
+        new = self._expand(group, new)
         position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
         for on_duplicate, part in self._split(new):
             how = AppendOptions(self.dim, position, on_duplicate, root=self.known.root, **REMEDIES)
@@ -201,6 +482,22 @@ class Update:
                 grown = append_along(group, part, how)
             group = group if grown is group else as_read(grown)
         return group
+
+    def _expand(self, group: ManifestGroup, new: xr.Dataset) -> xr.Dataset:
+        """Give variables of a single position the dimension, where the set has it for them.
+
+        Files are joined along it as far as they differ, and one file differs from no other.
+        """
+        dims = {name: variable.dims for name, variable in group.variables.items()}
+        names = [
+            name
+            for name, variable in new.variables.items()
+            if self.dim in dims.get(str(name), ()) and self.dim not in variable.dims
+        ]
+        if not names or new.sizes.get(self.dim) != 1:
+            return new
+        changed: dict[Hashable, Any] = {n: new.variables[n].expand_dims(self.dim) for n in names}
+        return replace_variables(new, changed)
 
     @contextmanager
     def _name_mismatch(
@@ -241,39 +538,14 @@ class Update:
                 f"(coordinates=)"
             )
 
-    def _check_replaced_files(self, group: ManifestGroup, new: xr.Dataset) -> None:
-        """Raise an error for new files that would replace all positions of earlier files.
-
-        If later files have all positions of a file, the set does not refer to it. It is opened in
-        every run, and the set stays unchanged.
-        """
-        shared = self._find_shared(group, new)
-        if not shared.any():
-            return
-        present = to_virtual_dataset(group)
-        # except for what the set stores itself
-        there, known = present.indexes[self.dim], self.known.tabulate(group).urls
-        for url in sorted(find_used_at(new, self.dim, shared)):
-            common = new.indexes[self.dim][shared & find_positions(new, self.dim, {url})]
-            places = np.flatnonzero(there.isin(common))
-            part = cut_along(present, self.dim, (int(places[0]), int(places[-1]) + 1))
-            met = find_positions(part, self.dim, {other for other in known if other < url})
-            if (lost := met & part.indexes[self.dim].isin(common)).any():
-                raise CombineError(
-                    f"{without_secrets(url)}: of its values of {self.dim!r} the set has "
-                    f"{np.count_nonzero(lost)} from earlier files, the first is "
-                    f"{part.indexes[self.dim][lost][0]}; overlap='last' takes them from this file "
-                    f"only in a new set: {ANEW}, or leave the file out of the pattern"
-                )
-
     def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
         """Return the parts to append, each with what to do about positions already in the set.
 
         For data without a chunk in a file, the set does not refer to the file. It is opened in
         every run, and its coordinate shows whether the set has it.
         """
-        traced = self._find_with_references(new)
-        how = {True: "skip" if self.overlap in CROPPING_OVERLAPS else "raise", False: "skip"}
+        traced = find_positions(new, self.dim, urls_of(new))
+        how = {True: "skip" if self.chooses else "raise", False: "skip"}
         if traced.all():
             return [(how[True], new)]
         if self.dim not in new.indexes:
@@ -304,20 +576,10 @@ class Update:
         moved = [url for url in changed if not had[url].equals(has[url])]
         [first, *others] = moved or changed
         more = f" (and {format_count(len(others), 'other file')})" if others else ""
-        ours, its, crops = had[first], has[first], self.overlap in CROPPING_OVERLAPS
-        if crops and len(ours) < len(its) and ours.isin(its).all() and its.isin(old).all():
-            reason = (
-                f"the set has only {len(ours)} of its {len(its)} values of {self.dim!r} from it, "
-                f"since other files have the rest"
-            )
-        else:
-            reason = (
-                f"has other values of {self.dim!r} than before, which overlap those of other "
-                f"files, or come in another order"
-            )
         raise CombineError(
-            f"{first}{more}: it has changed, and {reason}; {ANEW}, or leave the file out of the "
-            f"pattern"
+            f"{first}{more}: it has changed, and has other values of {self.dim!r} than before, "
+            f"which overlap those of other files, or come in another order; {ANEW}, or leave the "
+            f"file out of the pattern"
         )
 
     # ------------------------------------------------------------------ without the dimension
@@ -345,23 +607,36 @@ class Update:
         """
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
-        unsound -= replaced
+        # files that are replaced keep their place in the set
+        return self._replace_static(
+            group,
+            unsound - (set() if self.chooses else replaced),
+            unsound,
+            self.list_opened(changes)[0] or tuple(replaced),
+        )
+
+    def _replace_static(
+        self, group: ManifestGroup, lost: set[str], unsound: set[str], new: Urls = ()
+    ) -> ManifestGroup:
+        """Take variables without the dimension that lie in ``lost`` files from another one.
+
+        That is the last file of the set that is not ``unsound``, or one of the new ones.
+        """
         dims = set(self.dims)
         static = {name: v for name, v in group.variables.items() if not dims.intersection(v.dims)}
-        lost = {
+        moved = {
             name: v
             for name, v in static.items()
-            if unsound and isinstance(v.data, ManifestArray) and has_chunks_in(v.data, unsound)
+            if lost and isinstance(v.data, ManifestArray) and has_chunks_in(v.data, lost)
         }
-        if not lost:
+        if not moved:
             return group
-        known = self.known.tabulate(group).urls
-        sound = next((url for url in known if url not in unsound | replaced), None)
-        urls = changes.new or tuple(replaced) if sound is None else (str(sound),)
-        found = self.opener.open(urls)
+        known = self.known.tabulate(group).urls[::-1]
+        sound = next((url for url in known if url not in unsound), None)
+        found = self.opener.open(new if sound is None else (str(sound),))
         others = {} if found is None else group_from_dataset(found).variables
         mended: dict[str, ManifestVariable] = {}
-        for name, variable in lost.items():
+        for name, variable in moved.items():
             other = others.get(name)
             shape = variable.dims, variable.data.shape
             if other is None or (other.dims, other.data.shape) != shape:
@@ -371,6 +646,10 @@ class Update:
                 )
             mended[name] = other
         return as_read(replace(group, variables={**group.variables, **mended}))
+
+
+def _is_there(dataset: xr.Dataset | None) -> TypeGuard[xr.Dataset]:
+    return dataset is not None
 
 
 def _is_ordered(index: Any) -> bool:
@@ -385,6 +664,15 @@ def _index_of(group: ManifestGroup, dim: str) -> Any:
         return None
     alone = replace(group, variables={dim: group.variables[dim]}, groups={}, attributes={})
     return to_virtual_dataset(alone).indexes.get(dim)
+
+
+def _check_coordinate(dim: str, present: xr.Dataset) -> None:
+    """Raise an error for an axis of a window without a coordinate."""
+    if dim not in present.indexes:
+        raise CombineError(
+            f"keep: {dim!r} has no coordinate, so that nothing tells which positions are the last "
+            f"ones; give the files one (coordinates=)"
+        )
 
 
 def _leave_out(

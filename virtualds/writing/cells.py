@@ -28,7 +28,12 @@ from virtualds.arrays.concatenate import (
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.axes import find_runs
 from virtualds.datasets.from_dataset import as_read, check_loading
-from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
+from virtualds.datasets.lazy import (
+    expand_variable,
+    get_virtual_array,
+    replace_variables,
+    restore_references,
+)
 from virtualds.datasets.source_positions import (
     find_positions,
     find_ranges,
@@ -84,13 +89,50 @@ class CellGrid:
         new = restore_references(new)
         present = self._open(old, new)
         check_systems_of_set(list_systems(present), new)
+        group, new = self._expand_coordinates(old, present, new)
+        present = present if group is old else self._open(group, new)
         self._check_fit(present, new)
-        group = old
         for dim in self.dims:
             grown = self._grow(group, present, new, dim)
             if grown is not group:
                 group, present = grown, self._open(grown, new)
         return self._fill(group, present, new, replaced)
+
+    def _expand_coordinates(
+        self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset
+    ) -> tuple[ManifestGroup, xr.Dataset]:
+        """Return the set and the new data, with coordinates along the same axes of the grid.
+
+        The ``valid_time`` of one run has only its steps. Coordinates get an axis that one side has,
+        and one along which the new data go on with other values, as in `xarray.concat`.
+        """
+        ours, theirs = dict[Hashable, xr.Variable](), dict[Hashable, xr.Variable]()
+        both = new.coords.keys() & present.coords.keys()
+        for name in both - new.indexes.keys() - present.indexes.keys():
+            variable, there = new.variables[name], present.variables[name]
+            if get_virtual_array(variable) is not None or get_virtual_array(there) is not None:
+                continue
+            wanted = {*variable.dims, *there.dims}
+            others = {*self.dims} - wanted
+            if others and wanted == {*there.dims} and self._differs(present, new, name):
+                wanted |= {
+                    dim for dim in others if not new.indexes[dim].isin(present.indexes[dim]).all()
+                }
+            if wanted - {*variable.dims} <= {*self.dims}:
+                first = [dim for dim in self.dims if dim in wanted - {*there.dims}]
+                dims = [*dict.fromkeys([*first, *there.dims])]
+                for found, dataset in ((ours, present), (theirs, new)):
+                    if list(dataset.variables[name].dims) != dims:
+                        found[name] = expand_variable(dataset, name, dims)
+        new = replace_variables(new, theirs) if theirs else new
+        if ours:
+            group = as_read(to_stored(group, replace_variables(present, ours), ours))
+        return group, new
+
+    def _differs(self, present: xr.Dataset, new: xr.Dataset, name: Hashable) -> bool:
+        """Return whether a coordinate has other values in new data, where both have it."""
+        known, added = xr.align(present.coords[name], new.coords[name], join="inner")
+        return not known.variable.equals(added.variable)  # type: ignore[no-untyped-call]
 
     def put_shared(
         self, old: ManifestGroup, new: xr.Dataset, names: Collection[str]

@@ -18,10 +18,11 @@ from virtualds_cli.options import (
     given,
     list_paths,
     make_keywords,
+    merge,
     select_given,
 )
 from virtualds_cli.output import exit_by, report
-from virtualds_cli.parameter_types import Name, Url
+from virtualds_cli.parameter_types import Name, Url, Window
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -306,6 +307,10 @@ SYNCING = ("format", "target_options", *CHOICES)
             "Also drop files that were deleted",
             "virtualds sync 'data/*.nc' refs.zarr --concat-dim time --on-removed drop",
         ),
+        (
+            "Keep the last two days",
+            "virtualds sync 'data/*.nc' refs.zarr --concat-dim time --keep time=P2D",
+        ),
     ),
 )
 @files
@@ -323,6 +328,15 @@ SYNCING = ("format", "target_options", *CHOICES)
     type=click.Choice(["error", "keep", "drop"]),
     help="What to do about files of SET that are not listed: stop (error), keep their references "
     "(keep), or remove what comes from them (drop). [default: error]",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    callback=merge,
+    type=Window(),
+    help="How much of SET to keep along a dimension: time=48 positions, or time=P2D or time=36h "
+    "before its last value. Older data are dropped, and older files left out. Repeat the option "
+    "for several dimensions.",
 )
 @click.option(
     "--settle",
@@ -365,7 +379,7 @@ def sync(
         )
     paths = list_paths(urls, files_from, options["storage_options"])
     own: dict[str, Any] = {} if tree is None else {"tree": tree}
-    own |= select_given(options, ("on_removed", "settle", "conflict", *SYNCING))
+    own |= select_given(options, ("on_removed", "keep", "settle", "conflict", *SYNCING))
     done = virtualds.sync(
         paths,
         target,

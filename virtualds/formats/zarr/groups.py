@@ -242,7 +242,13 @@ class GroupReader:
             check_extras(node, self.version.group_keys)
             attributes = self._read_attributes(node, notes)
             return ManifestGroup(
-                variables, attributes, groups, encoding, problems, left_out=left_out
+                variables,
+                attributes,
+                groups,
+                encoding,
+                problems,
+                left_out=left_out,
+                notes=notes.get("sync", {}),
             )
         except VirtualdsError as error:
             error.locate(f"group /{path}", self.root)

@@ -207,6 +207,8 @@ def _encode_group(path: str, group: ManifestGroup, notes: dict[str, Any]) -> dic
     noted: dict[str, Any] = {"attributes": types} if types else {}
     if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
         noted["unlimited_dims"] = unlimited
+    if group.notes:
+        noted["sync"] = dict(group.notes)
     if noted:
         notes[path] = noted
     return attributes

@@ -34,7 +34,7 @@ from virtualds.parsers.grib.messages import LISTED_KEYS, SECONDS, GribField
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.scan_cache import cache_scan
-from virtualds.urls import normalise_url
+from virtualds.urls import SIDECARS, find_described, normalise_url
 
 UNITS = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
 """Seconds of units of steps; in other units, only an equal step is recognised."""
@@ -162,8 +162,8 @@ def iterate_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int
 
 # ---------------------------------------------------------------------- index
 
-FILES = {".idx": "", ".index": ".grib2"}
-"""Replacements for the suffix of an index in the name of its file: wgrib2's, ECMWF's."""
+SUFFIXES = (".idx", ".index")
+"""Suffixes of indexes: wgrib2's, ECMWF's."""
 TEMPLATES = 8
 """Templates that are cached, each some thousand bytes for each of its messages."""
 SHOWN = 5
@@ -228,7 +228,7 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
         )
     eccodes = import_eccodes(source.url, "reading the index of a GRIB file")
     lines = _read_index(source.url, source.options)
-    url = source.url.removesuffix(suffix) + FILES[suffix]
+    url = find_described(source.url) or source.url
     file = find_store(url).describe(url, source.options)
     urls = [normalise_url(os.fspath(name)) for name in names]
     template = _choose_template((_open_template(u, suffix, source) for u in urls), lines, source)
@@ -236,11 +236,11 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
 
 
 def _check_suffix(url: str) -> str:
-    for suffix in FILES:
+    for suffix in SUFFIXES:
         if url.endswith(suffix):
             return suffix
     raise UnsupportedError(
-        f"{url}: an index has the name of its GRIB file and {' or '.join(FILES)} behind it, so "
+        f"{url}: an index has the name of its GRIB file and {' or '.join(SUFFIXES)} behind it, so "
         f"that the file is found; rename the index"
     )
 
@@ -322,7 +322,9 @@ def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
     """Return a template, read once in this process while it is unchanged."""
     # threads that open files would all request and read it
     with _READING:
-        return _read_template(_find_template(url, index), url.removesuffix(FILES[suffix]) + suffix)
+        return _read_template(
+            _find_template(url, index), url.removesuffix(SIDECARS[suffix]) + suffix
+        )
 
 
 def _find_template(url: str, index: SourceFile) -> SourceFile:
@@ -409,7 +411,7 @@ def _format_steps(line: IndexLine, unit: int, like: str) -> str:
 
 PARSER = Parser(
     "grib-index",
-    tuple(FILES),
+    SUFFIXES,
     is_index,
     read,
     takes=("below",),

@@ -1,0 +1,313 @@
+"""Of files that overlap the best are used, whenever they come; a set has what its window has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cftime
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from daily_files import days, opened, written
+from effort import times
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import virtualds
+from virtualds import CombineError, SyncReport
+from virtualds.syncing.notes import Window
+
+TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def write(folder: Path) -> Write:
+    clock = iter(range(1_000_000_000, 2_000_000_000))
+
+    def write(name: str, first: int, count: int = 4, seed: int | None = None) -> Path:
+        path = written(folder / "data", name, days(first, count, seed))
+        os.utime(path, (next(clock),) * 2)
+        return path
+
+    return write
+
+
+def run(target: Any = "refs.zarr", **how: Any) -> SyncReport:
+    how = {"concat_dim": "time", "on_removed": "drop", **how}
+    return virtualds.sync("data/*.nc", target, **how)
+
+
+def names(urls: Any) -> list[str]:
+    return [url.rpartition("/")[2].removesuffix(".nc") for url in urls]
+
+
+def read_archive(overlap: str = "last") -> xr.Dataset:
+    """What the files hold, each day from the first or last that has it."""
+    paths = sorted(Path("data").glob("*.nc"))
+    files = [xr.load_dataset(path, engine="h5netcdf") for path in paths]
+    files = files if overlap == "first" else files[::-1]
+    found = files[0]
+    for file in files[1:]:
+        fresh = file.isel(time=~file.indexes["time"].isin(found.indexes["time"]))
+        found = xr.concat([found, fresh], "time", data_vars="minimal")
+    return found.sortby("time")
+
+
+def assert_equal(target: str, expected: xr.Dataset) -> None:
+    xr.testing.assert_equal(opened(target).load()[["t", "n"]], expected[["t", "n"]])
+
+
+# ---------------------------------------------------------------------- overlaps
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_later_file_takes_its_days_from_earlier_ones(target: str, write: Write) -> None:
+    write("00", 0)
+    write("02", 8)
+    run(target, overlap="last")
+    write("01", 4, 8, seed=9)
+    report = run(target, overlap="last")
+    # of the last file nothing is taken, since it comes later
+    assert (names(report.added), names(report.shadowed)) == (["01"], [])
+    assert_equal(target, read_archive())
+
+
+def test_a_file_of_which_nothing_is_left_is_shadowed_and_comes_back(write: Write) -> None:
+    write("00", 0)
+    write("01", 4)
+    run(overlap="last")
+    whole = write("02", 2, 6, seed=9)
+    report = run(overlap="last")
+    assert (names(report.shadowed), names(report.dropped)) == (["01"], ["01"])
+    again = run(overlap="last")
+    assert (again.is_written, again.unchanged, names(again.shadowed)) == (False, 2, ["01"])
+    whole.unlink()
+    report = run(overlap="last")
+    assert (names(report.dropped), names(report.added), report.shadowed) == (["02"], ["01"], ())
+    assert_equal("refs.zarr", read_archive())
+
+
+def test_a_file_that_others_do_not_touch_is_not_opened_again(write: Write) -> None:
+    for number in range(3):
+        write(f"{number}", 10 * number)
+        write(f"{number}-", 10 * number, seed=5)
+    run(overlap="last")
+    write("2", 20, seed=8)
+    seen: list[str] = []
+
+    def note(dataset: xr.Dataset) -> xr.Dataset:
+        seen.append(dataset.encoding["source"])
+        return dataset
+
+    report = run(overlap="last", preprocess=note)
+    assert names(report.replaced) == ["2"]
+    # the file before it, of which nothing is used, might have days that it has no more
+    assert sorted({*names(seen)}) == ["2", "2-"]
+    assert_equal("refs.zarr", read_archive())
+
+
+def test_a_changed_file_may_have_other_days(write: Write) -> None:
+    write("00", 0)
+    write("01", 2, 6, seed=1)
+    run(overlap="last")
+    for first, count in ((4, 4), (0, 3), (3, 9)):
+        write("01", first, count, seed=first)
+        assert names(run(overlap="last").replaced) == ["01"]
+        assert_equal("refs.zarr", read_archive())
+
+
+@settings(max_examples=times(5), deadline=None)
+@given(data=st.data(), overlap=st.sampled_from(["first", "last"]))
+def test_whatever_files_come_and_go_a_set_is_as_if_made_anew(data: Any, overlap: str) -> None:
+    import tempfile
+
+    clock = 1_000_000_000
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("data").mkdir()
+        for _ in range(5):
+            for _ in range(data.draw(st.integers(1, 2))):
+                name = data.draw(st.sampled_from("abcd"))
+                path = Path("data", f"{name}.nc")
+                if (
+                    path.exists()
+                    and len(list(Path("data").iterdir())) > 1
+                    and data.draw(st.booleans())
+                ):
+                    path.unlink()
+                    continue
+                first, count = data.draw(st.integers(0, 9)), data.draw(st.integers(2, 6))
+                written(Path("data"), name, days(first, count, data.draw(st.integers(0, 9))))
+                clock += 1
+                os.utime(path, (clock,) * 2)
+            run(overlap=overlap)
+            assert_equal("refs.zarr", read_archive(overlap))
+            assert not run(overlap=overlap).is_written
+
+
+def test_swaths_of_other_places_come_one_by_one(folder: Path) -> None:
+    def granule(number: int) -> None:
+        place = {"lat": (("y", "x"), np.full((2, 3), number + 0.5))}
+        dataset = xr.Dataset({"v": (("y", "x"), np.full((2, 3), float(number)))}, place)
+        dataset.to_netcdf(f"data/g_{number}.nc", engine="h5netcdf")
+
+    how: Any = {"concat_dim": "orbit", "coords": "different", "settle": 0}
+    for numbers in ([1, 2], [3], [4, 5]):
+        for number in numbers:
+            granule(number)
+        virtualds.sync("data/g_{orbit:d}.nc", "refs.zarr", **how)
+    granule(2)
+    os.utime("data/g_2.nc", (1, 1))
+    assert names(virtualds.sync("data/g_{orbit:d}.nc", "refs.zarr", **how).replaced) == ["g_2"]
+    found = opened("refs.zarr").load()
+    assert found.lat.dims == ("orbit", "y", "x")
+    np.testing.assert_array_equal(found.lat[:, 0, 0], found.orbit + 0.5)
+    np.testing.assert_array_equal(found.v[:, 0, 0], found.orbit)
+
+
+# ---------------------------------------------------------------------- windows
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_window_moves_with_what_comes(target: str, write: Write) -> None:
+    how: Any = {"keep": {"time": 8}}
+    for number in range(3):
+        write(f"{number:02}", 4 * number)
+    report = run(target, **how)
+    assert (names(report.added), names(report.outside)) == (["01", "02"], ["00"])
+    assert not run(target, **how).is_written
+    write("03", 12)
+    report = run(target, **how)
+    assert (names(report.added), names(report.dropped)) == (["03"], ["01"])
+    assert (names(report.outside), report.unchanged) == (["00", "01"], 1)
+    assert_equal(target, read_archive().isel(time=slice(-8, None)))
+
+
+def test_a_duration_does_not_have_its_beginning(write: Write) -> None:
+    for number in range(3):
+        write(f"{number:02}", 4 * number)
+    run(keep={"time": "P6D"})
+    assert_equal("refs.zarr", read_archive().isel(time=slice(-6, None)))
+
+
+def test_an_older_file_is_left_out_and_opened_once(write: Write) -> None:
+    write("05", 20)
+    write("06", 24)
+    how: Any = {"keep": {"time": "P8D"}}
+    run(**how)
+    write("00", 0)
+    assert names(run(**how).outside) == ["00"]
+    before = Path("refs.zarr/zarr.json").read_bytes()
+    report = run(**how, preprocess=lambda dataset: pytest.fail("a file was opened"))
+    assert (names(report.outside), report.unchanged) == (["00"], 2)
+    assert Path("refs.zarr/zarr.json").read_bytes() == before
+
+
+def test_what_left_the_window_comes_back_with_it(write: Write) -> None:
+    for number in range(4):
+        last = write(f"{number:02}", 4 * number)
+    run(keep={"time": 6})
+    # a longer window
+    report = run(keep={"time": 10})
+    assert names(report.added) == ["01"]
+    assert_equal("refs.zarr", read_archive().isel(time=slice(-10, None)))
+    # the last file is withdrawn
+    last.unlink()
+    report = run(keep={"time": 10})
+    assert (names(report.added), names(report.dropped)) == (["00"], ["03"])
+    assert_equal("refs.zarr", read_archive().isel(time=slice(-10, None)))
+    # and no window
+    run()
+    assert_equal("refs.zarr", read_archive())
+
+
+def test_files_that_the_archive_deletes_beyond_the_window_are_no_error(write: Write) -> None:
+    paths = [write(f"{number:02}", 4 * number) for number in range(4)]
+    run(keep={"time": 8})
+    for path in paths[:2]:
+        path.unlink()
+    report = run(keep={"time": 8}, on_removed="error")
+    assert (report.is_written, report.outside, report.unchanged) == (False, (), 2)
+
+
+def test_a_window_of_a_grid_leaves_whole_rows(folder: Path) -> None:
+    def cell(member: str, number: int) -> None:
+        dataset = days(4 * number)[["t"]] + len(member)
+        dataset.to_netcdf(f"data/{member}_{number:02}.nc", engine="h5netcdf")
+
+    for number in range(3):
+        cell("r1", number)
+    cell("r10", 0)
+    cell("r10", 2)
+    how: Any = {"concat_dim": ["member", "time"], "settle": 0, "keep": {"time": 8}}
+    report = virtualds.sync("data/{member}_*.nc", "refs.zarr", **how)
+    assert names(report.outside) == ["r10_00", "r1_00"]
+    found = opened("refs.zarr").load()
+    assert (
+        found.sizes["time"] == 8
+        and int(found["t"].sel(member="r10").isnull().all("lat").all("lon").sum()) == 4
+    )
+    cell("r1", 3)
+    report = virtualds.sync("data/{member}_*.nc", "refs.zarr", **how)
+    assert (names(report.added), names(report.dropped)) == (["r1_03"], ["r1_01"])
+
+
+def test_times_of_any_calendar_and_numbers_have_a_window() -> None:
+    def cutoff(keep: Any, index: pd.Index[Any]) -> float:
+        return Window.of({"x": keep}, ["x"]).find_cutoffs({"x": [index]})["x"]
+
+    noleap = xr.date_range("2000-01-01", periods=4, freq="D", calendar="noleap", use_cftime=True)
+    second = cftime.date2num(noleap[1], "microseconds since 1970-01-01", calendar="noleap")
+    assert cutoff("2D", noleap) == second + 1
+    assert cutoff(2, pd.Index([5.0, 1.0, 3.0])) == 3
+    assert cutoff("12h", pd.to_timedelta([0, 6, 12, 18], "h")) == 6 * 3600 * 10**6 + 1
+
+
+@pytest.mark.parametrize(
+    ("keep", "error", "said"),
+    [
+        ("P2D", TypeError, "give a dict"),
+        ({"lat": 3}, ValueError, "joined along .'time'., not along 'lat'"),
+        ({"time": 0}, ValueError, "0 is not the length of a window"),
+        ({"time": "two days"}, ValueError, "such as 'P2D'"),
+        ({"time": True}, ValueError, "True is not"),
+    ],
+)
+def test_a_window_that_cannot_be_is_refused(keep: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        virtualds.sync("data/*.nc", "refs.zarr", concat_dim="time", keep=keep)
+
+
+def test_a_duration_needs_times(folder: Path) -> None:
+    for number in range(2):
+        dataset = xr.Dataset({"t": ("x", np.arange(3.0))}, {"x": 3 * number + np.arange(3)})
+        dataset.to_netcdf(f"data/{number}.nc", engine="h5netcdf")
+    with pytest.raises(CombineError, match="the values of 'x' are no times"):
+        run(concat_dim="x", keep={"x": "P1D"}, settle=0)
+
+
+@pytest.mark.parametrize("files", ["", "bm90IGd6aXA=", 5, None])
+def test_damaged_notes_only_open_files_again(files: Any, write: Write) -> None:
+    import json
+
+    write("00", 0)
+    write("01", 4)
+    run(keep={"time": 4})
+    root = json.loads(Path("refs.zarr/zarr.json").read_text())
+    root["attributes"]["virtualds"]["groups"][""]["sync"]["files"] = files
+    Path("refs.zarr/zarr.json").write_text(json.dumps(root))
+    report = run(keep={"time": 4})
+    assert (names(report.outside), report.unchanged, report.is_written) == (["00"], 1, False)
+    assert_equal("refs.zarr", read_archive().isel(time=slice(-4, None)))

@@ -1,0 +1,279 @@
+"""What a set notes about files that it does not use, or only in part; and windows of a set.
+
+A file may contribute nothing: later files have all its positions, they are older than the window of
+the set, or all its chunks are missing. The set does not refer to such a file, so it notes the state
+in which the file was opened. Notes only save work: without them, files are opened again.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from math import inf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from virtualds.errors import CombineError
+from virtualds.source_file import NO_NUMBER
+from virtualds.stores.access_rules import resolve_url
+from virtualds.stores.listing import FileColumns, FileState
+from virtualds.urls import make_relative
+
+UNUSED = "unused"
+"""The set refers to no chunk of the file: there is none, or the set holds their values."""
+SHADOWED = "shadowed"
+"""The set has all positions of the file from others."""
+CUT = "cut"
+"""The set has a part of the file, since it has the rest from others, or that is too old."""
+OUTSIDE = "outside"
+"""All positions of the file are older than the window."""
+
+LEFT_OUT = (UNUSED, SHADOWED, CUT, OUTSIDE)
+"""The kinds of files of which the set does not use everything."""
+DESCRIBES = "describes"
+"""The file is a sidecar, which describes a file of the set."""
+DESCRIBED = "described"
+"""A sidecar describes the file, and the set itself does not know its state."""
+
+Extent = tuple[float, float]
+"""The smallest and largest coordinate value of a file, as from `to_numbers`."""
+ANY: Extent = (-inf, inf)
+"""The extent of a file whose values are not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Notes:
+    """Files that a group of a set knows and does not use, or only in part.
+
+    ``kinds`` and ``extents``, along the first dimension, have one item for each file. ``cutoffs``
+    are the first values within the window, by dimension, and ``keep`` describes that window.
+    """
+
+    files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
+    kinds: tuple[str, ...] = ()
+    extents: tuple[Extent, ...] = ()
+    cutoffs: Mapping[str, float] = field(default_factory=dict)
+    keep: str = ""
+
+    @classmethod
+    def read(cls, noted: Mapping[str, Any], root: str) -> Notes:
+        """Return the notes of a group of the set at the url ``root``; none if they are damaged."""
+        if not noted:
+            return cls()
+        try:
+            rows = json.loads(gzip.decompress(base64.b64decode(noted["files"])))
+            states = [
+                FileState(resolve_url(url, root), _to_column(size), _to_column(mtime), str(etag))
+                for url, size, mtime, etag, *_ in rows
+            ]
+            kinds = tuple(str(row[4]) for row in rows)
+            extents = tuple(ANY if row[5] is None else (row[5], row[6]) for row in rows)
+            cutoffs = {str(dim): value for dim, value in noted.get("cutoffs", {}).items()}
+            return cls(FileColumns.of(states), kinds, extents, cutoffs, str(noted.get("keep", "")))
+        except (LookupError, TypeError, ValueError, AttributeError, OSError, EOFError):
+            return cls()
+
+    @classmethod
+    def of(cls, files: FileColumns, kind: str) -> Notes:
+        """Return the notes on files of one kind."""
+        return cls(files, (kind,) * len(files), (ANY,) * len(files))
+
+    def join(self, other: Notes) -> Notes:
+        """Return the notes with those on further files."""
+        files = FileColumns.join([self.files, other.files])
+        kinds, extents = self.kinds + other.kinds, self.extents + other.extents
+        return replace(self, files=files, kinds=kinds, extents=extents)
+
+    def write(self, root: str) -> dict[str, Any]:
+        """Return the notes as JSON, with urls relative to the set at ``root`` where possible."""
+        if not self.kinds and not self.keep:
+            return {}
+        files = self.files
+        numbers = ([*map(_from_column, column.tolist())] for column in (files.sizes, files.mtimes))
+        columns = (*numbers, files.etags, self.kinds)
+        urls = [make_relative(url, root) for url in files.urls]
+        ends = [(None, None) if extent == ANY else extent for extent in self.extents]
+        rows = [[*row, *ends[n]] for n, row in enumerate(zip(urls, *columns, strict=True))]
+        rows.sort(key=lambda row: (row[0], row[4]))
+        packed = gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0)
+        found = {"files": base64.b64encode(packed).decode()}
+        more = {"keep": self.keep, "cutoffs": dict(self.cutoffs)}
+        return found | {name: value for name, value in more.items() if value}
+
+    def renew(
+        self,
+        listed: FileColumns,
+        unchanged: Collection[str],
+        kinds: Mapping[str, str],
+        extents: Mapping[str, Extent],
+    ) -> Notes:
+        """Return the notes after a run, in which files turned out to be of some ``kinds``.
+
+        Of earlier notes, those of ``unchanged`` files stay. ``listed`` are the present states.
+        """
+        before = zip(self.files.urls.tolist(), self.kinds, self.extents, strict=True)
+        known = {
+            url: (kind, extent)
+            for url, kind, extent in before
+            if url in unchanged and kind in LEFT_OUT
+        }
+        for url, kind in kinds.items():
+            earlier = known[url][1] if url in known else None
+            known[url] = kind, join_extents(earlier, extents.get(url, ANY))
+        rows = {str(url): row for row, url in enumerate(listed.urls)} if known else {}
+        wanted = sorted(known.keys() & rows.keys())
+        return Notes(
+            listed.take(np.array([rows[url] for url in wanted], np.intp)),
+            tuple(known[url][0] for url in wanted),
+            tuple(known[url][1] for url in wanted),
+        )
+
+    def find(self, kind: str) -> FileColumns:
+        """Return the states of the files of a kind."""
+        return self.files.take(np.array([k == kind for k in self.kinds], bool))
+
+    def select(self, *kinds: str, within: Collection[Extent] = (ANY,)) -> set[str]:
+        """Return the urls of files of some kinds whose extent meets one of those given."""
+        rows = zip(self.files.urls, self.kinds, self.extents, strict=True)
+        return {
+            str(url)
+            for url, kind, (first, last) in rows
+            if kind in kinds and any(a <= last and first <= b for a, b in within)
+        }
+
+
+def _from_column(number: int) -> int | None:
+    return None if number == NO_NUMBER else number
+
+
+def _to_column(number: int | None) -> int:
+    return NO_NUMBER if number is None else int(number)
+
+
+# ---------------------------------------------------------------------- windows
+
+
+@dataclass(frozen=True)
+class Window:
+    """How much of a set is kept along some dimensions.
+
+    ``lengths`` are by dimension: a number of positions, or a duration before the last value.
+    """
+
+    lengths: Mapping[str, int | pd.Timedelta] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, keep: Any, dims: Collection[str]) -> Window:
+        """Return the window for an argument ``keep`` of a set that is joined along ``dims``."""
+        if keep is None:
+            return cls()
+        if not isinstance(keep, Mapping):
+            raise TypeError(f"keep={keep!r}: give a dict such as {{'time': 'P2D'}}")
+        found: dict[str, int | pd.Timedelta] = {}
+        for dim, length in keep.items():
+            if dim not in dims:
+                raise ValueError(
+                    f"keep={keep!r}: files are joined along {sorted(dims)}, not along {dim!r}"
+                )
+            found[dim] = _parse_length(length)
+        return cls(found)
+
+    def __bool__(self) -> bool:
+        return bool(self.lengths)
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{dim}={length if isinstance(length, int) else length.isoformat()}"
+            for dim, length in self.lengths.items()
+        )
+
+    def find_cutoffs(self, values: Mapping[str, Iterable[pd.Index[Any]]]) -> dict[str, float]:
+        """Return the smallest values within the window, as from `to_numbers`, by dimension.
+
+        ``values`` are the coordinates of the set, by dimension, in any number of parts. There is
+        no cutoff where they are fewer than the window is long.
+        """
+        found: dict[str, float] = {}
+        for dim, length in self.lengths.items():
+            parts = [to_numbers(index, dim) for index in values[dim] if index.size]
+            numbers = np.unique(np.concatenate(parts)) if parts else np.empty(0)
+            numbers = numbers[~np.isnan(numbers)] if numbers.dtype.kind == "f" else numbers
+            if isinstance(length, int):
+                if numbers.size >= length:
+                    found[dim] = numbers[-length].item()
+            elif numbers.size:
+                _check_dates(dim, values[dim])
+                # as in pandas, a window of two days does not have its beginning
+                found[dim] = numbers[-1].item() - length // MICROSECOND + 1
+        return found
+
+
+MICROSECOND = pd.Timedelta(1, "us")
+
+
+def _parse_length(length: Any) -> int | pd.Timedelta:
+    if isinstance(length, int) and not isinstance(length, bool) and length > 0:
+        return length
+    if isinstance(length, str | timedelta | np.timedelta64):
+        with suppress(ValueError):
+            if (found := pd.Timedelta(length)) >= MICROSECOND:
+                return found
+    raise ValueError(
+        f"keep: {length!r} is not the length of a window; give a number of positions, at least 1, "
+        f"or a duration, such as 'P2D' or '36h'"
+    )
+
+
+def _check_dates(dim: str, indexes: Iterable[pd.Index[Any]]) -> None:
+    dates = (pd.DatetimeIndex, pd.TimedeltaIndex, xr.CFTimeIndex)
+    if any(index.size and not isinstance(index, dates) for index in indexes):
+        raise CombineError(
+            f"keep: the values of {dim!r} are no times, from which a duration could be counted; "
+            f"give a number of positions"
+        )
+
+
+def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
+    """Return coordinate values as numbers in the same order: times in microseconds.
+
+    Missing times are NaN. Raises `CombineError` for values without an order.
+    """
+    if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex):
+        numbers = index.to_numpy().astype(f"{index.dtype.kind}8[us]").astype(np.int64)
+        return np.where(index.isna(), np.nan, numbers) if index.hasnans else numbers
+    if isinstance(index, xr.CFTimeIndex):
+        import cftime
+
+        since = "microseconds since 1970-01-01"
+        return np.asarray(cftime.date2num(index.to_numpy(), since, calendar=index.calendar))
+    if index.dtype.kind not in "biuf":
+        raise CombineError(
+            f"keep: the values of {dim!r} ({index.dtype}) have no order, so that nothing tells "
+            f"which are the last ones"
+        )
+    return np.asarray(index.to_numpy())
+
+
+def join_extents(*extents: Extent | None) -> Extent:
+    """Return the extent that has all those that are not None; `ANY` if there is none."""
+    known = [extent for extent in extents if extent is not None]
+    return (min(a for a, _ in known), max(b for _, b in known)) if known else ANY
+
+
+def find_extent(index: pd.Index[Any], dim: str) -> Extent:
+    """Return the extent of coordinate values; `ANY` if they have none."""
+    try:
+        numbers = to_numbers(index, dim)
+    except CombineError:
+        return ANY
+    numbers = numbers[numbers == numbers]
+    return (numbers.min().item(), numbers.max().item()) if numbers.size else ANY
