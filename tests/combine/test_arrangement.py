@@ -421,6 +421,39 @@ def test_cells_that_no_file_fills_are_missing_values_by_an_outer_join(tmp_path: 
         virtualds.open_virtual_mfdataset(given_, coordinates=MEMBER, join="exact", **GRID)
 
 
+@pytest.mark.parametrize("loadable", [None, ["ground"]], ids=["virtual", "in memory"])
+def test_tiles_of_a_grid_with_gaps_share_what_has_no_time(loadable: Any, tmp_path: Path) -> None:
+    # of the first time there are two tiles, of the second three, none of which is like another
+    def write_tile(time: int, y: int, x: int, more: float = 0.0) -> Path:
+        path = tmp_path / f"{time}_{y}_{x}.nc"
+        ground = 100.0 * y + 10.0 * x + np.arange(6.0).reshape(2, 3) + more
+        xr.Dataset(
+            {"h": (("time", "y", "x"), ground[None] + time), "ground": (("y", "x"), ground)},
+            {"time": [time], "y": np.arange(2) + 2 * y, "x": np.arange(3) + 3 * x},
+        ).to_netcdf(path, encoding={"ground": {"zlib": True}})
+        return path
+
+    def open_grid(**how: Any) -> xr.Dataset:
+        loaded = {} if loadable is None else {"loadable_variables": ["time", "y", "x", *loadable]}
+        dims = ["time", "y", "x"]
+        return virtualds.open_virtual_mfdataset(
+            paths, combine="nested", concat_dim=dims, **loaded, **how
+        )
+
+    paths = [write_tile(*at) for at in [(0, 0, 1), (0, 2, 0), (1, 0, 0), (1, 1, 1), (1, 2, 0)]]
+    parts = [xr.load_dataset(path) for path in paths]
+    expected = parts[0]
+    for part in parts[1:]:
+        expected = expected.combine_first(part)
+    xr.testing.assert_equal(open_grid().virtual.load(), expected)
+    # the first two have a cell in common: the errors names it, and the first file has it
+    write_tile(1, 2, 0, more=0.5)
+    with pytest.raises(CombineError, match=r"ground: files with the same 'y' and 'x' have other"):
+        open_grid()
+    ground = open_grid(compat="override")["ground"].load()
+    xr.testing.assert_equal(ground, expected["ground"])
+
+
 def test_rows_that_overlap_are_cut_row_by_row(tmp_path: Path) -> None:
     """Member 2 was run again from year 1 on."""
     paths = grid(tmp_path)

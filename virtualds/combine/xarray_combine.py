@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from virtualds.arrays.array import has_missing_value
 from virtualds.bounds import ALWAYS_ALLOWED, check_joinable
 from virtualds.combine.ordering import (
     Arrangement,
@@ -29,6 +30,7 @@ from virtualds.combine.ordering import (
 )
 from virtualds.datasets.keywords import check_choice, guess_name
 from virtualds.datasets.lazy import expand_variable, get_virtual_array
+from virtualds.datasets.source_positions import put_boxes
 from virtualds.datasets.structure import (
     digest_values,
     find_first_difference,
@@ -44,6 +46,8 @@ from virtualds.errors import (
     without_secrets,
 )
 
+Indexes = Mapping[Any, "pd.Index[Any]"]
+"""The values of coordinates, by dimension."""
 Combine = Callable[[Nested], Any]
 """A function that combines nested datasets."""
 COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
@@ -144,7 +148,9 @@ class Combination:
         else:
             combined = self._concatenate(rows, dim)
         for name, along in shared.items():
-            joined = self._join_shared(rows, name, along, combined.indexes[along])
+            indexes = {d: combined.indexes[d] for d in along}
+            join = self._join_shared if len(along) == 1 else self._join_cells
+            joined = join(rows, name, indexes)
             is_coordinate = name in rows[0].coords
             combined = (combined.assign_coords if is_coordinate else combined.assign)(
                 {name: joined}
@@ -175,43 +181,44 @@ class Combination:
             for row in rows
         ]
 
-    def _list_shared(self, rows: list[Any], dim: Any) -> dict[Any, Any]:
+    def _list_shared(self, rows: list[Any], dim: Any) -> dict[Any, list[Any]]:
         """Return variables without a dimension that each row has for some of the positions.
 
         Such as the bounds of times, where members do not have the same times. xarray would take
-        positions that a row lacks for other values. Each is returned with the dimension along which
-        it is complete only in all rows together.
+        positions that a row lacks for other values. Each is returned with the dimensions along
+        which it is complete only in all rows together.
         """
         first = rows[0]
         if dim not in _list_dims(rows) or not all(isinstance(row, xr.Dataset) for row in rows):
             # along a new dimension all variables are stacked
             return {}
-        differing = {
-            d
-            for d, index in first.indexes.items()
-            if d in self.dims and d != dim and not _have_index(rows, d, index)
-        }
+        inner = [d for d in self.dims if d != dim and d in first.indexes]
+        differing = {d for d in inner if not _have_index(rows, d, first.indexes[d])}
         found = {}
         for name, variable in first.variables.items():
-            along = [d for d in variable.dims if d in differing]
+            along = [d for d in inner if d in variable.dims]
             kind = "coords" if name in first.coords else "data_vars"
             if self.options.get(kind) == "all":
                 continue
-            is_shared = dim not in variable.dims and name not in variable.dims and len(along) == 1
-            if is_shared and all(
-                name in row.variables and row.variables[name].dims == variable.dims for row in rows
-            ):
-                found[name] = along[0]
+            others = [row.variables[name] for row in rows if name in row.variables]
+            if len(along) > 1:
+                # each row may lack any cells, which needs a value that means so
+                dtypes = {other.dtype for other in others}
+                is_shared = len(dtypes) == 1 and has_missing_value(variable.dtype)
+            else:
+                is_shared = not differing.isdisjoint(along)
+            is_shared &= dim not in variable.dims and name not in variable.dims
+            if is_shared and [other.dims for other in others] == [variable.dims] * len(rows):
+                found[name] = along
         return found
 
-    def _join_shared(
-        self, rows: Sequence[xr.Dataset], name: Any, dim: Any, index: pd.Index[Any]
-    ) -> Any:
+    def _join_shared(self, rows: Sequence[xr.Dataset], name: Any, indexes: Indexes) -> Any:
         """Return a variable of all rows, each position from the first row that has it.
 
         Raises `CombineError` if a later row has other values there, except where ``compat`` is
         ``"override"``.
         """
+        [(dim, index)] = indexes.items()
         places = np.stack([row.indexes[dim].get_indexer(index) for row in rows])
         owners = (places >= 0).argmax(axis=0)
         taken = places[owners, np.arange(index.size)]
@@ -228,12 +235,26 @@ class Combination:
             again = np.flatnonzero((places[number] >= 0) & (owners != number))
             known = joined.isel({dim: again})
             if not known.equals(row.variables[name].isel({dim: places[number][again]})):
-                kind = "coords" if name in row.coords else "data_vars"
-                raise CombineError(
-                    f"{name}: files with the same {dim!r} have other values of it; to keep both, "
-                    f"pass {kind}='all'; to use the first, compat='override'"
-                )
+                raise _make_conflict(row, name, dim)
         joined.attrs, joined.encoding = dict(rows[0][name].attrs), dict(rows[0][name].encoding)
+        return joined
+
+    def _join_cells(self, rows: Sequence[xr.Dataset], name: Any, indexes: Indexes) -> Any:
+        """Return a variable along several dimensions, each cell from the first row that has it.
+
+        Raises `CombineError` as `_join_shared` does.
+        """
+        # what is put last stays
+        order = rows[::-1] if (is_first := self.options.get("compat") == "override") else rows
+        joined = order[0][name].reindex(indexes).variable
+        for row in order[1:]:
+            places = {dim: index.get_indexer(row.indexes[dim]) for dim, index in indexes.items()}
+            new = row.variables[name]
+            try:
+                data: Any = put_boxes(joined, new, places, replaced=None if is_first else ())
+            except CombineError as error:
+                raise _make_conflict(row, name, *indexes) from error
+            joined = joined if data is None else joined.copy(data=data)
         return joined
 
     def _concatenate(self, datasets: Nested, dim: Any) -> Any:
@@ -259,6 +280,15 @@ class Combination:
         for dim in self.find_new_dims(datasets):
             if not any(dim in part.variables for part in _list_parts(datasets)):
                 check_name(dim, _list_dims(datasets))
+
+
+def _make_conflict(row: xr.Dataset, name: Any, *dims: Any) -> CombineError:
+    """Return an error for a variable of which rows have other values at the same coordinates."""
+    kind = "coords" if name in row.coords else "data_vars"
+    return CombineError(
+        f"{name}: files with the same {' and '.join(map(repr, dims))} have other values of it; to "
+        f"keep both, pass {kind}='all'; to use the first, compat='override'"
+    )
 
 
 def _have_index(rows: Sequence[xr.Dataset], dim: Any, index: pd.Index[Any]) -> bool:

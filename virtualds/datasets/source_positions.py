@@ -7,8 +7,8 @@ references are read in pieces.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import Box, count_references, crop_box, put_region
 from virtualds.arrays.coverage import IN_THE_SET, Coverage, find_coverage, mask_covered
 from virtualds.bounds import check_joinable
 from virtualds.chunks.axes import find_runs
@@ -478,3 +479,101 @@ def find_replaced_static(
                     f"(mode='w')"
                 )
     return static
+
+
+# ---------------------------------------------------------------------- boxes
+
+CellPlaces = Mapping[str, npt.NDArray[np.intp]]
+"""Where the positions of new files are in an array, along each dimension of a grid."""
+OTHER_VALUES = "it has other values in the set at the same coordinates"
+
+
+def put_boxes(
+    there: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str] | None
+) -> ManifestArray | npt.NDArray[Any] | None:
+    """Return a variable along several, but not all, dimensions of the grid, with new files.
+
+    Where the set has it from files that are not in ``replaced``, new files must have the same
+    values; if ``replaced`` is None, new files replace all. Boxes that are only partly there are
+    split along chunks.
+    """
+    array, added = get_virtual_array(there), get_virtual_array(new)
+    at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
+    if array is None or added is None:
+        return put_values(there, new, at, replaces=replaced is None)
+    before, left = array, list(list_boxes(added, at))
+    while left:
+        start, box = left.pop()
+        lengths = [stop - begin for begin, stop in box]
+        part = crop_box(added, box)
+        known = crop_box(array, tuple((a, a + n) for a, n in zip(start, lengths, strict=True)))
+        met = {file.url for file in known.sources} if count_references(known) else set()
+        if replaced is None or met <= set(replaced):
+            array = put_region(array, start, part, replaces=True)
+            continue
+        both = (xr.Variable(new.dims, data) for data in (known, part))
+        if met.isdisjoint(replaced) and next(both).equals(next(both)):  # type: ignore[no-untyped-call]
+            continue
+        if (halves := _split_box(part, start, box)) is None:
+            raise CombineError(OTHER_VALUES)
+        left += halves
+    return None if array is before else array
+
+
+def _split_box(
+    part: ManifestArray, start: Sequence[int], box: Box
+) -> list[tuple[list[int], Box]] | None:
+    """Return the two halves of a box of a fragment, or None if it has a single chunk."""
+    edges = [[*map(int, part.fragments[0].edges(axis))] for axis in range(part.ndim)]
+    axis = max(range(part.ndim), key=lambda axis: len(edges[axis]))
+    if len(edges[axis]) < 3:
+        return None
+    middle = edges[axis][len(edges[axis]) // 2]
+    begin, stop = box[axis]
+    moved = [a + middle if n == axis else a for n, a in enumerate(start)]
+    lower, upper = ((begin, begin + middle), (begin + middle, stop))
+    return [
+        ([*start], (*box[:axis], lower, *box[axis + 1 :])),
+        (moved, (*box[:axis], upper, *box[axis + 1 :])),
+    ]
+
+
+def list_boxes(
+    array: ManifestArray, at: Sequence[npt.NDArray[np.intp]]
+) -> Iterator[tuple[list[int], Box]]:
+    """Yield boxes of an array that has gaps, each with its start in another one.
+
+    Adjacent positions of a box are adjacent in the other array, too.
+    """
+    for fragment in array.fragments:
+        runs: list[list[tuple[int, int]]] = []
+        for axis, places in enumerate(at):
+            edges = fragment.edges(axis)
+            begin, stop = int(edges[0]), int(edges[-1])
+            cuts = np.flatnonzero(np.diff(places[begin:stop]) != 1) + begin + 1
+            bounds = [begin, *cuts.tolist(), stop]
+            runs.append(list(pairwise(bounds)))
+        for box in product(*runs):
+            yield [int(places[a]) for places, (a, _) in zip(at, box, strict=True)], tuple(box)
+
+
+def put_values(
+    there: xr.Variable,
+    new: xr.Variable,
+    at: Sequence[npt.NDArray[np.intp]],
+    *,
+    replaces: bool = False,
+) -> npt.NDArray[Any] | None:
+    """Return values in memory with those of new files; missing ones change nothing."""
+    values, added = np.array(there.values), np.asarray(new.values).astype(there.dtype)
+    where = np.ix_(*at)
+    known = values[where]
+    has = ~np.asarray(xr.Variable(new.dims, known).isnull())
+    brings = ~np.asarray(xr.Variable(new.dims, added).isnull())
+    differs = has & brings & np.asarray(known != added)
+    if differs.any() and not replaces:
+        raise CombineError(OTHER_VALUES)
+    if not (differs | (brings & ~has)).any():
+        return None
+    values[where] = np.where(brings, added, known)
+    return values

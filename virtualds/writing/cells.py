@@ -6,9 +6,8 @@ missing. Like appending, this writes nothing; a format compares the result with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.arrays.concatenate import (
-    Box,
     clear_boxes,
     count_references,
     crop_box,
@@ -35,12 +33,17 @@ from virtualds.datasets.lazy import (
     restore_references,
 )
 from virtualds.datasets.source_positions import (
+    OTHER_VALUES,
+    CellPlaces,
     find_positions,
     find_ranges,
     find_used_at,
     find_values,
     has_chunks_in,
     is_stored_in_set,
+    list_boxes,
+    put_boxes,
+    put_values,
     urls_of,
 )
 from virtualds.datasets.structure import check_systems_of_set, list_systems
@@ -55,8 +58,6 @@ from virtualds.writing.append import (
     open_set,
     to_stored,
 )
-
-OTHER_VALUES = "it has other values in the set at the same coordinates"
 
 
 @dataclass(frozen=True)
@@ -433,20 +434,16 @@ def _find_empty(cells: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
 # ---------------------------------------------------------------------- arrays
 
 
-Places = Mapping[str, npt.NDArray[np.intp]]
-"""Where the positions of new files are in the set, along each dimension of the grid."""
-
-
 def _put(
-    there: xr.Variable, new: xr.Variable, places: Places, replaced: Collection[str]
+    there: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
 ) -> ManifestArray | npt.NDArray[Any] | None:
     """Return what a variable of a set holds with new files in their cells, None if it is equal."""
     array, added = get_virtual_array(there), get_virtual_array(new)
     at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
     if array is None or added is None:
-        return _put_values(there, new, at)
+        return put_values(there, new, at)
     before = array
-    for start, box in _list_boxes(added, at):
+    for start, box in list_boxes(added, at):
         part = crop_box(added, box)
         known = crop_box(
             array, tuple((a, a + stop - begin) for a, (begin, stop) in zip(start, box, strict=True))
@@ -465,7 +462,7 @@ def _put(
 
 
 def _put_shared(
-    there: xr.Variable, new: xr.Variable, places: Places, replaced: Collection[str]
+    there: xr.Variable, new: xr.Variable, places: CellPlaces, replaced: Collection[str]
 ) -> ManifestArray | npt.NDArray[Any] | None:
     """Return a variable along some dimensions of the grid, with new files where it has none.
 
@@ -474,7 +471,7 @@ def _put_shared(
     [dim, *others] = [dim for dim in places if dim in there.dims]
     array = get_virtual_array(there)
     if others:
-        return _put_boxes(there, new, places, replaced)
+        return put_boxes(there, new, places, replaced)
     if array is None or not places[dim].size:
         return _put(there, new, places, replaced)
     kept = {file.url for file in array.sources} - set(replaced)
@@ -489,88 +486,3 @@ def _put_shared(
         found = _put(there, new.isel({dim: slice(*run)}), part, kept | set(replaced))
         there = there if found is None else there.copy(data=found)  # type: ignore[arg-type]
     return found
-
-
-def _put_boxes(
-    there: xr.Variable, new: xr.Variable, places: Places, replaced: Collection[str]
-) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return a variable along several, but not all, dimensions of the grid, with new files.
-
-    Where the set has it from files that are not in ``replaced``, new files must have the same
-    values. Boxes that are only partly there are split along chunks.
-    """
-    array, added = get_virtual_array(there), get_virtual_array(new)
-    at = [places.get(str(dim), np.arange(n)) for dim, n in new.sizes.items()]
-    if array is None or added is None:
-        return _put_values(there, new, at)
-    before, left = array, list(_list_boxes(added, at))
-    while left:
-        start, box = left.pop()
-        lengths = [stop - begin for begin, stop in box]
-        part = crop_box(added, box)
-        known = crop_box(array, tuple((a, a + n) for a, n in zip(start, lengths, strict=True)))
-        met = {file.url for file in known.sources} if count_references(known) else set()
-        if met <= set(replaced):
-            array = put_region(array, start, part, replaces=True)
-            continue
-        both = (xr.Variable(new.dims, data) for data in (known, part))
-        if met.isdisjoint(replaced) and next(both).equals(next(both)):  # type: ignore[no-untyped-call]
-            continue
-        if (halves := _split_box(part, start, box)) is None:
-            raise CombineError(OTHER_VALUES)
-        left += halves
-    return None if array is before else array
-
-
-def _split_box(
-    part: ManifestArray, start: Sequence[int], box: Box
-) -> list[tuple[list[int], Box]] | None:
-    """Return the two halves of a box of a fragment, or None if it has a single chunk."""
-    edges = [[*map(int, part.fragments[0].edges(axis))] for axis in range(part.ndim)]
-    axis = max(range(part.ndim), key=lambda axis: len(edges[axis]))
-    if len(edges[axis]) < 3:
-        return None
-    middle = edges[axis][len(edges[axis]) // 2]
-    begin, stop = box[axis]
-    moved = [a + middle if n == axis else a for n, a in enumerate(start)]
-    lower, upper = ((begin, begin + middle), (begin + middle, stop))
-    return [
-        ([*start], (*box[:axis], lower, *box[axis + 1 :])),
-        (moved, (*box[:axis], upper, *box[axis + 1 :])),
-    ]
-
-
-def _list_boxes(
-    array: ManifestArray, at: Sequence[npt.NDArray[np.intp]]
-) -> Iterator[tuple[list[int], Box]]:
-    """Yield boxes of an array that has gaps, each with its start in another one.
-
-    Adjacent positions of a box are adjacent in the other array, too.
-    """
-    for fragment in array.fragments:
-        runs: list[list[tuple[int, int]]] = []
-        for axis, places in enumerate(at):
-            edges = fragment.edges(axis)
-            begin, stop = int(edges[0]), int(edges[-1])
-            cuts = np.flatnonzero(np.diff(places[begin:stop]) != 1) + begin + 1
-            bounds = [begin, *cuts.tolist(), stop]
-            runs.append(list(pairwise(bounds)))
-        for box in product(*runs):
-            yield [int(places[a]) for places, (a, _) in zip(at, box, strict=True)], tuple(box)
-
-
-def _put_values(
-    there: xr.Variable, new: xr.Variable, at: Sequence[npt.NDArray[np.intp]]
-) -> npt.NDArray[Any] | None:
-    """Return values in memory with those of new files; missing ones change nothing."""
-    values, added = np.array(there.values), np.asarray(new.values).astype(there.dtype)
-    where = np.ix_(*at)
-    known = values[where]
-    has = ~np.asarray(xr.Variable(new.dims, known).isnull())
-    brings = ~np.asarray(xr.Variable(new.dims, added).isnull())
-    if (has & brings & np.asarray(known != added)).any():
-        raise CombineError(OTHER_VALUES)
-    if not (brings & ~has).any():
-        return None
-    values[where] = np.where(brings, added, known)
-    return values
