@@ -16,7 +16,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import load_compactly
 from virtualds.datasets.lazy import get_virtual_array, replace_variables
 from virtualds.datasets.location import Location, reader_of
-from virtualds.datasets.open import check_loadable, open_group
+from virtualds.datasets.open import check_loadable, enter_set, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.datasets.to_dataset import to_virtual_tree
 from virtualds.errors import format_bytes, format_count, without_secrets
@@ -135,7 +135,7 @@ def describe(
         below=True,
         parser_options=parser_options,
     )
-    location = Location.of_url(url, storage_options)
+    location, opening = enter_set(Location.of_url(url, storage_options), opening)
     with explain_open_errors(location.url), location.cache_scan():
         found = reader, source = reader_of(location, parser)
         whole = open_group(location, opening, found)
@@ -150,7 +150,7 @@ def describe(
         reader.name,
         tree,
         sum(manifest.size for manifest in manifests),
-        _find_sources(manifests, f"{location.url.rstrip('/')}/" if is_set else None),
+        find_sources(manifests, f"{location.url.rstrip('/')}/" if is_set else None),
         snapshots,
     )
 
@@ -187,8 +187,11 @@ def _list_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
     return (fragment.manifest for array in group.list_arrays() for fragment in array.fragments)
 
 
-def _find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | None:
-    """Return the source files of manifests, without files in the folder of the set."""
+def find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | None:
+    """Return the source files of manifests, without those in ``own``, the folder of the set.
+
+    Returns None if the set does not list them, and has too many references to search.
+    """
     catalogues: dict[Hashable, tuple[SourceSummary, ChunkManifest]] = {}
     files: dict[SourceFile, None] = {}
     for manifest in manifests:

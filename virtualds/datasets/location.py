@@ -303,6 +303,9 @@ READERS = LateTable[Parser | Format](MOST_COMMON, *FORMATS, *ALL_OTHERS)
 FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
 """Readers of folders, reference sets first, since some of them also look like Zarr stores."""
 
+SET_SUFFIXES = tuple(suffix for form in FORMATS for suffix in form.suffixes)
+"""Suffixes of the names of reference sets."""
+
 HEAD_BYTES = 4096
 """First bytes of a remote file, enough to identify most; more of a local file costs nothing."""
 
@@ -635,6 +638,22 @@ def find_existing_format(location: Location) -> Format | None:
     except (FormatError, UnsupportedError):
         return None
     return found if isinstance(found, Format) else None
+
+
+def find_set_above(location: Location) -> tuple[Location, str]:
+    """Return the set that a path leads into, and the path of the group that its rest names.
+
+    ``refs.zarr/model/daily`` is the group ``model/daily`` of ``refs.zarr``. The name of the set
+    must end in the suffix of a format. The group of any other path is ``""``.
+    """
+    parts = location.url.rstrip("/").split("/")
+    if location.opened is None and "::" not in location.url:
+        for number in range(len(parts) - 1, 0, -1):
+            if parts[number - 1].endswith(SET_SUFFIXES):
+                found = replace(location, url="/".join(parts[:number]))
+                if find_existing_format(found) is not None:
+                    return found, "/".join(parts[number:])
+    return location, ""
 
 
 def check_data(location: Location, reader: Parser | Format) -> None:

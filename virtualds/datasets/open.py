@@ -25,7 +25,13 @@ from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.decoding import DecodingPlan
 from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
-from virtualds.datasets.location import DetectedReader, Location, check_data, reader_of
+from virtualds.datasets.location import (
+    DetectedReader,
+    Location,
+    check_data,
+    find_set_above,
+    reader_of,
+)
 from virtualds.datasets.open_options import (
     OPEN_DEFAULTS,
     Loadable,
@@ -71,7 +77,8 @@ def open_virtual_dataset(
     ----------
     url : str or path, or an object
         A path, or a url with scheme. The format of a file is detected by its first bytes, that of a
-        set in a folder by its metadata file. Or bytes, an open binary file, a dict of kerchunk
+        set in a folder by its metadata file. A path into a set names a group:
+        ``refs.zarr/model/daily``. Or bytes, an open binary file, a dict of kerchunk
         references, a file, mapper or ``ReferenceFileSystem`` of fsspec, a ``reference://`` url with
         its ``storage_options``, or a ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
     group : str, optional
@@ -245,6 +252,15 @@ def make_dataset_or_tree(
     return found
 
 
+def enter_set(location: Location, opening: OpenOptions) -> tuple[Location, OpenOptions]:
+    """Return the set and the group in it, if a path leads into a set; else both as they are."""
+    if opening.parser is not None:
+        return location, opening
+    location, below = find_set_above(location)
+    group = f"{below}/{opening.group or ''}".rstrip("/") if below else opening.group
+    return location, replace(opening, group=group)
+
+
 def open_group(
     location: Location, opening: OpenOptions = OPEN_DEFAULTS, found: DetectedReader | None = None
 ) -> ManifestGroup:
@@ -253,6 +269,8 @@ def open_group(
     With ``opening.below``, the groups below it are read as well, and their problems reported.
     ``found`` is the reader, if the caller has already detected it.
     """
+    if found is None:
+        location, opening = enter_set(location, opening)
     prefixes = AccessPolicy.of(opening.allow).prefixes
     allow = replace(location.policy, prefixes=prefixes)
     how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
