@@ -87,6 +87,7 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "append": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
     "sync": (virtualds.sync,),
     "info": (describe,),
+    "catalog": (virtualds.catalog, virtualds.Catalog.to_esm, virtualds.Catalog.to_stac),
     "verify": (virtualds.open_virtual_datatree, VirtualDataTreeAccessor.verify),
     "diagnose": (virtualds.diagnose,),
     "convert": (virtualds.convert,),
@@ -108,6 +109,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     # the dimension that files are joined along is the one along which the set grows
     | {"dim": {"concat_dim", "append_dim"}},
     "sync": {"urls": {"paths"}},
+    "catalog": {"urls": {"paths"}, "esm": {"url"}, "stac": {"folder"}},
     "drop-sources": {"urls": {"sources"}, "target": {"url"}},
     "rename-paths": {"old": {"change"}, "new": {"change"}},
     "edit": {"target": {"url"}},
@@ -140,6 +142,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "loadable_variables": "what a set holds itself needs no source",
         "on_error": "what cannot be read is a finding",
     },
+    "catalog": {"self": "the catalogue", "id": "the name of the folder"},
     "sync": {"preprocess": "a function"},
     "diagnose": {"preprocess": "a function"},
     "demo": {"say": "a function"},

@@ -48,6 +48,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "append": ("refs.zarr", "2002.nc", "--dim", "time", "--on-duplicate", "skip"),
     "sync": ("20*.nc", "new.zarr", "--concat-dim", "time", "--settle", "0"),
     "info": ("refs.zarr",),
+    "catalog": ("refs.zarr", "--esm", "catalog.json", "--stac", "stac"),
     "verify": ("refs.zarr", "--against", "native"),
     "diagnose": ("2001.nc", "2002.nc"),
     "convert": ("refs.zarr", "new.parquet"),

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     )
     from virtualds.arrays.parser import Parser as Parser
     from virtualds.backend import VirtualBackendEntrypoint as VirtualBackendEntrypoint
+    from virtualds.checks.catalog import Catalog as Catalog, catalog as catalog
+    from virtualds.checks.catalog.entries import CatalogEntry as CatalogEntry
     from virtualds.checks.diagnose import diagnose as diagnose
     from virtualds.checks.diagnose.report import Diagnosis as Diagnosis
     from virtualds.checks.diagnose.report import Difference as Difference
@@ -89,6 +91,8 @@ _HOMES = {
     "AccessError": "errors",
     "AccessWarning": "errors",
     "BuildReport": "combine.report",
+    "Catalog": "checks.catalog",
+    "CatalogEntry": "checks.catalog.entries",
     "ChunkAxis": "chunks.axes",
     "ChunkManifest": "chunks.manifest",
     "CodecPipeline": "codecs.pipeline",
@@ -116,6 +120,7 @@ _HOMES = {
     "Verification": "checks.verify.report",
     "VirtualBackendEntrypoint": "backend",
     "VirtualdsError": "errors",
+    "catalog": "checks.catalog",
     "clean_up": "writing.edit",
     "compact": "writing.edit",
     "convert": "writing.materialize",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -78,6 +79,30 @@ def _match_pattern(text: str, options: StorageOptions | None) -> list[str]:
             f"{without_secrets(text)}: no file matches this pattern; check the path"
         )
     return found
+
+
+def find_entries(pattern: str, options: StorageOptions | None) -> list[str]:
+    """Return the files and also the folders that match a pattern, as `find_matching` does."""
+    if scheme_of(pattern) == "file":
+        return _match_pattern(pattern, options)
+    found = list[str]()
+    with suppress(FileNotFoundError):
+        found = sorted({url for url, _ in _walk_remote_entries(pattern, options)})
+    if not found:
+        raise FileNotFoundError(
+            f"{without_secrets(pattern)}: no file or folder matches this pattern; check the path"
+        )
+    return found
+
+
+def escape_pattern(url: str) -> str:
+    """Return the pattern that matches only a url.
+
+    >>> PathPattern(escape_pattern("/data/{1}[2]/*")).match("/data/{1}[2]/*")
+    {}
+    """
+    wild = r"[{}]" if scheme_of(url) in WEB else r"[*?\[{}]"
+    return re.sub(wild, lambda sign: sign[0] * 2 if sign[0] in "{}" else f"[{sign[0]}]", url)
 
 
 def spell_like(url: str, filesystem: Any, path: str) -> str:
@@ -246,6 +271,14 @@ def _local_state(url: str, describe: Callable[[], os.stat_result]) -> FileState 
 
 
 def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileState]:
+    for url, info in _walk_remote_entries(pattern, options):
+        if info.get("type") != "directory":
+            yield _remote_state(url, info)
+
+
+def _walk_remote_entries(
+    pattern: str, options: StorageOptions | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     with explain_open_errors(pattern), describe_errors(pattern):
         filesystem, path = find_filesystem(pattern, options)
     filesystem.invalidate_cache()
@@ -254,8 +287,7 @@ def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileS
     list_folder = partial(_list_folder, filesystem, pattern, options, root)
     beginning = spell_like(pattern, filesystem, root).rstrip("/")
     for name, info in _walk(found, list_folder, lambda part: found.compile_part(part).match):
-        if info.get("type") != "directory":
-            yield _remote_state(f"{beginning}{name[len(root) :]}", info)
+        yield f"{beginning}{name[len(root) :]}", info
 
 
 def _list_folder(

@@ -2,7 +2,7 @@
 
 from virtualds_cli.command import Command
 from virtualds_cli.commands.build import append, convert, scan, sync
-from virtualds_cli.commands.check import diagnose, info, verify
+from virtualds_cli.commands.check import catalog, diagnose, info, verify
 from virtualds_cli.commands.keep import (
     clean_up,
     compact,
@@ -19,6 +19,7 @@ COMMANDS: tuple[Command, ...] = (
     append,
     sync,
     info,
+    catalog,
     verify,
     diagnose,
     convert,

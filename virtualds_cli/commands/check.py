@@ -1,4 +1,4 @@
-"""Commands that look at sets and files: ``info``, ``verify`` and ``diagnose``."""
+"""Commands that look at sets and files: ``info``, ``catalog``, ``verify`` and ``diagnose``."""
 
 from __future__ import annotations
 
@@ -77,6 +77,75 @@ def _make_page(found: Description) -> str:
         draw(Section("As xarray shows it", [Markup(shown._repr_html_())], is_open=False)),
     )
     return without_secrets(drawn)
+
+
+# ---------------------------------------------------------------------- catalog
+
+LISTING = ("newest", "on_error", *READING)
+"""The options of `virtualds.catalog`."""
+
+
+@command(
+    "catalog",
+    examples=(
+        ("List the groups of a set", "virtualds catalog refs.zarr"),
+        ("List the sets of a folder", "virtualds catalog sets/"),
+        (
+            "List files, with columns for parts of their paths",
+            "virtualds catalog 'CMIP6/{model}/{experiment}/*.nc'",
+        ),
+        ("Write it for intake-esm", "virtualds catalog sets/ --esm catalog.json"),
+        ("Write a STAC collection", "virtualds catalog sets/ --stac stac --license CC-BY-4.0"),
+    ),
+)
+@files
+@click.option("--esm", type=Url(), metavar="FILE.json", help="Write a catalogue for intake-esm.")
+@click.option(
+    "--csv", is_flag=True, default=None, help="Write the table of --esm as a CSV file beside it."
+)
+@click.option(
+    "--stac", type=Url(), metavar="FOLDER", help="Write a STAC collection, with an item per group."
+)
+@click.option("--description", help="What the written catalogue holds.")
+@click.option("--license", help="SPDX identifier of the license in STAC. [default: other]")
+@HTML
+@given("newest")
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip", "collect"]),
+    help="What to do about a set or file that cannot be opened: stop (raise), or leave it out with "
+    "a warning (skip) or with an entry in the report (collect). [default: raise]",
+)
+@given(*READING, "target_options")
+def catalog(
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    esm: str | None,
+    stac: str | None,
+    html: Path | None,
+    **options: Any,
+) -> None:
+    """List what sets and files hold, group by group.
+
+    URLS are sets, files, folders with sets, or patterns, whose names in braces become columns.
+    The command prints variables, sizes, extents of coordinates, numbers and bytes of source files,
+    and versions. It reads only metadata and coordinates.
+    """
+    import virtualds
+
+    found = list_paths(urls, files_from, options["storage_options"])
+    listed = virtualds.catalog(found, **select_given(options, LISTING))
+    writing = {"storage_options": options["target_options"]}
+    writing |= select_given(options, ("description",))
+    if esm is not None:
+        listed.to_esm(esm, **writing, **select_given(options, ("csv",)))
+    if stac is not None:
+        listed.to_stac(stac, **writing, **select_given(options, ("license",)))
+    for target in (esm, stac):
+        if target is not None:
+            click.echo(f"written: {target}", err=True)
+    write_page(html, listed.to_html)
+    report(listed.to_dict(), listed)
 
 
 # ---------------------------------------------------------------------- verify

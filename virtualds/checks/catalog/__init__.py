@@ -1,0 +1,445 @@
+"""A catalogue: what sets and files hold, group by group, from their metadata and coordinates.
+
+It becomes a table, a catalogue of intake-esm, or a collection of STAC.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from virtualds.checks.catalog.entries import AXIS_COLUMNS, COLUMNS, CatalogEntry, list_entries
+from virtualds.checks.catalog.stac import list_documents
+from virtualds.combine.ordering import Files, Paths, find_pattern
+from virtualds.combine.report import list_left_out
+from virtualds.combine.workers import LeftOut
+from virtualds.datasets.keywords import check_arguments, check_choice
+from virtualds.datasets.location import (
+    SET_SUFFIXES,
+    Location,
+    find_existing_format,
+    reader_of,
+)
+from virtualds.datasets.open import enter_set
+from virtualds.datasets.open_options import OpenOptions
+from virtualds.errors import (
+    CombineWarning,
+    FormatError,
+    VirtualdsError,
+    format_bytes,
+    format_count,
+    name_some,
+    public,
+    warn_user,
+    without_secrets,
+)
+from virtualds.json_values import to_records
+from virtualds.options import get_options
+from virtualds.pictures.blocks import Block, Heading, Report, Table
+from virtualds.source_file import StorageOptions
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import Allow
+from virtualds.stores.listing import escape_pattern, find_entries, names_files
+from virtualds.stores.store import explain_open_errors, explain_write_errors
+from virtualds.urls import join_path, local_path, name_of, normalise_url, scheme_of
+
+
+@public
+@dataclass(frozen=True, repr=False)
+class Catalog(Report):
+    """What sets and files hold, group by group; `virtualds.catalog` makes it.
+
+    Parameters
+    ----------
+    entries : tuple of CatalogEntry
+        The groups, in the order of the sets or files.
+    left_out : tuple of LeftOut
+        Sets and files that could not be opened, with the reasons.
+
+    Examples
+    --------
+    >>> str(catalog("20*.nc")).splitlines()[0]
+    '2 groups of 2 sets or files'
+    """
+
+    entries: tuple[CatalogEntry, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    _title = "Catalogue"
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the table, one row for each group.
+
+        The columns are ``name``, ``path`` and ``group``, the names of the pattern, and then
+        ``format``, ``variables`` (a list), ``sizes`` (a dict), ``time_start`` and ``time_end`` (ISO
+        8601, in the calendar of the data), ``lon_min``, ``lon_max``, ``lat_min`` and ``lat_max``
+        (as stored), ``files`` and ``bytes`` (of source files), ``nbytes`` (of decoded values),
+        ``snapshots``, ``snapshot`` and ``modified`` (how many, and the newest).
+
+        Examples
+        --------
+        >>> catalog("20*.nc").to_dataframe()[["name", "time_start", "time_end"]]
+              name  time_start    time_end
+        0  2001.nc  2001-01-01  2001-12-01
+        1  2002.nc  2002-01-01  2002-12-01
+        """
+        names = self._list_names()
+        columns = [*COLUMNS[:3], *names, *COLUMNS[3:]]
+        table = pd.DataFrame([entry.to_row() for entry in self.entries], columns=columns)
+        counts = ("files", "bytes", "nbytes", "snapshots")
+        ends = [name for axis in ("longitude", "latitude") for name in AXIS_COLUMNS[axis]]
+        return table.astype(dict.fromkeys(counts, "Int64") | dict.fromkeys(ends, "float64"))
+
+    def to_esm(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        csv: bool = False,
+        description: str = "",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a catalogue for intake-esm.
+
+        Open it with ``intake.open_esm_datastore(url)``, and its data with
+        ``to_dataset_dict(xarray_open_kwargs={"engine": "virtual"})``. ``path`` in its table is the
+        url of the set with the path of the group. Rows that agree in all names of the pattern are
+        joined along time. Columns without any values are left out, and columns of numbers that some
+        rows do not have are text.
+
+        Parameters
+        ----------
+        url : str or path
+            The file to write or replace; its name must end in ``.json``.
+        csv : bool, default False
+            Whether the table is a CSV file beside it, and not in it. Then intake-esm needs
+            ``columns_with_iterables=["variables"]``, and has only text in all other columns.
+        description : str, optional
+            What the catalogue holds.
+        storage_options : dict, optional
+            Access options of the target, for fsspec.
+
+        Raises
+        ------
+        ValueError
+            The name does not end in ``.json``.
+
+        Examples
+        --------
+        >>> catalog("20*.nc").to_esm("archive.json", csv=True)
+        >>> import pandas as pd
+        >>> pd.read_csv("archive.csv")["asset_format"].to_list()
+        ['netcdf', 'netcdf']
+        """
+        target = normalise_url(url)
+        if not target.endswith(".json"):
+            raise ValueError(f"{target}: give the catalogue a name that ends in .json")
+        stem = name_of(target).removesuffix(".json")
+        table = self._build_esm_table()
+        times = [name for e in self.entries for name, x in e.extents.items() if x.axis == "time"]
+        joins = [
+            {"type": "join_existing", "attribute_name": "time_start", "options": {"dim": name}}
+            for name, _ in Counter(times).most_common(1)
+        ]
+        rows = {"catalog_file": f"{stem}.csv"} if csv else {"catalog_dict": to_records(table)}
+        document = {
+            "esmcat_version": "0.1.0",
+            "id": stem,
+            "description": description or f"{self._summary}, listed by virtualds",
+            "attributes": [
+                {"column_name": name} for name in table if name not in ("path", "asset_format")
+            ],
+            "assets": {"column_name": "path", "format_column_name": "asset_format"},
+            "aggregation_control": {
+                "variable_column_name": "variables",
+                # one column alone is a key that intake-esm does not find again
+                "groupby_attrs": [*(self._list_names() or ["name"]), "group"],
+                "aggregations": [{"type": "union", "attribute_name": "variables"}, *joins],
+            },
+            **rows,
+        }
+        texts = {f"{stem}.csv": table.to_csv(index=False)} if csv else {}
+        texts[name_of(target)] = _to_text(document)
+        _write(target.rpartition("/")[0], texts, storage_options)
+
+    def _build_esm_table(self) -> pd.DataFrame:
+        """Return a table whose columns have one type each: intake-esm infers it from few rows."""
+        table = self.to_dataframe().assign(
+            sizes=[json.dumps(entry.sizes) for entry in self.entries],
+            path=[entry.place for entry in self.entries],
+            asset_format=[_find_asset_format(entry) for entry in self.entries],
+        )
+        table = table.replace("", None).dropna(axis="columns", how="all")
+        for name in table.columns[table.isna().any()]:
+            table[name] = [("" if pd.isna(value) else str(value)) for value in table[name]]
+        return table
+
+    def to_stac(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        id: str = "",
+        description: str = "",
+        license: str = "other",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a collection of STAC 1.1: ``collection.json``, and an item for each group.
+
+        Items have the datacube extension (dimensions with their extents, and variables), and an
+        asset with the arguments of `xarray.open_dataset` (``xarray:open_kwargs``). Groups without
+        a longitude, a latitude or a time have no item; a warning names them. Longitudes become
+        those between -180 and 180. Dates of other calendars that do not exist, such as 30
+        February, become the last day of the month.
+
+        Parameters
+        ----------
+        folder : str or path
+            Where to write. Files of the same names are replaced.
+        id : str, optional
+            Id of the collection, by default the name of the folder.
+        description : str, optional
+            What the collection holds.
+        license : str, default "other"
+            An SPDX identifier, such as ``"CC-BY-4.0"``.
+        storage_options : dict, optional
+            Access options of the target, for fsspec.
+
+        Raises
+        ------
+        ValueError
+            No group has a longitude, a latitude and a time.
+
+        Examples
+        --------
+        >>> catalog("20*.nc").to_stac("stac", license="CC-BY-4.0")  # doctest: +SKIP
+        """
+        target = normalise_url(folder)
+        known = [entry for entry in self.entries if not _list_missing(entry)]
+        absent = [f"{e.place} has no {_list_missing(e)[0]}" for e in self.entries if e not in known]
+        if not known:
+            raise ValueError(
+                f"{target}: an item of STAC needs a longitude, a latitude and a time, and no group "
+                f"has all ({name_some(absent, 3) or 'the catalogue is empty'}); give coordinates "
+                f"their standard_name, or write to_esm"
+            )
+        if absent:
+            warn_user(f"{target}: left out of the collection: {name_some(absent, 5)}")
+        documents = list_documents(
+            known, id or name_of(target), description or f"{self._summary}, listed by virtualds",
+            license,
+        )  # fmt: skip
+        texts = {path: _to_text(document) for path, document in documents.items()}
+        _write(target, texts, storage_options)
+
+    def _list_names(self) -> list[str]:
+        return list(dict.fromkeys(name for entry in self.entries for name in entry.names))
+
+    @property
+    def _summary(self) -> str:
+        groups, places = len(self.entries), len({entry.path for entry in self.entries})
+        noun = "set or file" if places == 1 else "sets or files"
+        return f"{format_count(groups, 'group')} of {places:,} {noun}"
+
+    def _iterate_blocks(self) -> Iterator[Block]:
+        yield Heading(self._summary)
+        names = self._list_names()
+        head = ("name", "group", *names, "variables", "sizes", "time", "longitude", "latitude")
+        rows = [_show(entry, names) for entry in self.entries]
+        numbers = range(len(head), len(head) + 3)
+        head = (*head, "files", "bytes", "snapshots")
+        yield Table(head, rows, tuple(numbers), rest="to_dataframe() has all")
+        yield list_left_out("Left out", self.left_out)
+
+
+def _show(entry: CatalogEntry, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of an entry in the report."""
+    ends = [entry.find_extent(axis) for axis in AXIS_COLUMNS]
+    return (
+        entry.name,
+        entry.group,
+        *(entry.names.get(name, "") for name in names),
+        name_some(entry.variables, 3),
+        " ".join(f"{dim} {size:,}" for dim, size in entry.sizes.items()),
+        *("" if e is None else f"{_shorten(e.start)} to {_shorten(e.stop)}" for e in ends),
+        "" if entry.files is None else f"{entry.files:,}",
+        "" if entry.bytes is None else format_bytes(entry.bytes),
+        "" if entry.snapshots is None else f"{entry.snapshots:,}",
+    )
+
+
+def _shorten(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _list_missing(entry: CatalogEntry) -> list[str]:
+    return [axis for axis in AXIS_COLUMNS if entry.find_extent(axis) is None]
+
+
+NATIVE = ("hdf5", "netcdf3")
+"""Formats that the netcdf4 engine of intake-esm opens, too."""
+
+
+def _find_asset_format(entry: CatalogEntry) -> str:
+    """Return the format by which intake-esm hands the path on in a form that our engine opens.
+
+    It opens local files itself, and files of a server as file objects, except with ``opendap``.
+    Its ``reference`` opens the root of kerchunk JSON also without our engine.
+    """
+    if entry.format in NATIVE and entry.group == "/":
+        return "netcdf"
+    is_reference = entry.format == "kerchunk-json" and entry.group == "/"
+    return "reference" if is_reference else "opendap"
+
+
+def _to_text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _write(folder: str, texts: Mapping[str, str], options: Mapping[str, Any] | None) -> None:
+    """Write files in a folder; the last one names the others."""
+    store, access = find_store(folder), StorageOptions.of(options)
+    for name, text in texts.items():
+        url = join_path(folder, name)
+        with explain_write_errors(url):
+            if scheme_of(url) == "file":
+                os.makedirs(os.path.dirname(local_path(url)), exist_ok=True)
+            store.write_all(url, text.encode(), access, replace=True)
+
+
+# ---------------------------------------------------------------------- finding the sets and files
+
+
+@check_arguments()
+def catalog(
+    paths: Paths,
+    *,
+    newest: str | None = None,
+    on_error: Literal["raise", "skip", "collect"] = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+    parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
+    allow: Allow = None,
+) -> Catalog:
+    """List what sets and files hold, group by group: variables, sizes, extents, files, versions.
+
+    Only metadata and coordinates are read: those that opening loads, and the longitudes and
+    latitudes of curvilinear grids, up to 64 MB each.
+
+    Parameters
+    ----------
+    paths : str or path, or list of them
+        A set or a file; a folder, whose sets are listed (files and folders in it with the suffix
+        of a format); a pattern, as in `open_virtual_mfdataset`, of sets or files; or several sets
+        and files. The names of a pattern become columns.
+    newest : str, optional
+        A name of the pattern, as in `open_virtual_mfdataset`: only the newest versions are listed.
+    on_error : {"raise", "skip", "collect"}
+        What to do with a set or file that cannot be opened: raise; leave it out with a warning; or
+        leave it out, with an entry in ``left_out``.
+    storage_options : dict, optional
+        Access options, for fsspec.
+    parser, parser_options, allow
+        As in `open_virtual_dataset`.
+
+    Returns
+    -------
+    Catalog
+        The report, shown as text, and as HTML in notebooks; ``to_dataframe()``, ``to_esm(...)`` and
+        ``to_stac(...)`` convert it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such set or file, or nothing matches the pattern.
+    ValueError
+        ``on_error`` is unknown; or a name of the pattern is that of another column.
+    FormatError
+        A folder contains no sets; or as `open_virtual_dataset`.
+
+    Examples
+    --------
+    >>> found = catalog("{year:d}.nc")
+    >>> found.to_dataframe()["year"].to_list()
+    ['2001', '2002']
+    """
+    check_choice("on_error", on_error, ("raise", "skip", "collect"))
+    files = _find_files(paths, storage_options)
+    if newest is not None:
+        files = files.select_newest(newest)
+    if clashes := sorted({*COLUMNS, "asset_format"}.intersection(*files.facts[:1])):
+        raise ValueError(
+            f"{{{clashes[0]}}}: the catalogue has a column of this name; give this part of the "
+            f"pattern another one"
+        )
+    opening = OpenOptions(
+        parser=parser, on_error="keep", allow=allow, below=True, parser_options=parser_options
+    )
+    shared = _find_common_folder([normalise_url(file) for file in files.flat])
+
+    def examine(number: int) -> list[CatalogEntry] | LeftOut:
+        location = Location.of_url(files.flat[number], files.options)
+        try:
+            return list_entries(location, opening, shared, files.facts[number])
+        except (VirtualdsError, OSError) as error:
+            if on_error == "raise":
+                raise
+            return LeftOut.of(without_secrets(location.url), error)
+
+    numbers = range(len(files.flat))
+    if files.are_remote and len(numbers) > 1:
+        with ThreadPoolExecutor(min(len(numbers), get_options().max_requests)) as pool:
+            found = [*pool.map(lambda n: copy_context().run(examine, n), numbers)]
+    else:
+        found = [examine(number) for number in numbers]
+    left_out = tuple(one for one in found if isinstance(one, LeftOut))
+    if left_out and on_error == "skip":
+        warn_user(f"left out of the catalogue: {name_some(map(str, left_out), 5)}", CombineWarning)
+    listed = (entry for one in found if isinstance(one, list) for entry in one)
+    return Catalog(tuple(listed), left_out)
+
+
+def _find_files(paths: Paths, options: Mapping[str, Any] | None) -> Files:
+    """Return the sets and files of a pattern, a folder or a list, or a single one."""
+    access = StorageOptions.of(options)
+    if not isinstance(paths, str | os.PathLike):
+        return Files.of(paths, options)
+    text = os.fspath(paths)
+    if names_files(text):
+        return Files(find_entries(text, access), access, find_pattern(text))
+    location = Location.of_url(text, options)
+    try:
+        with explain_open_errors(location.url):
+            reader_of(enter_set(location, OpenOptions())[0])
+    except (FileNotFoundError, FormatError):
+        # it may be a folder of sets
+        pattern = join_path(escape_pattern(location.url), f"*{{{','.join(SET_SUFFIXES)}}}")
+        listed = list[str]()
+        with suppress(FileNotFoundError):
+            listed = find_entries(pattern, access)
+        found = [url for url in listed if find_existing_format(Location.of_url(url, options))]
+        if not found:
+            raise
+        return Files(found, access)
+    return Files([text], access)
+
+
+def _find_common_folder(urls: Sequence[str]) -> str:
+    """Return the folder that all files have in common."""
+    folders = [url.rpartition("/")[0].split("/") for url in urls]
+    together = 0
+    for parts in zip(*folders, strict=False):
+        if len(set(parts)) > 1:
+            break
+        together += 1
+    return "/".join(folders[0][:together])

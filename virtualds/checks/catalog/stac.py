@@ -1,0 +1,222 @@
+"""The documents of a STAC collection: one item for each entry of a catalogue.
+
+STAC 1.1.0 (https://github.com/radiantearth/stac-spec), with the extensions datacube 2.2.0 and
+xarray-assets 1.0.0.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from virtualds.checks.catalog.entries import CatalogEntry, Extent
+from virtualds.errors import CombineError
+
+VERSION = "1.1.0"
+EXTENSIONS = [
+    "https://stac-extensions.github.io/datacube/v2.2.0/schema.json",
+    "https://stac-extensions.github.io/xarray-assets/v1.0.0/schema.json",
+]
+MEDIA_TYPES = {
+    "hdf5": "application/x-hdf5",
+    "netcdf3": "application/netcdf",
+    "tiff": "image/tiff",
+    "grib": "application/x-grib",
+    "fits": "application/fits",
+    "kerchunk-json": "application/json",
+    "kerchunk-parquet": "application/vnd.apache.parquet",
+    "zarr-v3": "application/vnd.zarr; version=3",
+    "zarr": "application/vnd.zarr",
+}
+"""Media types of assets, by the format; other formats have none."""
+
+Document = dict[str, Any]
+
+
+def list_documents(
+    entries: Sequence[CatalogEntry], id: str, description: str, license: str
+) -> dict[str, Document]:
+    """Return the items and, as the last document, the collection, by their paths in its folder."""
+    ids = _make_ids(entries)
+    items = [_make_item(entry, one, id) for entry, one in zip(entries, ids, strict=True)]
+    paths = [f"{one}/{one}.json" for one in ids]
+    spans = [(item["properties"]["start_datetime"], item["properties"]["end_datetime"])
+             for item in items]  # fmt: skip
+    collection = {
+        "type": "Collection",
+        "stac_version": VERSION,
+        "id": id,
+        "description": description,
+        "license": license,
+        "extent": {
+            "spatial": {"bbox": [_find_common_box([item["bbox"] for item in items])]},
+            "temporal": {"interval": [[min(a for a, _ in spans), max(b for _, b in spans)]]},
+        },
+        "links": [
+            _link("root", "./collection.json"),
+            *({**_link("item", f"./{path}"), "type": "application/geo+json"} for path in paths),
+        ],
+    }
+    return {**dict(zip(paths, items, strict=True)), "collection.json": collection}
+
+
+def _make_ids(entries: Sequence[CatalogEntry]) -> list[str]:
+    """Return an id for each entry, which is also the name of a file."""
+    names = [f"{entry.name}{entry.group}".strip("/") for entry in entries]
+    ids = [re.sub(r"[^\w-]+", "-", name) for name in names]
+    counts = Counter(ids)
+    return [f"{one}-{n}" if counts[one] > 1 else one for n, one in enumerate(ids, 1)]
+
+
+def _link(rel: str, href: str) -> dict[str, str]:
+    return {"rel": rel, "href": href, "type": "application/json"}
+
+
+def _make_item(entry: CatalogEntry, id: str, collection: str) -> Document:
+    lon, lat, time = map(entry.find_extent, ("longitude", "latitude", "time"))
+    if lon is None or lat is None or time is None:
+        raise CombineError(f"{entry.place}: an item needs a longitude, a latitude and a time")
+    west, east = to_longitudes(lon.start, lon.stop)
+    box = [west, lat.start, east, lat.stop]
+    start, stop = to_datetime(time.start), to_datetime(time.stop, is_end=True)
+    properties: Document = {
+        # one moment has itself as its span
+        "datetime": start if start == stop else None,
+        "start_datetime": start,
+        "end_datetime": stop,
+        **({"title": entry.title} if entry.title else {}),
+        **({"updated": to_datetime(entry.modified)} if entry.modified else {}),
+        "cube:dimensions": {
+            dim: _describe_dimension(dim, size, entry.extents.get(dim))
+            for dim, size in entry.sizes.items()
+        },
+        "cube:variables": {
+            name: {
+                "dimensions": list(facts.dims),
+                "type": "data",
+                **({"description": facts.long_name} if facts.long_name else {}),
+                **({"unit": facts.units} if facts.units else {}),
+            }
+            for name, facts in entry.variables.items()
+        },
+    }
+    how = {"engine": "virtual"} | ({} if entry.group == "/" else {"group": entry.group})
+    media = MEDIA_TYPES.get(entry.format)
+    asset = {
+        "href": entry.path,
+        **({"type": media} if media else {}),
+        "roles": ["data"],
+        "xarray:open_kwargs": how,
+    }
+    return {
+        "type": "Feature",
+        "stac_version": VERSION,
+        "stac_extensions": EXTENSIONS,
+        "id": id,
+        "collection": collection,
+        "geometry": to_geometry(*box),
+        "bbox": box,
+        "properties": properties,
+        "assets": {"data": asset},
+        "links": [_link(rel, "../collection.json") for rel in ("root", "parent", "collection")],
+    }
+
+
+def _describe_dimension(dim: str, size: int, extent: Extent | None) -> Document:
+    """Return a dimension of the datacube extension."""
+    if extent is None:
+        words = "positions; the dimension has no coordinate that was read"
+        return {"type": "count", "extent": [0, max(size - 1, 0)], "description": words}
+    if extent.axis == "time":
+        ends = [to_datetime(extent.start), to_datetime(extent.stop, is_end=True)]
+        words = f"calendar {extent.calendar}" if extent.calendar else ""
+        return {"type": "temporal", "extent": ends} | ({"description": words} if words else {})
+    ends = [extent.start, extent.stop]
+    unit = {"unit": extent.units} if extent.units else {}
+    if extent.axis == "vertical":
+        return {"type": "spatial", "axis": "z", "extent": ends} | unit
+    if extent.axis:
+        axis = "x" if extent.axis == "longitude" else "y"
+        return {"type": "spatial", "axis": axis, "extent": ends, "reference_system": 4326}
+    if extent.values:
+        return {"type": "label", "values": list(extent.values)}
+    return {"type": "coordinate", "extent": ends} | unit
+
+
+# ---------------------------------------------------------------------- places and times
+
+
+def to_longitudes(start: float, stop: float) -> tuple[float, float]:
+    """Return the west and east of a range of longitudes, between -180 and 180.
+
+    As in GeoJSON (RFC 7946, section 5.2), west is greater than east across the antimeridian.
+
+    Examples
+    --------
+    >>> to_longitudes(0, 359), to_longitudes(170, 190), to_longitudes(-20, 30)
+    ((-180.0, 180.0), (170.0, -170.0), (-20.0, 30.0))
+    """
+    if start < -180 or stop > 180:
+        if stop - start > 180:
+            return -180.0, 180.0
+        start, stop = ((value + 180) % 360 - 180 for value in (start, stop))
+    return float(start), float(stop)
+
+
+def to_geometry(west: float, south: float, east: float, north: float) -> Document:
+    """Return a box as a geometry of GeoJSON; two across the antimeridian, and a single point."""
+    if (west, south) == (east, north):
+        return {"type": "Point", "coordinates": [west, south]}
+    if west == east or south == north:
+        return {"type": "LineString", "coordinates": [[west, south], [east, north]]}
+    if west <= east:
+        return {"type": "Polygon", "coordinates": [_ring(west, south, east, north)]}
+    boxes = [_ring(west, south, 180.0, north)], [_ring(-180.0, south, east, north)]
+    return {"type": "MultiPolygon", "coordinates": list(boxes)}
+
+
+def _ring(west: float, south: float, east: float, north: float) -> list[list[float]]:
+    return [[west, south], [east, south], [east, north], [west, north], [west, south]]
+
+
+def _find_common_box(boxes: Sequence[Sequence[float]]) -> list[float]:
+    west, south, east, north = np.transpose(boxes)
+    crosses = bool((west > east).any())
+    ends = (-180.0, 180.0) if crosses and len(boxes) > 1 else (west.min(), east.max())
+    return [float(ends[0]), float(south.min()), float(ends[1]), float(north.max())]
+
+
+DATE = re.compile(r"(-?\d+)-(\d\d)-(\d\d)(?:[T ](\d\d:\d\d:\d\d)(\.\d+)?)?")
+
+
+def to_datetime(text: str, *, is_end: bool = False) -> str:
+    """Return a date of ISO 8601 as RFC 3339 has it: in UTC, of the Gregorian calendar.
+
+    A day that the month does not have in that calendar is its last one. Fractions of a second have
+    at most six digits; those of the end of a span are rounded up.
+
+    Examples
+    --------
+    >>> to_datetime("2001-02-30"), to_datetime("2001-02-03T12:00:00.25")
+    ('2001-02-28T00:00:00Z', '2001-02-03T12:00:00.250000Z')
+    """
+    found = DATE.match(text)
+    if found is None or not 0 < int(found[1]) < 10_000:
+        raise CombineError(
+            f"{text}: dates of STAC have years from 1 to 9999; leave this group out of the "
+            f"catalogue, or write to_esm"
+        )
+    year, month, day = int(found[1]), int(found[2]), int(found[3])
+    day = min(day, calendar.monthrange(year, month)[1])
+    digits = float(found[5] or 0) * 1e6
+    micro = min(math.ceil(digits) if is_end else math.floor(digits), 999_999)
+    clock = datetime.fromisoformat(f"2000-01-01T{found[4] or '00:00:00'}")
+    whole = clock.replace(year=year, month=month, day=day, microsecond=micro)
+    return f"{whole.isoformat()}Z"
