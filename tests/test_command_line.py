@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from click.testing import CliRunner, Result
+from daily_files import content
 from transforms import assert_identical
 from unknown_form import UNKNOWN, write_known, write_unknown
 
@@ -451,12 +452,45 @@ def test_sets_are_edited() -> None:
     done("scan", "2001.nc", "-o", "refs.zarr")
     changes = ("--rename", "t=u", "--rename", "lat=y", "--attributes", "u:units=K")
     said_so = said("edit", "refs.zarr", *changes, "--attributes", "version=2")
-    assert said_so["changed"]["rename"] == {"t": "u", "lat": "y"}
+    assert said_so["renamed"] == {"t": "u", "lat": "y"}
     found = opened("refs.zarr")
     assert found["u"].dims == ("time", "y", "lon")
     assert (found["u"].units, found.attrs["version"]) == ("K", 2)
     done("edit", "refs.zarr", "--attributes", "version=null", "--drop-variables", "u")
     assert "version" not in opened("refs.zarr").attrs and "u" not in opened("refs.zarr")
+
+
+DRY_RUNS = {
+    "drop-sources": ("2001.nc",),
+    "edit": ("--drop-variables", "t"),
+    "compact": (),
+    "rename-paths": ("2001.nc", "s3://bucket/2001.nc", "--sample", "0"),
+    "expire-snapshots": (),
+    "clean-up": (),
+}
+"""What is given to each command that deletes or rewrites parts of a set, besides the set."""
+
+
+@pytest.mark.parametrize("name", DRY_RUNS)
+@pytest.mark.every
+def test_a_dry_run_changes_no_byte(name: str, folder: Path) -> None:
+    target, choices = "refs.zarr", {}
+    if name == "compact":
+        target, choices = "refs.parquet", {"record_size": 1}
+    for year in ("2001.nc", "2002.nc"):
+        found = virtualds.open_virtual_dataset(year)
+        found.virtual.to_manifest(target, append_dim="time", **choices)
+        choices = {}
+    before = content(folder / target)
+    given = (name, target, *DRY_RUNS[name])
+    planned = said(*given, "--dry-run")
+    assert re.search("would be|a dry run", done(*given, "--dry-run").stdout)
+    assert content(folder / target) == before
+    made = said(*given)
+    assert (planned.pop("dry_run"), made.pop("dry_run")) == (True, False)
+    assert made == planned
+    # there is nothing to clean up
+    assert (content(folder / target) == before) is (name == "clean-up")
 
 
 def test_files_with_other_variables_are_appended() -> None:

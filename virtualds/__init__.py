@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         rename_paths as rename_paths,
         snapshots as snapshots,
     )
+    from virtualds.writing.set_change import SetChange as SetChange
     from virtualds.datasets.open import (
         open_virtual_dataset as open_virtual_dataset,
         open_virtual_datatree as open_virtual_datatree,
@@ -114,6 +115,7 @@ _HOMES = {
     "Progress": "progress",
     "ReadError": "errors",
     "Removal": "formats",
+    "SetChange": "writing.set_change",
     "SourceFile": "source_file",
     "SyncReport": "syncing",
     "UnsupportedError": "errors",

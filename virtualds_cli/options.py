@@ -222,7 +222,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         type=click.IntRange(1), help="Number of newest snapshots to keep. [default: 1]"
     ),
     "older_than": _option(type=Age(), help="Delete only snapshots at least this old: 30d, 12h."),
-    "dry_run": _option(flag="", help="Change nothing; list what would be deleted, and its bytes."),
+    "dry_run": _option(flag="", help="Change nothing; report what would be deleted or changed."),
     "keep_query": _option(
         flag="",
         help="Also write urls that contain a password, signature or token. Everyone who can read "

@@ -229,6 +229,23 @@ def test_a_source_is_dropped(files: list[Path], target: Path) -> None:
         virtualds.drop_sources(target, rest, dim="time")
 
 
+def test_a_dry_run_reports_what_dropping_a_source_does(files: list[Path], target: Path) -> None:
+    for path in files[:3]:
+        append(path, target)
+    before = content(target)
+    planned = virtualds.drop_sources(target, str(files[1]), dry_run=True)
+    assert content(target) == before
+    assert planned.sources == (files[1].as_uri(),)
+    steps = [native([path]).sizes["time"] for path in files[:3]]
+    assert planned.sizes == (("/time", sum(steps), sum(steps) - steps[1]),)
+    assert set(planned.kept) == {f"/{name}" for name in opened(target).variables}
+    done = virtualds.drop_sources(target, str(files[1]))
+    assert (planned.dry_run, done.dry_run) == (True, False)
+    assert planned.to_dict() | {"dry_run": False} == done.to_dict()
+    with pytest.raises(virtualds.CombineError, match=r"1\.nc: the set has no such source"):
+        virtualds.drop_sources(target, str(files[1]), dim="time", dry_run=True)
+
+
 def test_values_that_the_set_holds_go_with_their_positions(
     files: list[Path], tmp_path: Path
 ) -> None:
@@ -363,6 +380,9 @@ def test_a_gap_that_a_format_cannot_hold_is_refused_with_what_helps(tmp_path: Pa
             virtualds.drop_sources(target, dropped, dim="s")
         assert content(target) == before
         message = str(caught.value)
+        with pytest.raises(virtualds.UnsupportedError) as tried:
+            virtualds.drop_sources(target, dropped, dim="s", dry_run=True)
+        assert str(tried.value) == message
         assert "convert the set to zarr-v3" in message
         assert "write the set anew without this source" in message
         assert not any(other in message for other in ("on_unsupported", "(ds.", "format="))

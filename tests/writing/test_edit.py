@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,62 @@ def test_names_change_as_in_xarray(what: str, files: list[Path], target: Path) -
     dim = NAMES[what].get("time", "time")
     virtual(files[1]).rename(NAMES[what]).virtual.to_manifest(target, append_dim=dim)
     assert_identical(opened(target), native(files).rename(NAMES[what]))
+
+
+def test_a_dry_run_reports_the_change_and_writes_nothing(files: list[Path], target: Path) -> None:
+    append(files[0], target)
+    virtual(files[1]).virtual.to_manifest(target, group="/a/b")
+    before = content(target)
+    changes: dict[str, Any] = {
+        "drop_variables": "n",
+        "drop_groups": "/a",
+        "rename": {"t": "u"},
+        "attributes": {"u:units": "K"},
+    }
+    planned = virtualds.edit(target, **changes, dry_run=True)
+    assert content(target) == before
+    below = {f"/a/b/{name}" for name in virtual(files[1]).variables}
+    assert set(planned.variables) == {"/n"} | below
+    assert planned.groups == ("/a", "/a/b")
+    assert set(planned.kept) == {"/t", "/lat", "/lon", "/time", "/height"} ^ {"/t", "/u"}
+    assert (planned.renamed, planned.attributes) == ({"t": "u"}, {"u:units": "K"})
+    assert "a dry run, which wrote nothing" in str(planned)
+    done = virtualds.edit(target, **changes)
+    assert replace(planned, dry_run=False) == done
+    assert {f"/{name}" for name in opened(target).variables} == set(done.kept)
+    with pytest.raises(ValueError, match="the set has no such name"):
+        virtualds.edit(target, drop_variables="n", dry_run=True)
+
+
+def test_a_dry_run_of_moving_sources_counts_and_checks_them(
+    files: list[Path], target: Path, tmp_path: Path
+) -> None:
+    append(files[0], target)
+    before, moved = content(target), tmp_path / "moved.nc"
+    with pytest.raises(virtualds.ReadError, match=r"moved\.nc cannot be read"):
+        virtualds.rename_paths(target, {str(files[0]): str(moved)}, dry_run=True)
+    shutil.copy2(files[0], moved)
+    assert virtualds.rename_paths(target, {str(files[0]): str(moved)}, dry_run=True) == 1
+    assert content(target) == before
+
+
+def test_a_dry_run_of_compacting_says_whether_there_is_anything_to_join(
+    files: list[Path], target: Path
+) -> None:
+    choices = {".parquet": {"record_size": 1}, ".zarr": {"manifest": "parquet"}}
+    virtual(files[0]).virtual.to_manifest(target, **choices.get(target.suffix, {}))
+    append(files[1], target)
+    before = content(target)
+    planned = virtualds.compact(target, dry_run=True)
+    assert content(target) == before
+    assert virtualds.compact(target) is planned
+
+
+_MANY: dict[str, dict[str, Any]] = {
+    ".parquet": {"record_size": 1},
+    ".zarr": {"manifest": "parquet"},
+}
+"""Choices with which a small set has many files."""
 
 
 def test_variables_are_dropped(files: list[Path], target: Path) -> None:

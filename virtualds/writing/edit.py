@@ -35,6 +35,7 @@ from virtualds.stores.local import list_leftovers, remove_paths
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import local_path, normalise_url, scheme_of
 from virtualds.writing.append import remove_sources
+from virtualds.writing.set_change import SetChange
 from virtualds.writing.write import (
     Destination,
     WriteOptions,
@@ -236,10 +237,11 @@ def edit(
     attributes: Mapping[str, Any] | None = None,
     group: str | None = None,
     format: str | None = None,
+    dry_run: bool = False,
     conflict: str = "raise",
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> None:
+) -> SetChange:
     """Change names and attributes in a reference set, and leave out variables and groups.
 
     No source is opened, and no references are read. Everything is changed in one step, in this
@@ -265,12 +267,20 @@ def edit(
         Path of the group to change, by default the root.
     format : str, optional
         The name of the format, needed if neither the suffix nor the content of the set shows it.
+    dry_run : bool, default False
+        Whether to write nothing, and only report what would be changed. Errors are those of the
+        change, apart from conflicts and missing permissions.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     allow : str, path, or iterable of them, optional
         Folders in which the files of the set must lie, as in `open_virtual_dataset`.
     storage_options : dict, optional
         Access options, for fsspec.
+
+    Returns
+    -------
+    SetChange
+        What was dropped and changed, and which variables stay.
 
     Raises
     ------
@@ -287,7 +297,11 @@ def edit(
     --------
     >>> import virtualds, xarray as xr
     >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("refs.json")
-    >>> edit("refs.json", rename={"t": "temperature"}, attributes={"temperature:units": "K"})
+    >>> changes = {"rename": {"t": "temperature"}, "attributes": {"temperature:units": "K"}}
+    >>> print(str(edit("refs.json", **changes, dry_run=True)).partition(": ")[2].splitlines()[0])
+    1 name changed, 1 attribute changed, 4 variables kept; a dry run, which wrote nothing
+    >>> edit("refs.json", **changes).renamed
+    {'t': 'temperature'}
     >>> xr.open_dataset("refs.json", engine="virtual")["temperature"].units
     'K'
     """
@@ -328,7 +342,15 @@ def edit(
         return put_group(root, path, found)
 
     options = WriteOptions(format, "r+", conflict=conflict, allow=allow)
-    Destination.of(location, options).change(change)
+    destination = replace(Destination.of(location, options), dry_run=dry_run)
+    dropped = tuple(f"/{path}/{name}".replace("//", "/") for name in variables)
+    return SetChange.of(
+        destination,
+        destination.change(change),
+        variables=dropped,
+        renamed=names,
+        attributes=dict(attributes or {}),
+    )
 
 
 # ---------------------------------------------------------------------- dropping sources
@@ -348,10 +370,11 @@ def drop_sources(
     *,
     dim: str | None = None,
     format: str | None = None,
+    dry_run: bool = False,
     conflict: str = "raise",
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> None:
+) -> SetChange:
     """Remove the data that come from some sources from a reference set.
 
     Positions along the dimension are removed if no other source has data there. Where another one
@@ -369,12 +392,20 @@ def drop_sources(
         The dimension along which sources follow each other, by default the only such dimension.
     format : str, optional
         The name of the format, needed if neither the suffix nor the content of the set shows it.
+    dry_run : bool, default False
+        Whether to write nothing, and only report what would be changed. Errors are those of the
+        change, apart from conflicts and missing permissions.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     allow : str, path, or iterable of them, optional
         Folders in which the files of the set must lie, as in `open_virtual_dataset`.
     storage_options : dict, optional
         Access options, for fsspec.
+
+    Returns
+    -------
+    SetChange
+        What was dropped and changed, and which variables stay.
 
     Raises
     ------
@@ -394,12 +425,16 @@ def drop_sources(
     >>> import virtualds, xarray as xr
     >>> vds = virtualds.open_virtual_mfdataset("200[12].nc", combine="nested", concat_dim="time")
     >>> vds.virtual.to_manifest("both.json")
-    >>> drop_sources("both.json", "2001.nc")
+    >>> drop_sources("both.json", "2001.nc", dry_run=True).sizes
+    (SizeChange(dim='/time', before=24, after=12),)
+    >>> drop_sources("both.json", "2001.nc").dry_run
+    False
     >>> vds.sizes["time"], xr.open_dataset("both.json", engine="virtual").sizes["time"]
     (24, 12)
     """
     options = WriteOptions(format, "replace-source", conflict=conflict, allow=allow)
     destination = Destination.of(Location.of(url, storage_options), options)
+    destination = replace(destination, dry_run=dry_run)
     urls = [normalise_url(source) for source in to_names("sources", sources)]
 
     def change(old: ManifestGroup) -> ManifestGroup:
@@ -413,7 +448,7 @@ def drop_sources(
         return found
 
     with suggest_instead(REMEDY):
-        destination.change(change)
+        return SetChange.of(destination, destination.change(change), sources=tuple(urls))
 
 
 # ---------------------------------------------------------------------- upkeep
@@ -428,6 +463,7 @@ SAMPLE_SIZE = 20
 def compact(
     url: str | os.PathLike[str],
     *,
+    dry_run: bool = False,
     conflict: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> bool:
@@ -444,6 +480,8 @@ def compact(
         the tables of an array are joined, except for one that is much larger than the others;
         earlier snapshots keep theirs until they expire. icechunk: the library rewrites the
         manifests of the branch ``main``. kerchunk-json is a single file already.
+    dry_run : bool, default False
+        Whether to write nothing, and only return whether the set would be changed.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -452,7 +490,7 @@ def compact(
     Returns
     -------
     bool
-        Whether the set was changed.
+        Whether the set was changed, or would be.
 
     Raises
     ------
@@ -482,7 +520,7 @@ def compact(
         base = form.read_version(location.url, location.options)
         # the same references in fewer files, if that is possible
         choices = form.compact(base)
-        if choices is not None:
+        if choices is not None and not dry_run:
             form.write(base.group, location.url, location.options, base=base, **choices)
         return choices is not None
 
@@ -495,6 +533,7 @@ def rename_paths(
     change: Mapping[str, str] | Callable[[str], str],
     *,
     sample: int | None = SAMPLE_SIZE,
+    dry_run: bool = False,
     conflict: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
@@ -513,6 +552,9 @@ def rename_paths(
     sample : int or None, default 20
         How many of the moved files to check before the commit, spread over all of them; None is
         all, 0 none. Each must exist, and have the size and the etag that are recorded in the set.
+    dry_run : bool, default False
+        Whether to write nothing, and only check the sample and return how many files would be
+        moved.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -521,7 +563,7 @@ def rename_paths(
     Returns
     -------
     int
-        The number of files whose url has changed.
+        The number of files whose url has changed, or would change.
 
     Raises
     ------
@@ -584,7 +626,7 @@ def rename_paths(
         return after
 
     options = WriteOptions(mode="r+", conflict=conflict)
-    Destination(location, _find_format(location), options).change(move)
+    Destination(location, _find_format(location), options, dry_run=dry_run).change(move)
     return count
 
 

@@ -36,12 +36,14 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.registry import CHANGES, FORMATS, SUBCHUNK
 from virtualds.errors import (
+    LOAD_OR_LEAVE_OUT,
     CombineError,
     ConflictError,
     UnsupportedError,
     VirtualdsError,
     locating,
     make_exists_error,
+    make_unsupported_error,
 )
 from virtualds.formats import Format, Parts, change_set
 from virtualds.formats.referenced_files import (
@@ -60,7 +62,7 @@ from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 from virtualds.stores.access_rules import AccessPolicy, Allow, is_own
 from virtualds.stores.store import explain_write_errors
 from virtualds.writing.rewrite import RewriteTarget, Rewriting, bind_obstacles
-from virtualds.writing.rewrite_plan import build_cost_table, plan_rewriting
+from virtualds.writing.rewrite_plan import Obstacles, build_cost_table, plan_rewriting
 
 Result = TypeVar("Result")
 
@@ -514,7 +516,25 @@ class Destination:
             if whole is None:
                 raise
             return CommitResult(None, self._fit(whole(), no_table_known))
-        return CommitResult(before, self._prepare_change(before, change))
+        after = self._prepare_change(before, change)
+        self._check_storable(before, after)
+        return CommitResult(before, after)
+
+    def _check_storable(self, before: ManifestGroup, after: ManifestGroup) -> None:
+        """Raise the error for changed variables that the format cannot store, as a writer would."""
+        obstacles = bind_obstacles(self.format, self.options.format_choices)
+        known = dict(before.walk_variables())
+        problems = [
+            f"{path}: {reason}"
+            for path, variable in after.walk_variables()
+            if isinstance(variable.data, ManifestArray) and variable is not known.get(path)
+            # a set may have what its choices of long ago allow
+            if path not in known or not _list_reasons(known[path], obstacles)
+            for reason in obstacles(variable)
+        ]
+        if problems:
+            name = self.format.name
+            raise make_unsupported_error(self.location.url, name, problems, LOAD_OR_LEAVE_OUT)
 
     def _prepare_change(self, before: ManifestGroup, change: ChangeGroup) -> ManifestGroup:
         """Return the new content of a set, in a form that the format can write."""
@@ -541,6 +561,10 @@ class Destination:
             new = list_new_files(group, is_known) if self.place is None else list_first_files(group)
             warn_of_unreadable(new, target, AccessPolicy.of(self.options.allow))
         return group
+
+
+def _list_reasons(variable: ManifestVariable, obstacles: Obstacles) -> list[str]:
+    return obstacles(variable) if isinstance(variable.data, ManifestArray) else []
 
 
 def prepare_write(

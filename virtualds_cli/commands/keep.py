@@ -15,13 +15,16 @@ from virtualds_cli.parameter_types import Age, Name, Url
 if TYPE_CHECKING:
     import virtualds
 
-DROPPING = ("format", "conflict", "allow", "storage_options")
+DROPPING = ("format", "dry_run", "conflict", "allow", "storage_options")
 """The options of `virtualds.drop_sources`."""
 
 
 @command(
     "drop-sources",
-    examples=(("Remove one file", "virtualds drop-sources refs.zarr data/2001-07.nc"),),
+    examples=(
+        ("Remove one file", "virtualds drop-sources refs.zarr data/2001-07.nc"),
+        ("Show what would go", "virtualds drop-sources refs.zarr data/2001-07.nc --dry-run"),
+    ),
 )
 @click.argument("target", metavar="SET", type=Url())
 @files
@@ -38,20 +41,16 @@ def drop_sources(
     stores them. The files need not exist any more, but patterns match only existing files.
     """
     import virtualds
-    from virtualds.errors import format_count
 
     found = list_files(urls, files_from, options["storage_options"])
-    virtualds.drop_sources(target, found, dim=dim, **select_given(options, DROPPING))
-    report(
-        {"target": target, "dropped": found},
-        {target: f"{format_count(len(found), 'file')} removed"},
-    )
+    done = virtualds.drop_sources(target, found, dim=dim, **select_given(options, DROPPING))
+    report(done.to_dict(), done)
 
 
 # ---------------------------------------------------------------------- edit
 
 CHANGES = ("rename", "drop_variables", "drop_groups", "attributes")
-EDITING = (*CHANGES, "group", "format", "conflict", "allow", "storage_options")
+EDITING = (*CHANGES, "group", "format", "dry_run", "conflict", "allow", "storage_options")
 """The options of `virtualds.edit`."""
 
 
@@ -63,6 +62,10 @@ EDITING = (*CHANGES, "group", "format", "conflict", "allow", "storage_options")
             "virtualds edit refs.zarr --rename t=temperature --attributes temperature:units=K",
         ),
         ("Leave out a group", "virtualds edit refs.zarr --drop-groups /model/daily"),
+        (
+            "Show what would go with it",
+            "virtualds edit refs.zarr --drop-groups /model/daily --dry-run",
+        ),
     ),
 )
 @click.argument("target", metavar="SET", type=Url())
@@ -76,9 +79,8 @@ def edit(target: str, **options: Any) -> None:
     """
     import virtualds
 
-    virtualds.edit(target, **select_given(options, EDITING))
-    changed = {name: options[name] for name in CHANGES if options[name]}
-    report({"target": target, "changed": changed}, {target: "changed"})
+    done = virtualds.edit(target, **select_given(options, EDITING))
+    report(done.to_dict(), done)
 
 
 # ---------------------------------------------------------------------- snapshots
@@ -140,7 +142,7 @@ def expire_snapshots(url: str, **options: Any) -> None:
     examples=(("Join what many appends have left", "virtualds compact refs.parquet"),),
 )
 @click.argument("url", metavar="SET", type=Url())
-@given("conflict", "storage_options")
+@given("dry_run", "conflict", "storage_options")
 def compact(url: str, **options: Any) -> None:
     """Join the small files that many appends have left in a set.
 
@@ -149,8 +151,10 @@ def compact(url: str, **options: Any) -> None:
     import virtualds
 
     joined = virtualds.compact(url, **select_given(options, options))
-    outcome = "small files were joined" if joined else "there was nothing to join"
-    report({"target": url, "changed": joined}, {url: outcome})
+    dry_run = bool(options["dry_run"])
+    done = "small files would be joined" if dry_run else "small files were joined"
+    outcome = done if joined else "there is nothing to join"
+    report({"target": url, "changed": joined, "dry_run": dry_run}, {url: outcome})
 
 
 # ---------------------------------------------------------------------- clean up
@@ -191,7 +195,7 @@ def clean_up(url: str, **options: Any) -> None:
     type=click.IntRange(0),
     help="Number of moved files to look at before the set changes. [default: 20]",
 )
-@given("conflict", "storage_options")
+@given("dry_run", "conflict", "storage_options")
 def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
     """Give the sources of a set other urls: NEW in place of the prefix OLD.
 
@@ -202,9 +206,11 @@ def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
     from virtualds.errors import format_count
 
     count = virtualds.rename_paths(url, {old: new}, **select_given(options, options))
+    dry_run = bool(options["dry_run"])
+    verb = "would be moved" if dry_run else "moved"
     report(
-        {"target": url, "renamed": count},
-        {url: f"{format_count(count, 'file')} moved to {new}"},
+        {"target": url, "renamed": count, "dry_run": dry_run},
+        {url: f"{format_count(count, 'file')} {verb} to {new}"},
     )
 
 

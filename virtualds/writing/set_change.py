@@ -1,0 +1,124 @@
+"""The report of a change of a set: what was dropped, renamed and changed, and what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from virtualds.arrays.group import list_sizes
+from virtualds.errors import format_count, name_some, public, without_secrets
+from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report
+from virtualds.writing.write import EMPTY, CommitResult, Destination
+
+
+class SizeChange(NamedTuple):
+    """A dimension whose length has changed, with the path of its group."""
+
+    dim: str
+    before: int
+    after: int
+
+
+@public
+@dataclass(frozen=True, repr=False)
+class SetChange(Report):
+    """What `virtualds.edit` or `virtualds.drop_sources` has changed in a set, and what stays.
+
+    Parameters
+    ----------
+    target : str
+        The set.
+    sources : tuple of str
+        Urls of dropped source files.
+    groups, variables : tuple of str
+        Paths of dropped groups and variables, with those below and in dropped groups.
+    sizes : tuple of SizeChange
+        The dimensions that became shorter.
+    renamed : dict
+        Old names to new ones, of variables and dimensions.
+    attributes : dict
+        The new values; None for attributes that were removed.
+    kept : tuple of str
+        Paths of the variables that the set has now.
+    dry_run : bool
+        Whether nothing was written, and the report says what would have been done.
+
+    Examples
+    --------
+    >>> print(SetChange("file:///refs.zarr", variables=("/t",), kept=("/lat", "/lon")))
+    file:///refs.zarr: 1 variable dropped, 2 variables kept
+      variables dropped  /t
+      kept               /lat, /lon
+    """
+
+    target: str
+    sources: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    sizes: tuple[SizeChange, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    _title = "Change of a set"
+
+    @classmethod
+    def of(
+        cls,
+        destination: Destination,
+        done: CommitResult,
+        *,
+        variables: tuple[str, ...] = (),
+        **facts: Any,
+    ) -> SetChange:
+        """Compare a set before and after a change.
+
+        ``variables`` are those that were dropped from groups that stay, and ``facts`` the other
+        fields that both versions do not show.
+        """
+        before, after = done.before or EMPTY, done.after
+        there = dict(after.walk())
+        lost = {path: group for path, group in before.walk() if path not in there}
+        sizes = [
+            SizeChange(_join(path, dim), size, now[dim])
+            for path, group in before.walk()
+            for now in [list_sizes(there.get(path, EMPTY))]
+            for dim, size in list_sizes(group).items()
+            if now.get(dim, size) != size
+        ]
+        below = [_join(path, name) for path, group in lost.items() for name in group.variables]
+        return cls(
+            without_secrets(destination.location.url),
+            groups=tuple(_join(path) for path in lost),
+            variables=(*variables, *below),
+            sizes=tuple(sizes),
+            kept=tuple(_join(path) for path, _ in after.walk_variables()),
+            dry_run=destination.dry_run,
+            **facts,
+        )
+
+    def _iterate_blocks(self) -> Iterator[Block]:
+        counts = {"source": self.sources, "group": self.groups, "variable": self.variables}
+        words = [f"{format_count(len(x), noun)} dropped" for noun, x in counts.items() if x]
+        words += [f"{dim} {before:,} to {after:,}" for dim, before, after in self.sizes]
+        changed = {"name": self.renamed, "attribute": self.attributes}
+        words += [f"{format_count(len(x), noun)} changed" for noun, x in changed.items() if x]
+        words += [f"{format_count(len(self.kept), 'variable')} kept"]
+        end = "; a dry run, which wrote nothing" if self.dry_run else ""
+        shown = {
+            "sources dropped": name_some(map(without_secrets, self.sources), SHOWN_ROWS),
+            "groups dropped": name_some(self.groups, SHOWN_ROWS),
+            "variables dropped": name_some(self.variables, SHOWN_ROWS),
+            "renamed": ", ".join(f"{old} to {new}" for old, new in self.renamed.items()),
+            "attributes": ", ".join(self.attributes),
+            "kept": name_some(self.kept, SHOWN_ROWS),
+        }
+        facts = {name: text or None for name, text in shown.items()}
+        yield Heading(f"{self.target}: {', '.join(words)}{end}", [facts])
+
+
+def _join(path: str, name: str = "") -> str:
+    """Return the absolute path of a group, or of a name in it."""
+    return "/" + "/".join(part for part in (path, name) if part)
