@@ -85,6 +85,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         newest: str | None = None,
         sort: bool = True,
         overlap: str = "error",
+        pad: str | Iterable[str] | None = None,
         loadable_variables: Loadable = None,
         retries: int = FILE_RETRIES,
         progress: ProgressOption = None,
@@ -120,7 +121,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         concat_dim, combine, preprocess, parallel, data_vars, coords, compat, join, combine_attrs
             For many files, as in `virtualds.open_virtual_mfdataset`; ``combine`` is ``"nested"`` by
             default if there is a ``concat_dim``.
-        attrs_file, coordinates, newest, sort, overlap, loadable_variables, retries, progress
+        attrs_file, coordinates, newest, sort, overlap, pad, loadable_variables, retries, progress
             For many files, as in `virtualds.open_virtual_mfdataset`.
         references : str or path, optional
             A reference set of these files. It is brought up to date first, as by `virtualds.sync`,

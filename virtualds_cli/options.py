@@ -116,6 +116,11 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "What to do if several files hold the same coordinate value: stop with an error, take "
         "the first file, take the last file, or keep all.",
     ),
+    "pad": _several(
+        "Dimension along which files may differ in length, such as scanline: shorter files are "
+        "missing behind their end.",
+        Name("dimension"),
+    ),
     "newest": _option(
         metavar="NAME",
         help="A name of the pattern, such as version: use only the newest of files whose paths "
@@ -296,7 +301,7 @@ READING = ("parser", "parser_options", "allow", "storage_options")
 ONE_FILE = ("group", "drop_variables", "loadable_variables", "decode_cf", *READING)
 """How each file is opened."""
 COMBINING = (
-    *("combine", "concat_dim", "coordinates", "newest", "sort", "overlap"),
+    *("combine", "concat_dim", "coordinates", "newest", "sort", "overlap", "pad"),
     *MERGING,
     "attrs_file",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -529,6 +529,7 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         group: str | None = None,
         new_variables: str = "error",
         missing_variables: str = "error",
+        pad: str | Iterable[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
     ) -> dict[str, Any] | None:
@@ -586,6 +587,9 @@ class VirtualDatasetAccessor(VirtualAccessor[xr.Dataset]):
         missing_variables : {"error", "fill"}
             What an append does with variables that the dataset lacks: raise `CombineError`, or add
             missing values to them.
+        pad : str, or iterable of str, optional
+            Other dimensions along which an append makes the set as long as the dataset, or the
+            dataset as long as the set, as in `open_virtual_mfdataset`.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
@@ -698,6 +702,7 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
         group: str | None = None,
         new_variables: str = "error",
         missing_variables: str = "error",
+        pad: str | Iterable[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
     ) -> dict[str, Any] | None:
@@ -706,7 +711,7 @@ class VirtualDataTreeAccessor(VirtualAccessor[xr.DataTree]):
         Parameters
         ----------
         url, format, position, on_duplicate, conflict, allow, group, new_variables, \
-        missing_variables, storage_options, **choices
+        missing_variables, pad, storage_options, **choices
             As for ``ds.virtual.to_manifest``, for each group of the tree.
         mode : {"w-", "w", "a", "r+"}, optional
             As for ``ds.virtual.to_manifest``: ``"a"`` adds groups, and variables of groups.

@@ -286,10 +286,10 @@ def _cover_with_boxes(places: Ints) -> list[Box]:
     ]
 
 
-def clear_boxes(array: ManifestArray, boxes: Iterable[Box]) -> ManifestArray:
-    """Return an array that is missing in some boxes of whole chunks."""
+def clear_boxes(array: ManifestArray, boxes: Iterable[Box], fill: Any = None) -> ManifestArray:
+    """Return an array that is missing in some boxes of whole chunks, which read as ``fill``."""
     # its present gaps may be valid values, which are kept
-    array = set_fill(array, default_fill(array.dtype))
+    array = set_fill(array, default_fill(array.dtype) if fill is None else fill)
     for box in boxes:
         shape = tuple(stop - start for start, stop in box)
         nothing = ManifestArray.full(shape, array.fill_value, array.dtype)

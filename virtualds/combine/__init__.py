@@ -52,7 +52,7 @@ from virtualds.combine.xarray_combine import (
     combine_with_file_names,
     warn_about_differences,
 )
-from virtualds.datasets.keywords import check_arguments, select_fields
+from virtualds.datasets.keywords import check_arguments, select_fields, to_names
 from virtualds.datasets.location import explain_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
@@ -86,6 +86,7 @@ def open_virtual_mfdataset(
     newest: str | None = None,
     sort: bool = True,
     overlap: Overlap = "error",
+    pad: str | Iterable[str] | None = None,
     loadable_variables: Loadable = None,
     drop_variables: str | Iterable[str] | None = None,
     group: str | None = None,
@@ -148,6 +149,13 @@ def open_virtual_mfdataset(
     overlap : {"error", "first", "last", "keep"}
         What to do with coordinate values that several files have: raise; take each from the first,
         or the last, of these files in the given order, and sort by the coordinate; or keep all.
+    pad : str, or iterable of str, optional
+        Dimensions that are not joined, whose lengths may differ between files, such as
+        ``"scanline"``: the result is as long as the longest file, and the others are missing (NaN,
+        NaT, an empty string) behind their end. Nothing is copied. A variable without such a value
+        needs a ``fill_value``, a dict by variable. Elements are matched by position: of a
+        coordinate of such a dimension, and of other variables that are not concatenated, the
+        longest is taken, and those of all files must be its beginning.
     loadable_variables, drop_variables, group, storage_options, decode_cf, parser, parser_options
         As in `open_virtual_dataset`. Each name to load must match a variable of at least one file,
         except with ``preprocess``, or if files are left out.
@@ -260,6 +268,7 @@ def open_virtual_mfdatatree(
     newest: str | None = None,
     sort: bool = True,
     overlap: Overlap = "error",
+    pad: str | Iterable[str] | None = None,
     loadable_variables: Loadable = None,
     drop_variables: str | Iterable[str] | None = None,
     group: str | None = None,
@@ -300,7 +309,7 @@ def open_virtual_mfdatatree(
         As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
     attrs_file : str or path, optional
         The file that gives the attributes of all groups; with ``tree``, of those below its path.
-    coordinates, newest, sort, overlap
+    coordinates, newest, sort, overlap, pad
         As in `open_virtual_mfdataset`. A function receives the root of the tree as a dataset.
         Overlaps are cut in all groups, which must have the same coordinate.
     loadable_variables, drop_variables, group, storage_options, decode_cf, parser, parser_options
@@ -371,7 +380,8 @@ class Build:
         opening = select_fields(OpenOptions, {**given, **how})
         merging = {name: given[name] for name in CHOICES} | given.get("kwargs", {})
         arrangement = select_fields(Arrangement, given)
-        combination = Combination(given["combine"], given["concat_dim"], merging, arrangement)
+        pad = to_names("pad", given["pad"])
+        combination = Combination(given["combine"], given["concat_dim"], merging, arrangement, pad)
         preprocess = given["preprocess"]
         paths, newest = given["paths"], given["newest"]
         files = paths if isinstance(paths, Files) else Files.of(paths, given["storage_options"])
@@ -528,8 +538,9 @@ class Build:
         """Arrange the datasets or trees of files, and combine them."""
         names, combination = self.files.flat, self.combination
         # in the order of the files, not of the workers, so that errors name files in this order
-        found: dict[int, Any] = {outcome.number: outcome.found for outcome in opened}
+        found: Mapping[int, Any] = {outcome.number: outcome.found for outcome in opened}
         combination.check_dims(list(found.values()))
+        found = combination.pad_datasets(found, names)
         dims = combination.dims
         groups: dict[str, dict[str, Systems]] = defaultdict(dict)
         for number, each in found.items():

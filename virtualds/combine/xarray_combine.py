@@ -30,6 +30,7 @@ from virtualds.combine.ordering import (
 )
 from virtualds.datasets.keywords import check_choice, guess_name
 from virtualds.datasets.lazy import expand_variable, get_virtual_array
+from virtualds.datasets.padding import Padding
 from virtualds.datasets.source_positions import put_boxes
 from virtualds.datasets.structure import (
     digest_values,
@@ -52,6 +53,12 @@ Combine = Callable[[Nested], Any]
 """A function that combines nested datasets."""
 COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
 """Errors of combining datasets that do not belong together."""
+IF_UNFILLED = (
+    "give one (fill_value={{{name!r}: -1}}), convert it to float in preprocess= "
+    "(ds.assign({name}=ds.{name}.astype('f8')) stays virtual), or leave it out "
+    "(drop_variables={name!r})"
+)
+"""The remedy for a variable that has no missing value, and is to be padded."""
 COMBINE_METHODS = ("by_coords", "nested")
 PASSED_TO_XARRAY = ("fill_value",)
 """Keyword arguments that are passed on to xarray unchanged."""
@@ -69,14 +76,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
 class Combination:
     """How datasets are combined: by a method of xarray, along some dimensions, with its options.
 
-    ``arrangement`` is how they are ordered before that. Raises `ValueError` for an unknown method,
-    or an unknown value of an option.
+    ``arrangement`` is how they are ordered before that, and ``pad`` are dimensions along which the
+    shorter ones are padded. Raises `ValueError` for an unknown method, or an unknown value of an
+    option.
     """
 
     combine: str
     concat_dim: Any
     options: dict[str, Any] = field(default_factory=dict)
     arrangement: Arrangement = field(default_factory=Arrangement)
+    pad: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("combine", self.combine, COMBINE_METHODS)
@@ -270,6 +279,52 @@ class Combination:
             options = options | {"data_vars": "all", "coords": coords}
         return xr.combine_nested(datasets, concat_dim=dim, **options)
 
+    def pad_datasets(self, opened: Mapping[int, Any], names: Sequence[Any]) -> Mapping[int, Any]:
+        """Return datasets or trees, by the number of their file, that are equally long.
+
+        Groups of a tree are padded one by one, to the length of the groups above them.
+        """
+        if not self.pad:
+            return opened
+        padding = Padding(self.pad, self.options.get("fill_value"), IF_UNFILLED)
+        padding.check_dims(_list_dims([*opened.values()]), self.dims)
+        is_new = bool(self.find_new_dims([*opened.values()]))
+        nodes: dict[int, dict[str, xr.Dataset]] = {n: list_groups(o) for n, o in opened.items()}
+        lengths: dict[str, dict[Any, int]] = {}
+        for path in dict.fromkeys(path for each in nodes.values() for path in each):
+            parts = {number: each[path] for number, each in nodes.items() if path in each}
+            files = [without_secrets(str(names[number])) for number in parts]
+            above = lengths.get(path.rpartition("/")[0] or "/", {})
+            padded = padding.pad(
+                files,
+                [*parts.values()],
+                () if is_new else self._list_taken_once([*parts.values()]),
+                compares=self.options.get("compat") != "override",
+                least=above,
+            )
+            sizes = [above, *(part.sizes for part in padded)]
+            lengths[path] = {dim: max(some.get(dim, 0) for some in sizes) for dim in self.pad}
+            for number, part in zip(parts, padded, strict=True):
+                nodes[number][path] = part
+        return {
+            number: xr.DataTree.from_dict(nodes[number], name=one.name)
+            if isinstance(one, xr.DataTree)
+            else nodes[number]["/"]
+            for number, one in opened.items()
+        }
+
+    def _list_taken_once(self, parts: Sequence[xr.Dataset]) -> set[Any]:
+        """Return the variables that all files have in common, since they are not concatenated."""
+        joined = {*self.dims} or _find_joined(self, dict(enumerate(parts))) - {*self.pad}
+        found, concatenated = set[Any](), set[Any]()
+        for part in parts:
+            for name, variable in part.variables.items():
+                how = self.options.get("coords" if name in part.coords else "data_vars")
+                is_once = how == "minimal" or (isinstance(how, list) and name not in how)
+                is_once &= joined.isdisjoint(variable.dims)
+                (found if is_once else concatenated).add(name)
+        return found - concatenated
+
     def find_new_dims(self, datasets: Nested) -> list[Any]:
         """Return the dimensions to join along that no dataset has."""
         present = _list_dims(datasets)
@@ -375,8 +430,22 @@ def combine_with_file_names(
             error.add_note(f"{shown[number]} is the first file that does not combine with {before}")
         if (difference := find_first_difference(shown, opened, dims)) is not None:
             error.add_note(difference)
+        if ragged := _list_ragged(opened, dims or ()):
+            pad = repr(ragged[0] if len(ragged) == 1 else ragged)
+            error.add_note(f"to fill what shorter files lack with missing values, pass pad={pad}")
         error.add_note("virtualds.diagnose(files) shows all differences, and what to do about each")
         raise
+
+
+def _list_ragged(opened: Iterable[Any], joined: Collection[Any]) -> list[str]:
+    """Return dimensions without coordinates along which datasets differ in length."""
+    sizes: dict[tuple[str, Any], set[int]] = defaultdict(set)
+    for one in opened:
+        for path, part in list_groups(one, inherit=True).items():
+            for dim, size in part.sizes.items():
+                if dim not in joined and dim not in part.indexes:
+                    sizes[path, dim].add(size)
+    return list(dict.fromkeys(str(dim) for (_, dim), found in sizes.items() if len(found) > 1))
 
 
 def format_options(options: Mapping[str, str]) -> str:
@@ -413,8 +482,8 @@ def _can_combine(combine: Combine, datasets: Nested) -> bool:
 
 # ---------------------------------------------------------------------- comparing indexes
 
-Parts = Mapping[str, xr.Dataset]
-"""The dataset, or one group, of each file, by the name of the file."""
+Parts = Mapping[Any, xr.Dataset]
+"""The dataset, or one group, of each file, by the name of the file, or its number."""
 
 
 def _group_by_variables(parts: Iterable[Any], dim: Any = None) -> list[list[Any]]:

@@ -318,13 +318,17 @@ def restore_references(dataset: xr.Dataset) -> xr.Dataset:
     return replace_variables(dataset, changed) if changed else dataset
 
 
-def replace_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
-    """Return a dataset with some variables replaced, and the same indexes."""
+def replace_variables(
+    dataset: xr.Dataset,
+    changed: Mapping[Hashable, xr.Variable],
+    indexes: Mapping[Hashable, xr.Index] | None = None,
+) -> xr.Dataset:
+    """Return a dataset with some variables replaced, and their ``indexes``."""
     variables = {**dataset.variables, **changed}
     coords = {name: variables[name] for name in dataset.coords}
     found = xr.Dataset(
         {name: variables[name] for name in dataset.data_vars},
-        xr.Coordinates(coords, indexes=dict(dataset.xindexes)),
+        xr.Coordinates(coords, indexes={**dataset.xindexes, **(indexes or {})}),
         dataset.attrs,
     )
     found.encoding = dataset.encoding

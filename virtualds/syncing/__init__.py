@@ -21,11 +21,13 @@ from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Files, check_names, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
+from virtualds.combine.xarray_combine import IF_UNFILLED, PASSED_TO_XARRAY
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
-from virtualds.datasets.keywords import check_choice, check_types, list_arguments
+from virtualds.datasets.keywords import check_choice, check_types, list_arguments, to_names
 from virtualds.datasets.location import Location, explain_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.padding import Padding
 from virtualds.datasets.source_positions import list_partly_covered_dims
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import (
@@ -445,7 +447,7 @@ def _report_group(update: Update, changes: Changes, outcome: Outcome) -> SyncRep
 ON_REMOVED = ("error", "keep", "drop")
 OPEN_ARGUMENTS = frozenset(list_arguments(open_virtual_mfdataset)) - {
     *("paths", "to", "mode", "target_options", "snapshot", "decode_cf", "keep_query"),
-}
+} | {*PASSED_TO_XARRAY}
 """The arguments of `virtualds.open_virtual_mfdataset` that `sync` takes."""
 
 
@@ -632,6 +634,9 @@ def _bring_up_to_date(
                 overlap=opening.get("overlap", "error"),
                 window=window,
                 options=archive.options,
+                padding=Padding(
+                    to_names("pad", opening.get("pad")), opening.get("fill_value"), IF_UNFILLED
+                ),
             )
             plans = archive.compare(before, destination.location.url, make, settle)
             removed = [url for plan in plans.values() for url in plan.changes.removed]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -15,12 +15,13 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
 from virtualds.arrays.sources import move_files
 from virtualds.chunks.axes import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.lazy import replace_variables
+from virtualds.datasets.padding import NO_PADDING, Padding
 from virtualds.datasets.source_positions import (
     cut_along,
     find_copies,
@@ -97,7 +98,8 @@ class Update:
     The files are joined along ``dims``, outermost first; several make a grid. With ``drops``, files
     that no longer exist are removed from the set. With ``sorts``, new ones are inserted where their
     coordinate belongs, if it is monotonic. ``overlap`` is what to do about positions that several
-    files have, and ``window`` what the set keeps.
+    files have, ``window`` what the set keeps, and ``padding`` along which other dimensions the
+    lengths of files may differ.
     """
 
     dims: tuple[str, ...]
@@ -108,6 +110,7 @@ class Update:
     overlap: Overlap = "error"
     window: Window = field(default_factory=Window)
     options: StorageOptions | None = None
+    padding: Padding = NO_PADDING
 
     @property
     def dim(self) -> str:
@@ -202,7 +205,9 @@ class Update:
         if (opened := self.opener.open(changed)) is not None:
             with self._name_mismatch(after, changed):
                 whole = self._expand(after, opened)
-                after = as_read(replace_sources(after, whole, self.dim, self.known.root))
+                after = as_read(
+                    replace_sources(after, whole, self.dim, self.known.root, self.padding)
+                )
             self._check_order(group, after, changed)
         for urls in (added, again):
             after = self._put(after, urls, lost, is_again=urls is again)
@@ -231,8 +236,10 @@ class Update:
         again = self.opener.open(changes.reopened)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = frozenset({*removed, *changes.removed, *changes.changed, *changes.waiting})
-        remedies = {name: REMEDIES[name] for name in ("if_misfit", "if_extra")}
-        grid = CellGrid(self.dims, self.known.root, self.sorts, unsound, **remedies)
+        how = {name: REMEDIES[name] for name in ("if_misfit", "if_extra")}
+        grid = CellGrid(
+            self.dims, self.known.root, self.sorts, unsound, padding=self.padding, **how
+        )
         after = self._refresh_static(self._add_options(group), changes)
         moved = () if changed is None else grid.list_moved(after, changed, replaced)
         gone = {*removed, *moved}
@@ -472,12 +479,17 @@ class Update:
 
     # ------------------------------------------------------------------ adding
 
+    @property
+    def _appending(self) -> AppendOptions:
+        """How new files are appended."""
+        return AppendOptions(self.dim, root=self.known.root, padding=self.padding, **REMEDIES)
+
     def _add(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
         self._check_for_copies(group, new)
         new = self._expand(group, new)
         position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
         for on_duplicate, part in self._split(new):
-            how = AppendOptions(self.dim, position, on_duplicate, root=self.known.root, **REMEDIES)
+            how = replace(self._appending, position=position, on_duplicate=on_duplicate)
             with self._name_mismatch(group, urls, on_duplicate):
                 grown = append_along(group, part, how)
             group = group if grown is group else as_read(grown)
@@ -516,10 +528,10 @@ class Update:
     def _is_mismatch(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
         try:
             if (found := self.opener.open((url,))) is not None and len(self.dims) > 1:
-                CellGrid(self.dims, self.known.root, self.sorts).put(group, found, (url,))
+                grid = CellGrid(self.dims, self.known.root, self.sorts, padding=self.padding)
+                grid.put(group, found, (url,))
             elif found is not None:
-                how = AppendOptions(self.dim, on_duplicate=on_duplicate, root=self.known.root)
-                append_along(group, found, how)
+                append_along(group, found, replace(self._appending, on_duplicate=on_duplicate))
         except CombineError:
             return True
         return False
@@ -607,10 +619,11 @@ class Update:
         """
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = {*changes.removed, *changes.changed, *changes.waiting, *changes.superseded}
-        # files that are replaced keep their place in the set
+        # these are replaced as a whole, and so are such variables
+        keeps = len(self.dims) == 1 and not self.padding.dims and not self.chooses
         return self._replace_static(
             group,
-            unsound - (set() if self.chooses else replaced),
+            unsound - (replaced if keeps else set()),
             unsound,
             self.list_opened(changes)[0] or tuple(replaced),
         )
@@ -632,9 +645,14 @@ class Update:
         if not moved:
             return group
         known = self.known.tabulate(group).urls[::-1]
-        sound = next((url for url in known if url not in unsound), None)
-        found = self.opener.open(new if sound is None else (str(sound),))
-        others = {} if found is None else group_from_dataset(found).variables
+        sound = [str(url) for url in known if url not in unsound]
+        urls = (self._find_longest(group, sound),) if sound else new
+        found = self.opener.open(urls)
+        others: Mapping[str, ManifestVariable] = {}
+        if found is not None:
+            found = found.drop_vars([name for name in found.variables if name not in moved])
+            [found] = self.padding.pad(urls[:1], [found], moved, least=list_sizes(group))
+            others = group_from_dataset(found).variables
         mended: dict[str, ManifestVariable] = {}
         for name, variable in moved.items():
             other = others.get(name)
@@ -646,6 +664,17 @@ class Update:
                 )
             mended[name] = other
         return as_read(replace(group, variables={**group.variables, **mended}))
+
+    def _find_longest(self, group: ManifestGroup, urls: Sequence[str]) -> str:
+        """Return the file of a set that reaches furthest along the dimensions that are padded."""
+        if not self.padding.dims:
+            return urls[0]
+        present = to_virtual_dataset(group)
+        reach = dict.fromkeys(urls, 0)
+        for dim in {*map(str, present.dims)} & {*self.padding.dims}:
+            for url, runs in find_ranges(present, dim, set(urls)).items():
+                reach[url] += runs[-1][1]
+        return max(urls, key=reach.__getitem__)
 
 
 def _is_there(dataset: xr.Dataset | None) -> TypeGuard[xr.Dataset]:

@@ -28,6 +28,7 @@ from virtualds.datasets.decoding import are_date_units
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
+from virtualds.datasets.padding import NO_PADDING, Padding
 from virtualds.datasets.source_positions import (
     NOTHING,
     POSITIONS,
@@ -82,6 +83,7 @@ class AppendOptions:
         "if one side lacks them"
     )
     if_extra: str = "ds.drop_vars leaves it out"
+    padding: Padding = NO_PADDING
 
     def __post_init__(self) -> None:
         check_choice("position", self.position, POSITIONS)
@@ -176,10 +178,13 @@ def append_along(old: ManifestGroup, new: xr.Dataset, how: AppendOptions) -> Man
     dim, new = how.dim, restore_references(new)
     grows = dim in list_sizes(old) or dim in new.dims
     present = open_set(old, new, (dim,)) if grows else open_set(old, None)
+    padded, new = pad_to_set(present, new, how.padding, (dim,))
+    is_longer, present = padded is not present, padded
     present, new = how.complete(present, new)
     new = _select_comparable(present, _load_index_alike(present, new, dim), how)
     if not grows:
-        return old if len(present.variables) == len(old.variables) else to_stored(old, present)
+        is_changed = is_longer or len(present.variables) != len(old.variables)
+        return to_stored(old, present) if is_changed else old
     known = find_present_positions(present, new, dim)
     if known.any() and how.on_duplicate == "raise":
         raise duplicates_error(present, new, dim, known, how.if_known)
@@ -190,8 +195,55 @@ def append_along(old: ManifestGroup, new: xr.Dataset, how: AppendOptions) -> Man
     return to_stored(old, _put(present, new, places, dim, how.root))
 
 
+def pad_to_set(
+    present: xr.Dataset, new: xr.Dataset, padding: Padding, joined: Sequence[str]
+) -> tuple[xr.Dataset, xr.Dataset]:
+    """Return a set and a new dataset that are equally long along the dimensions that are padded.
+
+    A set that is long enough is returned as it is.
+    """
+    both = (present, new)
+    padding.check_dims({dim for one in both for dim in one.dims}, joined)
+    variables = [item for one in both for item in one.variables.items()]
+    grows = {name for name, v in variables if not {*joined}.isdisjoint(v.dims)}
+    shared = {name for name, _ in variables} - grows
+    # no file may have given the end of what all files share, and the new ones may
+    begun = {
+        name: part
+        for name in shared & present.variables.keys()
+        if (part := _drop_empty_end(present.variables[name], padding.dims)) is not None
+    }
+    own = [xr.Dataset({name: part}) for name, part in begun.items()]
+    names = ["the set", "the new dataset", *["the set"] * len(own)]
+    padded = padding.pad(names, [present.drop_vars(list(begun)), new, *own], shared)
+    if not begun and padded[0].sizes == present.sizes:
+        return present, padded[1]
+    whole = {name: one.variables[name] for name, one in zip(begun, padded[2:], strict=True)}
+    grown = padded[0].assign(whole)
+    data = {name: grown.variables[name] for name in present.data_vars}
+    coords = [name for name in whole if name in present.coords]
+    ordered = xr.Dataset(data, grown.set_coords(coords).coords, grown.attrs)
+    ordered.encoding = grown.encoding
+    return ordered, padded[1]
+
+
+def _drop_empty_end(variable: xr.Variable, dims: Sequence[str]) -> xr.Variable | None:
+    """Return a virtual variable without its end, if no file has data there, or else None."""
+    array, stops = get_virtual_array(variable), dict[str, slice]()
+    for dim in set(dims).intersection(map(str, variable.dims)) if array is not None else ():
+        there = xr.Dataset({"_": variable})
+        places = np.flatnonzero(find_positions(there, dim, urls_of(there)))
+        if places.size and places[-1] + 1 < variable.sizes[dim]:
+            stops[dim] = slice(int(places[-1]) + 1)
+    return variable.isel(stops) if stops else None
+
+
 def replace_sources(
-    old: ManifestGroup, new: xr.Dataset, dim: str | None = None, root: str = ""
+    old: ManifestGroup,
+    new: xr.Dataset,
+    dim: str | None = None,
+    root: str = "",
+    padding: Padding = NO_PADDING,
 ) -> ManifestGroup:
     """Return a group in which a dataset replaces the data from the same sources.
 
@@ -205,6 +257,7 @@ def replace_sources(
     check_systems_of_set(list_systems(present), new)
     if dim is None:
         dim = find_only_dimension(present, urls_of(new))
+    present, new = pad_to_set(present, new, padding, (dim,))
     # variables without the dimension may come from one of the changed sources
     static = find_replaced_static(present, new, dim)
     new = _load_index_alike(present, new.drop_vars(list(static)), dim)
@@ -458,7 +511,9 @@ def _find_differences(
 ) -> Iterator[str]:
     """Yield why a new variable does not continue the variable of the set along dimensions."""
     if misfits := list(list_mismatches(old, new, dims)):
-        yield from misfits
+        short = [d for d in old.dims if d not in dims and old.sizes[d] != new.sizes.get(d)]
+        remedy = f"; pad={short[0]!r} fills what the shorter one lacks" if short else ""
+        yield from (f"{misfit}{remedy if old.dims == new.dims else ''}" for misfit in misfits)
         return
     if old.dtype != new.dtype and not any(
         {old.dtype.kind, new.dtype.kind} <= k for k in JOINABLE_KINDS

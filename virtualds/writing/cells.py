@@ -32,6 +32,7 @@ from virtualds.datasets.lazy import (
     replace_variables,
     restore_references,
 )
+from virtualds.datasets.padding import NO_PADDING, Padding
 from virtualds.datasets.source_positions import (
     OTHER_VALUES,
     CellPlaces,
@@ -56,6 +57,7 @@ from virtualds.writing.append import (
     load_alike,
     make_missing,
     open_set,
+    pad_to_set,
     to_stored,
 )
 
@@ -66,7 +68,7 @@ class CellGrid:
 
     With ``sorts``, new coordinate values are inserted where they belong, if those of the set are
     monotonic. ``unsound`` are files that have changed or are gone, from which nothing is read.
-    ``if_misfit`` and ``if_extra`` are remedies for errors, as in `AppendOptions`.
+    ``if_misfit``, ``if_extra`` and ``padding`` are as in `AppendOptions`.
     """
 
     dims: tuple[str, ...]
@@ -75,6 +77,7 @@ class CellGrid:
     unsound: frozenset[str] = frozenset()
     if_misfit: str = AppendOptions.if_misfit
     if_extra: str = AppendOptions.if_extra
+    padding: Padding = NO_PADDING
 
     # ------------------------------------------------------------------ putting
 
@@ -92,6 +95,10 @@ class CellGrid:
         check_systems_of_set(list_systems(present), new)
         group, new = self._expand_coordinates(old, present, new)
         present = present if group is old else self._open(group, new)
+        padded, new = pad_to_set(present, new, self.padding, self.dims)
+        if padded is not present:
+            group = as_read(to_stored(group, padded))
+            present = self._open(group, new)
         self._check_fit(present, new)
         for dim in self.dims:
             grown = self._grow(group, present, new, dim)
@@ -141,6 +148,7 @@ class CellGrid:
         """Return a group in which files replace variables along some dimensions of the grid."""
         new = restore_references(new)[[*names]]
         present = self._open(old)
+        _, new = pad_to_set(present, new, self.padding, self.dims)
         new = new.isel({dim: new.indexes[dim].isin(present.indexes[dim]) for dim in new.indexes})
         return self._fill(old, present, new, urls_of(present))
 
@@ -174,6 +182,9 @@ class CellGrid:
                         f"leave it virtual (loadable_variables=, and no change by preprocess=), or "
                         f"write the set anew (delete it, and run again)"
                     )
+            if not set(self.padding.dims).isdisjoint(variable.dims):
+                # a file that has become shorter would leave its earlier chunks at the end
+                there = _clear_sources(there, replaced, variable)
             data: Any
             try:
                 if shares and get_virtual_array(there) is not None:
@@ -459,6 +470,18 @@ def _put(
             )
         array = put_region(array, start, part, replaces=True)
     return None if array is before else array
+
+
+def _clear_sources(there: xr.Variable, urls: Collection[str], new: xr.Variable) -> xr.Variable:
+    """Return a variable of a set in which files are missing that ``new`` replaces.
+
+    What is missing is what the gaps of the new data are.
+    """
+    array, added = get_virtual_array(there), get_virtual_array(new)
+    if array is None or added is None or not added.has_gaps:
+        return there
+    boxes = [box for url in sorted(urls) for box in find_boxes(array, url)]
+    return there.copy(data=clear_boxes(array, boxes, added.fill_value)) if boxes else there  # type: ignore[arg-type]
 
 
 def _put_shared(

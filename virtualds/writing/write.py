@@ -30,6 +30,7 @@ from virtualds.datasets.keywords import (
     format_suggestion,
     list_arguments,
     select_fields,
+    to_names,
 )
 from virtualds.datasets.location import Location, find_existing_format, format_for
 from virtualds.datasets.open import open_group
@@ -247,12 +248,14 @@ class WriteOptions:
     group: str | None = None
     new_variables: str = "error"
     missing_variables: str = "error"
+    pad: Any = ()
     region: Any = None
 
     def __post_init__(self) -> None:
         if self.mode is None:
             default = "w-" if self.append_dim is None else "a"
             object.__setattr__(self, "mode", default if self.region is None else "r+")
+        object.__setattr__(self, "pad", to_names("pad", self.pad))
         self._check_mode()
         check_choice("new_variables", self.new_variables, NEW_VARIABLES)
         check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
@@ -285,6 +288,8 @@ class WriteOptions:
             check_choice("on_duplicate", self.on_duplicate, ("raise", "skip", "replace"))
         else:
             names.append("on_duplicate")
+        if mode != "replace-source":
+            names.append("pad")
         given = {name: getattr(self, name) for name in names}
         others = [f"{n}={v!r}" for n, v in given.items() if v != getattr(WriteOptions, n)]
         if others and not self.is_append:

@@ -26,6 +26,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, group_from_tree
 from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
 from virtualds.datasets.lazy import get_virtual_array, replace_variables, restore_references
+from virtualds.datasets.padding import Padding
 from virtualds.datasets.structure import (
     Systems,
     check_systems_of_set,
@@ -342,11 +343,12 @@ class _ModeWriter:
             raise CombineError("the set has no such group, so it has no region; mode='a' adds it")
         if old is None:
             raise CombineError("the set has no such group; mode='a' adds it")
+        padding = Padding(options.pad)
         if options.is_append:
-            given = vars(options) | {"dim": options.append_dim, "root": root}
+            given = vars(options) | {"dim": options.append_dim, "root": root, "padding": padding}
             return append_along(old, new, select_fields(AppendOptions, given))
         if options.mode == "replace-source":
-            return replace_sources(old, new, options.append_dim, root)
+            return replace_sources(old, new, options.append_dim, root, padding)
         if options.region is None:
             return write_variables(old, new, options.on_duplicate, adds=adds)
         return fill_region(old, new, options.region, options.on_duplicate, root)

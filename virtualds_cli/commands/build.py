@@ -265,7 +265,7 @@ def append(
     from virtualds.writing.write_modes import write_dataset
 
     begun = time.perf_counter()
-    writing = select_given(options, APPENDING) | {"mode": mode, "append_dim": dim}
+    writing = select_given(options, (*APPENDING, "pad")) | {"mode": mode, "append_dim": dim}
     if options["allow"] is not None:
         writing["allow"] = options["allow"]
     writing["progress"] = options["progress"]

@@ -112,7 +112,7 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     ),
     SIZE: ChangeMeaning(
         "aligned by its coordinate",
-        "select the common part in preprocess, or " + SPLIT,
+        "pad= fills what shorter files lack; or select the common part in preprocess, or " + SPLIT,
         leading=True,
     ),
     DIMENSIONS: ChangeMeaning(

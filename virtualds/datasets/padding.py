@@ -1,0 +1,212 @@
+"""Padding: datasets of different lengths along a dimension become equally long.
+
+Granules of a satellite have as many scanlines as the orbit was recorded for. The shorter ones are
+surrounded by gaps: their chunks stay where they are, and no value is copied or read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from virtualds.arrays.array import default_fill, has_missing_value, is_same_scalar
+from virtualds.datasets.keywords import guess_name
+from virtualds.datasets.lazy import get_virtual_array, replace_variables
+from virtualds.errors import CombineError
+
+TEXT_KINDS = "SUT"
+"""Dtype kinds of text. netCDF reads text that was never written as an empty string."""
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Which dimensions are padded, and with what.
+
+    ``dims`` are the dimensions. ``fill_value`` is the value for all variables, or a dict of values
+    by variable; by default it is NaN, NaT or an empty string, or ``_FillValue`` of a variable that
+    is not decoded. ``if_unfilled`` is the remedy for variables without such a value.
+    """
+
+    dims: tuple[str, ...] = ()
+    fill_value: Any = None
+    if_unfilled: str = (
+        "convert it to float (ds.assign({name}=ds.{name}.astype('f8')) stays virtual), or leave it "
+        "out (ds.drop_vars({name!r}))"
+    )
+
+    def check_dims(self, present: Iterable[Hashable], joined: Iterable[Hashable]) -> None:
+        """Raise an error for dimensions that are joined, or look like a misspelt one."""
+        known = [*map(str, present)]
+        for dim in self.dims:
+            if dim in joined:
+                raise ValueError(
+                    f"pad={dim!r}: files are joined along it, so each adds its own length; name "
+                    f"other dimensions"
+                )
+            if dim not in known and (other := guess_name(dim, known)):
+                raise CombineError(
+                    f"pad={dim!r}: there is no such dimension, but {known}; did you mean {other!r}?"
+                )
+
+    def pad(
+        self,
+        files: Sequence[str],
+        parts: Sequence[xr.Dataset],
+        shared: Collection[Hashable] = (),
+        *,
+        compares: bool = True,
+        least: Mapping[Any, int] | None = None,
+    ) -> list[xr.Dataset]:
+        """Return the datasets of files as long as the longest, and at least as long as ``least``.
+
+        The shorter ones are missing behind their end. Of ``shared`` variables, and of coordinates
+        of dimensions, the longest is taken, if the others are its beginning; with ``compares``
+        false, only coordinates of dimensions are compared. Raises `CombineError` if they differ, or
+        if no value of a variable means that it is missing.
+        """
+        sizes = [least or {}, *(part.sizes for part in parts)]
+        lengths = {dim: max(some.get(dim, 0) for some in sizes) for dim in self.dims}
+        changed: list[dict[Hashable, xr.Variable]] = [{} for _ in parts]
+        indexes: list[dict[Hashable, xr.Index]] = [{} for _ in parts]
+        for name in dict.fromkeys(name for part in parts for name in part.variables):
+            having = {
+                n: part.variables[name] for n, part in enumerate(parts) if name in part.variables
+            }
+            if not any(_lacks(variable, lengths) for variable in having.values()):
+                continue
+            longest = max(having, key=lambda n: _count_elements(having[n], lengths))
+            is_index = any(name in part.xindexes for part in parts)
+            if not is_index and name not in shared:
+                for number, variable in having.items():
+                    padded = self._pad(name, files[number], variable, having[longest], lengths)
+                    changed[number][name] = padded
+                continue
+            if compares or is_index:
+                self._check_beginnings(name, files, having, longest, is_index)
+            if is_index and _lacks(having[longest], lengths):
+                raise _lack_of_coordinate(name, files, parts, longest)
+            whole = self._pad(name, files[longest], having[longest], having[longest], lengths)
+            for number, variable in having.items():
+                changed[number][name] = whole.copy(deep=False)
+                changed[number][name].attrs = dict(variable.attrs)
+                if is_index:
+                    indexes[number][name] = parts[longest].xindexes[name]
+        return [
+            replace_variables(part, *new) if new[0] else part
+            for part, new in zip(parts, zip(changed, indexes, strict=True), strict=True)
+        ]
+
+    def _check_beginnings(
+        self,
+        name: Hashable,
+        files: Sequence[str],
+        having: Mapping[int, xr.Variable],
+        longest: int,
+        is_index: bool,
+    ) -> None:
+        """Raise an error for variables that are not the beginning of the longest one."""
+        whole = having[longest]
+        along = [dim for dim in self.dims if dim in whole.dims]
+        for number, variable in having.items():
+            beginning = whole.isel({dim: slice(variable.sizes.get(dim)) for dim in along})
+            if number == longest or beginning.equals(variable):  # type: ignore[no-untyped-call]
+                continue
+            remedy = "coords='different' or data_vars='different' keeps those of every file"
+            if is_index:
+                remedy = (
+                    f"pad= takes elements by their position; leave {name!r} out of it, and "
+                    f"join='outer' aligns files by this coordinate"
+                )
+            raise CombineError(
+                f"{name}: the values in {files[number]} are not the first of those in "
+                f"{files[longest]}, the longest along {' and '.join(map(repr, along))}; {remedy}"
+            )
+
+    def _pad(
+        self,
+        name: Hashable,
+        file: str,
+        variable: xr.Variable,
+        longest: xr.Variable,
+        lengths: Mapping[Any, int],
+    ) -> xr.Variable:
+        """Return a variable that is missing behind its end."""
+        if not _lacks(variable, lengths):
+            return variable
+        fill = self._choose_fill(name, variable, longest)
+        if fill is None:
+            dim, size = next((d, n) for d, n in variable.sizes.items() if n < lengths.get(d, n))
+            raise CombineError(
+                f"{name}: {file} has {size} of {lengths[dim]} elements along {str(dim)!r}, and no "
+                f"value of {name!r} ({variable.dtype}) means that the others are missing; "
+                f"{self.if_unfilled.format(name=name)}"
+            )
+        array = get_virtual_array(variable)
+        data: Any = variable.data if array is None else array
+        if data.dtype.kind in TEXT_KINDS:
+            data = data.astype(np.result_type(data.dtype, np.asarray(fill).dtype))
+        widths = [(0, max(lengths.get(d, 0) - n, 0)) for d, n in variable.sizes.items()]
+        padded = np.pad(data, widths, constant_values=fill)
+        return xr.Variable(variable.dims, padded, variable.attrs, variable.encoding)
+
+    def _choose_fill(self, name: Hashable, variable: xr.Variable, longest: xr.Variable) -> Any:
+        """Return the value of missing elements, or None if there is none."""
+        given, dtype = self.fill_value, variable.dtype
+        if isinstance(given, Mapping):
+            given = given.get(name)
+        if given is None:
+            given = variable.attrs.get("_FillValue")
+        if given is None:
+            if dtype.kind == "O":
+                return _find_missing_object(longest)
+            is_known = has_missing_value(dtype) or dtype.kind in TEXT_KINDS
+            return default_fill(dtype) if is_known else None
+        if dtype.kind in TEXT_KINDS or dtype.kind == "O":
+            return given
+        try:
+            fill = np.ravel(given).astype(dtype)[0]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise CombineError(f"{name}: {given!r} is no value of {dtype}; {error}") from error
+        if not is_same_scalar(fill, np.ravel(given)[0]):
+            raise CombineError(
+                f"{name}: the fill value {given!r} is no value of {dtype}; give one that is"
+            )
+        return fill
+
+
+NO_PADDING = Padding()
+"""Nothing is padded."""
+
+
+def _count_elements(variable: xr.Variable, dims: Container[Any]) -> int:
+    """Return the number of elements of a variable along some dimensions."""
+    return prod(size for dim, size in variable.sizes.items() if dim in dims)
+
+
+def _lacks(variable: xr.Variable, lengths: Mapping[Any, int]) -> bool:
+    """Return whether a variable is shorter than the longest along a dimension."""
+    return any(size < lengths.get(dim, size) for dim, size in variable.sizes.items())
+
+
+def _find_missing_object(variable: xr.Variable) -> Any:
+    """Return the missing value of a variable of objects: of text, an empty string."""
+    first = next(iter(variable.values.flat), None)
+    return type(first)() if isinstance(first, str | bytes) else np.nan
+
+
+def _lack_of_coordinate(
+    name: Hashable, files: Sequence[str], parts: Sequence[xr.Dataset], longest: int
+) -> CombineError:
+    """Return the error for a coordinate that a longer file lacks."""
+    [dim] = parts[longest].variables[name].dims
+    other = max(range(len(parts)), key=lambda n: parts[n].sizes.get(dim, 0))
+    return CombineError(
+        f"{name}: {files[other]} has {parts[other].sizes[dim]} elements along {dim!r} without a "
+        f"coordinate, and {files[longest]} has one of {parts[longest].sizes[dim]}, so that nothing "
+        f"gives the others; add it in preprocess=, or leave it out (drop_variables={name!r})"
+    )
