@@ -118,6 +118,12 @@ def redirect_to_a_login(at: Place) -> None:
         at.fail(Fault("status", 302, {"Location": f"{login.url}/login"}))
 
 
+def join_swaths(at: Place) -> None:
+    longer = at.native().drop_vars("lat")
+    shorter = longer.isel(lat=slice(3)).assign_coords(time=longer.time + np.timedelta64(900, "D"))
+    open_many([at.put("a.nc", longer), at.put("b.nc", shorter)], **NESTED)
+
+
 def overlap(at: Place) -> None:
     first = at.native()
     other = first.assign(t=first.t + 1)
@@ -209,6 +215,7 @@ PROVOKED: dict[str, Callable[[Place], object]] = {
     "cannot align objects with join='exact'": lambda at: open_many(
         ["2001.nc", at.put("cut.nc", at.native("2002.nc").isel(lat=slice(1, 5)))], join="exact"
     ),
+    "conflicting dimension sizes": join_swaths,
     "the ... files combine, but are not alike": combine_two_grids,
     "overlap along": overlap,
     "files could not be opened, and are left out": leave_out,

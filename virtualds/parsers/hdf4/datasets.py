@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -29,6 +28,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestVariable
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.eos_metadata import join_metadata, read_structures
 from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, REFERENCE_SYSTEM, describe_system
 from virtualds.parsers.hdf4.elements import (
     CALIBRATION,
@@ -397,9 +397,6 @@ def convert_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
 
 # ---------------------------------------------------------------------- eos
 
-STRUCTURE = re.compile(r"(GRID|SWATH)_\d+")
-METADATA = re.compile(r"StructMetadata\.\d+")
-"""The attributes with structural metadata: a long text is split into several."""
 AXES = {"YDim": "y", "XDim": "x"}
 """Dimensions of grids, and their names here."""
 LONGEST = 2**24
@@ -450,9 +447,9 @@ class Part:
 
 def split_parts(found: Datasets) -> dict[str, Part]:
     """Group the data sets: the root has those without a grid, or all if there is only one grid."""
-    named = sorted(filter(METADATA.fullmatch, found.attributes), key=lambda n: int(n[15:]))
-    text = "".join(str(found.attributes[name]) for name in named)
-    structures = {f.get("GridName", f.get("SwathName", "")): f for f in _find_structures(text)}
+    text = join_metadata((name, str(value)) for name, value in found.attributes.items())
+    known = (one for one in read_structures(text) if one.kind in ("GRID", "SWATH"))
+    structures = {one.name: one.values for one in known}
     if len(structures) == 1:
         [(name, fields)] = structures.items()
         return {"": _show_part(found.members, name, fields)}
@@ -471,22 +468,6 @@ def _find_grid(dataset: Dataset, structures: Mapping[str, Mapping[str, str]]) ->
     """Return the grid of a data set: the names of its dimensions end with that of the grid."""
     names = (d.name.partition(":")[2] for d in dataset.dimensions)
     return next((name for name in names if "GridName" in structures.get(name, {})), "")
-
-
-def _find_structures(text: str) -> Iterator[dict[str, str]]:
-    """Yield the structural metadata of each grid and swath as a whole."""
-    label, fields, is_inside_part = "", dict[str, str](), False
-    for line in text.splitlines():
-        name, _, value = line.strip().partition("=")
-        if not label and name == "GROUP" and STRUCTURE.fullmatch(value):
-            label, fields, is_inside_part = value, {}, False
-        elif label and name == "END_GROUP" and value == label:
-            yield fields
-            label = ""
-        elif name == "GROUP":
-            is_inside_part = True
-        elif label and not is_inside_part:
-            fields[name] = value.strip().strip('"')
 
 
 def _show_part(members: list[Dataset], name: str, grid: Mapping[str, str]) -> Part:

@@ -35,6 +35,7 @@ from virtualds.chunks.axes import LONGEST_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.options import get_options
+from virtualds.parsers.eos_metadata import METADATA, Structure, join_metadata, read_structures
 from virtualds.parsers.hdf5.data_types import CHARSETS, TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.netcdf_rules import (
     MAX_GROUPS,
@@ -524,8 +525,8 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
     """
     root, here, where, scales = _find_group(files, skip, path, below=below)
     if below:
-        every = read_groups_below(here, where, scales, skip)
-        listed = list(islice(every, MAX_GROUPS + 1))
+        found = read_groups_below(here, where, scales, skip)
+        listed = list(islice(found, MAX_GROUPS + 1))
     else:
         listed = [HDF5Group(where, here, list_members(here, skip), scales)]
     if len(listed) > MAX_GROUPS:
@@ -533,7 +534,8 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
             f"{files.source.url}: it has more than {MAX_GROUPS:,} groups, with those that links "
             f"repeat; open one with group="
         )
-    together = FileGroups(root, listed if below and not where else None)
+    every = listed if below and not where else None
+    together = FileGroups(root, every, partial(_read_eos_metadata, root))
     done: dict[PathParts, GroupRead] = {}
     for group in listed:
         children = {
@@ -544,6 +546,32 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
         read = reader.read(group, together, children)
         done[group.where] = GroupRead(read, group.found, reader.axes, group.place)
     return GroupsRead(done, where, together)
+
+
+EOS_INFORMATION = "HDFEOS INFORMATION"
+"""The group of HDF-EOS5 with the structural metadata."""
+LONGEST_METADATA = 2**24
+"""Maximum number of bytes of a part of the structural metadata."""
+
+
+def _read_eos_metadata(root: HDF5Location) -> list[Structure]:
+    """Return the structures of an HDF-EOS5 file, or none if their description cannot be read."""
+    parts = []
+    with suppress(VirtualdsError, FileNotFoundError):
+        for name, dataset in list_members(descend_to(root, EOS_INFORMATION)[-1]).datasets.items():
+            if METADATA.fullmatch(name):
+                parts.append((name, _read_text(dataset)))
+    return read_structures(join_metadata(parts))
+
+
+def _read_text(dataset: Dataset) -> str:
+    """Return the text of a scalar dataset."""
+    if contains_texts(dataset):
+        return str(read_texts(dataset, ()).ravel()[0])
+    if dataset.type.kind != TypeClass.STRING or not dataset.type.size <= LONGEST_METADATA:
+        return ""
+    [(_, elements), *_] = read_elements(dataset, dataset.type.size)
+    return elements.tobytes().partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _find_group(
@@ -590,10 +618,12 @@ class _GroupReader:
 
     def _read_dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
         axes = self.axes
+        given = together.name_by_file(group.where, axes)
         if not group.where and not group.found.groups:
-            return Dimensions(axes, lambda: len(axes.scales), {})
+            return Dimensions(axes, lambda: len(axes.scales), {}, given)
         lengths = together.find_lengths(group.where, axes) if axes.grow else {}
-        return Dimensions(axes, partial(together.count_earlier_dimensions, group.where), lengths)
+        first = partial(together.count_earlier_dimensions, group.where)
+        return Dimensions(axes, first, lengths, given)
 
     def _read_variables(
         self, datasets: Mapping[str, Dataset], dims: Dimensions

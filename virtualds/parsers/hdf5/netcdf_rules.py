@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.eos_metadata import Structure
 from virtualds.parsers.hdf5.data_types import (
     CHARSETS,
     encode_type,
@@ -425,7 +426,8 @@ class Dimensions:
     An axis with a scale has the name of the scale. Another axis has the first dimension of the
     group with its length, unlimited if the axis is, and none twice in one variable. If no dimension
     fits, a name is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
-    ``nc4_rec_match_dimscales``).
+    ``nc4_rec_match_dimscales``). If the file itself names such an axis, in another way, it has this
+    name instead.
 
     Parameters
     ----------
@@ -435,10 +437,16 @@ class Dimensions:
         Returns the number of the first invented dimension.
     lengths : mapping of str to int
         Lengths of unlimited dimensions in variables of other groups.
+    given : mapping of str to tuple of str or None
+        Names that the file itself has for the axes of datasets.
     """
 
     def __init__(
-        self, axes: NamedAxes, first: Callable[[], int], lengths: Mapping[str, int]
+        self,
+        axes: NamedAxes,
+        first: Callable[[], int],
+        lengths: Mapping[str, int],
+        given: Mapping[str, tuple[str | None, ...]] | None = None,
     ) -> None:
         self._first = first
         self.invented = 0
@@ -447,8 +455,24 @@ class Dimensions:
             (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited)
             for d in axes.scales
         ]
+        scales = len(self._here)
         self.of = {d.name: self._complete(d, dims) for d, dims in axes.named if not d.is_bare}
         self.unlimited_here = {name for name, _, grows in self._here if grows}
+        phony = {name for name, _, _ in self._here[scales:]}
+        for name, names in (given or {}).items():
+            self._replace_phony(name, names, phony)
+
+    def _replace_phony(
+        self, dataset: str, names: Iterable[str | None], phony: Collection[str]
+    ) -> None:
+        """Put names that the file has for the axes of a dataset in the place of invented ones."""
+        found = list(self.of.get(dataset, ()))
+        for axis, (invented, name) in enumerate(zip(found, names, strict=False)):
+            if name is not None and invented in phony and name not in found:
+                found[axis] = name
+                self.unlimited_here |= {name} if invented in self.unlimited_here else set()
+        if dataset in self.of:
+            self.of[dataset] = tuple(found)
 
     def _complete(self, dataset: Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
         """Name the axes without scales."""
@@ -468,7 +492,7 @@ class Dimensions:
         for name, length, may_grow in self._here:
             if (length, may_grow) == (size, grows) and name not in taken:
                 return name
-        name = f"phony_dim_{self._first() + self.invented}"
+        name = f"{PHONY}{self._first() + self.invented}"
         self.invented += 1
         # to the netCDF library, length 0 means unlimited
         self._here.append((name, size, grows or not size))
@@ -486,6 +510,14 @@ MAX_GROUPS = 100_000
 
 PathParts = tuple[str, ...]
 """The names of the groups from the root to one of them."""
+
+
+GivenNames = Mapping[str, tuple[str | None, ...]]
+"""Names of the axes of datasets, by the names of these."""
+DimensionLengths = dict[str, set[int]]
+"""The lengths that dimensions have, by name; a file that contradicts itself has several."""
+PHONY = "phony_dim_"
+"""How the names begin that netCDF invents."""
 
 
 class HDF5Group(NamedTuple):
@@ -535,6 +567,69 @@ def _loop_error(place: HDF5Location, name: str) -> FormatError:
     )
 
 
+# ---------------------------------------------------------------------- names of other conventions
+# HDF5 files of GPM have an attribute with the names of the axes of each dataset, such as
+# "time,lon,lat" ("File Specification for GPM Products", NASA Precipitation Processing System, where
+# TKIO writes it). HDF-EOS5 lists the dimensions of each field in its structural metadata, and has
+# the fields below /HDFEOS/<kind>/<structure>/ (ESDS-RFC-008).
+
+
+DIMENSION_NAMES = "DimensionNames"
+EOS_FOLDERS = {"SWATHS": "SWATH", "GRIDS": "GRID", "ZAS": "ZA"}
+"""The kinds of structures of HDF-EOS5, by the group that holds them."""
+
+
+def _list_given(where: PathParts, axes: NamedAxes, eos: Iterable[Structure]) -> GivenNames:
+    """Return names of the axes of those datasets that lack scales, as far as they fit the shape."""
+    found = {}
+    for dataset, dims in axes.named:
+        if None in dims:
+            names = _read_names(dataset) or _find_eos_names(where, dataset, eos)
+            is_sound = all(names) and len({*names}) == len(names) == len(dataset.shape)
+            if is_sound and not any(name.startswith(PHONY) for name in names):
+                found[dataset.name] = names
+    return found
+
+
+def _read_names(dataset: Dataset) -> tuple[str, ...]:
+    """Return the names in the attribute of GPM."""
+    if DIMENSION_NAMES.encode() not in dataset.attributes:
+        return ()
+    try:
+        value = read_attribute(dataset, DIMENSION_NAMES)
+    except VirtualdsError:
+        return ()
+    return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else ()
+
+
+def _find_eos_names(
+    where: PathParts, dataset: Dataset, eos: Iterable[Structure]
+) -> tuple[str, ...]:
+    """Return the dimensions of a field of HDF-EOS5, if their lengths are those of its axes."""
+    if len(where) < 3 or where[0] != "HDFEOS" or where[1] not in EOS_FOLDERS:
+        return ()
+    for one in eos:
+        if (one.kind, one.name) == (EOS_FOLDERS[where[1]], where[2]):
+            lists = one.fields.get(dataset.name, set())
+            dims = next(iter(lists)) if len(lists) == 1 else ()
+            # a dimension without a limit has no length there
+            sizes = [
+                one.sizes.get(dim, 0) or n for dim, n in zip(dims, dataset.shape, strict=False)
+            ]
+            return dims if tuple(sizes) == dataset.shape else ()
+    return ()
+
+
+def _find_lengths(axes: NamedAxes, given: GivenNames) -> DimensionLengths:
+    """Return the lengths of the dimensions of a group by name."""
+    lengths: DimensionLengths = {}
+    for dataset, dims in axes.named:
+        for dim, size in zip(given.get(dataset.name, dims), dataset.shape, strict=False):
+            if dim is not None:
+                lengths.setdefault(dim, set()).add(size)
+    return lengths
+
+
 class FileGroups:
     """All groups of a file, read when first needed.
 
@@ -543,10 +638,17 @@ class FileGroups:
     root : HDF5Location
     known : list of HDF5Group, optional
         All groups, if they have already been read.
+    read_eos : callable, optional
+        Returns the structural metadata of HDF-EOS.
     """
 
-    def __init__(self, root: HDF5Location, known: list[HDF5Group] | None = None) -> None:
-        self._root, self._known = root, known
+    def __init__(
+        self,
+        root: HDF5Location,
+        known: list[HDF5Group] | None = None,
+        read_eos: Callable[[], Iterable[Structure]] = tuple,
+    ) -> None:
+        self._root, self._known, self._read_eos = root, known, read_eos
 
     @cached_property
     def _groups(self) -> list[HDF5Group]:
@@ -587,6 +689,54 @@ class FileGroups:
         """Return the lengths of the unlimited dimensions that are visible in a group."""
         keys = {name: (self.find_owner(where, name), name) for name in axes.lengths}
         return {name: self._lengths.get(key, 0) for name, key in keys.items()}
+
+    def name_by_file(self, where: PathParts, axes: NamedAxes) -> GivenNames:
+        """Return the names that the file itself has for axes of a group without scales.
+
+        A name is used only if it has one length, in the group and in those above and below it,
+        which share their dimensions. If a variable has the same name, it must be its coordinate.
+        """
+        own = _list_given(where, axes, self._eos)
+        if not own:
+            return {}
+        parts = [_find_lengths(axes, own), self._given_below.get(where, {})]
+        parts += [self._given.get(where[:depth], {}) for depth in range(len(where))]
+        strange = {
+            dataset.name
+            for dataset, dims in axes.named
+            if own.get(dataset.name, dims) != (dataset.name,)
+        }
+
+        def is_sound(dim: str | None) -> bool:
+            return len({n for part in parts for n in part.get(str(dim), ())}) == 1
+
+        return {
+            name: tuple(dim if dim not in strange and is_sound(dim) else None for dim in dims)
+            for name, dims in own.items()
+        }
+
+    @cached_property
+    def _given(self) -> dict[PathParts, DimensionLengths]:
+        """The lengths of the named dimensions of each group."""
+        return {
+            where: _find_lengths(axes, _list_given(where, axes, self._eos))
+            for where, axes in self.axes.items()
+        }
+
+    @cached_property
+    def _given_below(self) -> dict[PathParts, DimensionLengths]:
+        """The lengths of the named dimensions of each group and of all groups below it."""
+        found: dict[PathParts, DimensionLengths] = {}
+        for where, lengths in self._given.items():
+            for depth in range(len(where) + 1):
+                known = found.setdefault(where[:depth], {})
+                for dim, sizes in lengths.items():
+                    known.setdefault(dim, set()).update(sizes)
+        return found
+
+    @cached_property
+    def _eos(self) -> list[Structure]:
+        return list(self._read_eos())
 
     @cached_property
     def _first(self) -> dict[PathParts, int]:

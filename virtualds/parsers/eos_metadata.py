@@ -1,0 +1,125 @@
+"""The structural metadata of HDF-EOS: which grids and swaths a file has, with their dimensions.
+
+HDF-EOS notes them as a text, ``StructMetadata.0``, continued in ``StructMetadata.1`` and so on: in
+HDF4 as attributes, in HDF5 as datasets of the group ``HDFEOS INFORMATION``. The text is in ODL, the
+Object Description Language ("HDF-EOS5 Data Model, File Format and Library", NASA ESDS-RFC-008).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+METADATA = re.compile(r"StructMetadata\.(\d+)")
+"""The names of the parts of the text."""
+STRUCTURE = re.compile(r"(GRID|SWATH|ZA)_\d+")
+"""The labels of structures; points are tables, without dimensions."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A group or an object of ODL, with its values as text, without quotes."""
+
+    label: str = ""
+    values: dict[str, str] = field(default_factory=dict)
+    parts: list[Block] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Block]:
+        """Yield all blocks inside it, at any depth."""
+        left = [self]
+        while left:
+            parts = left.pop().parts
+            yield from parts
+            left += parts
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A grid, a swath, or a zonal average.
+
+    ``values`` are those of the structure itself, ``sizes`` the lengths of its dimensions, and
+    ``fields`` the dimensions of each field, outermost first: of a data field and a geolocation
+    field with the same name, the dimensions of both.
+    """
+
+    kind: str
+    name: str
+    values: dict[str, str]
+    sizes: dict[str, int]
+    fields: dict[str, set[tuple[str, ...]]]
+
+    @classmethod
+    def of(cls, block: Block) -> Structure:
+        """Return the structure of a block."""
+        kind = block.label.rpartition("_")[0]
+        names = ("GridName", "SwathName", "ZaName")
+        name = next((block.values[n] for n in names if n in block.values), "")
+        # a grid always has these two, which are no objects
+        own = {dim: block.values.get(dim, "") for dim in ("XDim", "YDim")}
+        fields: dict[str, set[tuple[str, ...]]] = {}
+        for part in block.walk():
+            if "DimensionName" in part.values:
+                own[part.values["DimensionName"]] = part.values.get("Size", "")
+            named = [value for key, value in part.values.items() if key.endswith("FieldName")]
+            if named and "DimList" in part.values:
+                dims = tuple(re.findall(r'"([^"]*)"', part.values["DimList"]))
+                fields.setdefault(named[0], set()).add(dims)
+        sizes = {dim: int(size) for dim, size in own.items() if size.isdecimal()}
+        return cls(kind, name, block.values, sizes, fields)
+
+
+def join_metadata(parts: Iterable[tuple[str, str]]) -> str:
+    """Join the parts of the text, which are given with their names, in the order of their numbers.
+
+    >>> join_metadata([("StructMetadata.10", "c"), ("StructMetadata.9", "b"), ("Other", "a")])
+    'bc'
+    """
+    found = [(METADATA.fullmatch(name), text) for name, text in parts]
+    return "".join(text for _, text in sorted((int(m[1]), text) for m, text in found if m))
+
+
+def read_structures(text: str) -> list[Structure]:
+    """Return the structures that a text describes; what is not ODL is skipped.
+
+    >>> [grid] = read_structures('''
+    ... GROUP=GridStructure
+    ...     GROUP=GRID_1
+    ...         GridName="ColumnAmountO3"
+    ...         XDim=360
+    ...         YDim=180
+    ...         GROUP=DataField
+    ...             OBJECT=DataField_1
+    ...                 DataFieldName="O3"
+    ...                 DimList=("YDim","XDim")
+    ...             END_OBJECT=DataField_1
+    ...         END_GROUP=DataField
+    ...     END_GROUP=GRID_1
+    ... END_GROUP=GridStructure
+    ... END''')
+    >>> grid.name, grid.sizes, grid.fields
+    ('ColumnAmountO3', {'XDim': 360, 'YDim': 180}, {'O3': {('YDim', 'XDim')}})
+    """
+    return [Structure.of(b) for b in _parse(text).walk() if STRUCTURE.fullmatch(b.label)]
+
+
+def _parse(text: str) -> Block:
+    """Return the blocks of a text inside one without a label."""
+    opened = [Block()]
+    lines = iter(text.splitlines())
+    for line in lines:
+        name, _, value = (part.strip() for part in line.partition("="))
+        # a list may continue on the next lines
+        while value.startswith("(") and ")" not in value and (more := next(lines, None)):
+            value += more.strip()
+        if name in ("GROUP", "OBJECT"):
+            block = Block(value)
+            opened[-1].parts.append(block)
+            opened.append(block)
+        elif name in ("END_GROUP", "END_OBJECT"):
+            labels = [block.label for block in opened]
+            if value in labels[1:]:
+                del opened[len(labels) - 1 - labels[::-1].index(value) :]
+        elif name:
+            opened[-1].values[name] = value if value.startswith("(") else value.strip('"')
+    return opened[0]
