@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ class Measuring:
     def __init__(self, package: Path, data: Path) -> None:
         import coverage
 
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = {}
         self.others: set[str] = set()
         self._coverage = coverage.Coverage(
             data_file=str(data), source=[str(package)], config_file=False, messages=False
@@ -47,16 +48,24 @@ class Measuring:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         self._coverage.switch_context(item.nodeid)
-        return (yield)
+        began = _count_processor_seconds()
+        try:
+            return (yield)
+        finally:
+            self.seconds[item.nodeid] = _count_processor_seconds() - began
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] += report.duration
         if report.outcome != "passed":
             self.others.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
         self._coverage.save()
+
+
+def _count_processor_seconds() -> float:
+    """Return those of this process and of others that it waited for."""
+    return sum(os.times()[:4])
 
 
 def list_unmeasured(state: Path) -> dict[str, list[Path]]:

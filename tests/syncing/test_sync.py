@@ -19,7 +19,10 @@ from daily_files import days, native, opened, written
 
 import virtualds
 from virtualds import CombineError, FormatError, ReadError, SourceFile, SyncReport, UnsupportedError
-from virtualds.syncing.files import SetFiles
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.source_file import NO_NUMBER
+from virtualds.stores.listing import FileColumns, FileState
+from virtualds.syncing.files import Changes, SetFiles, _complete
 
 TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
 Make = Callable[..., Path]
@@ -353,6 +356,43 @@ def test_the_grid_is_taken_from_another_file_if_its_own_is_gone(
     assert found.sizes["time"] == {"keep": 16, "drop": 12}[on_removed]
 
 
+def test_the_grid_is_taken_from_a_changed_file_if_no_new_one_can_be_opened(make: Make) -> None:
+    paths = [make(number) for number in range(2)]
+    run()
+    paths[0].unlink()
+    make(1, seed=9)
+    make(2).write_bytes(b"nothing")
+    done = run(on_removed="keep", on_error="skip", settle=0)
+    assert (names(done.replaced), len(done.failed)) == (["01.nc"], 1)
+    assert np.array_equal(opened("refs.zarr")["height"], days(0)["height"])
+
+
+def test_a_grid_of_which_all_files_are_lost_or_damaged_is_an_error_that_names_it(
+    make: Make,
+) -> None:
+    paths = [make(number) for number in range(2)]
+    run()
+    paths[0].unlink()
+    empty_unseen(paths[1])
+    with pytest.raises(CombineError, match="height: it lies in a file that is no longer there"):
+        run(on_removed="drop", on_error="skip")
+
+
+def test_files_that_have_not_changed_are_not_opened(make: Make) -> None:
+    path, alone = make(0), {"drop_variables": "height"}
+    run(**alone)
+    empty_unseen(path)
+    make(1)
+    assert names(run(**alone).added) == ["01.nc"]
+
+
+def empty_unseen(path: Path) -> None:
+    """Make a file unreadable that looks unchanged."""
+    before = path.stat()
+    path.write_bytes(bytes(before.st_size))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 def test_all_files_may_be_renamed(make: Make) -> None:
     for number in range(2):
         make(number)
@@ -556,6 +596,31 @@ def test_what_another_run_has_added_meanwhile_is_not_added_twice(
     done = run(target, preprocess=Meanwhile(rival), on_removed="drop")
     assert (done.added, done.replaced, done.dropped) == ((), (), ())
     assert_holds(target)
+
+
+def test_what_another_run_has_done_counts_as_unchanged() -> None:
+    def at_sizes(**sizes: int) -> FileColumns:
+        rows = [FileState(name, size, NO_NUMBER, "", 0.0) for name, size in sizes.items()]
+        return FileColumns.of(rows)
+
+    before, listed = at_sizes(a=1, b=1), at_sizes(a=2, b=1, c=1)
+    changes = Changes.between(before, listed, settle=0, now=0)
+    assert (changes.new, changes.changed, changes.unchanged) == (("c",), ("a",), 1)
+    left = changes.still_needed(before, listed)
+    assert (left.new, left.changed, left.unchanged) == ((), (), 3)
+
+
+def test_a_file_has_changed_if_a_detail_differs_that_both_states_have() -> None:
+    def at(etag: str) -> FileColumns:
+        return FileColumns.of([FileState("a", 1, NO_NUMBER, etag, 0.0)])
+
+    for old, new, changed in [("x", "y", 1), ("x", "", 0), ("", "y", 0), ("x", "x", 0)]:
+        assert len(Changes.between(at(old), at(new), settle=0, now=0).changed) == changed
+
+
+def test_a_listing_with_all_details_of_known_files_is_taken_without_a_question() -> None:
+    listed = FileColumns.of(FileState(f"file:///nowhere/{name}", 1) for name in "ab")
+    assert _complete(listed, listed, None) is listed
 
 
 def test_a_newer_replacement_by_another_run_stays(make: Make) -> None:
@@ -797,6 +862,33 @@ def test_files_of_a_large_set_are_compared_without_an_object_for_each(
     assert len(made) < 100
 
 
+def test_of_a_file_in_several_arrays_the_state_with_most_details_is_compared() -> None:
+    full = [SourceFile(f"file:///{n}.nc", n + 1, 10 + n, f"e{n}") for n in range(4)]
+    timed = [SourceFile(file.url, None, file.mtime) for file in full]
+    arrays = {
+        f"v{number}": ("time", from_one_chunk(file)) for number, file in enumerate(timed + full)
+    }
+    found = SetFiles(("time",), "file:///set").tabulate(group_from_dataset(xr.Dataset(arrays)))
+    rows = zip(found.urls, found.sizes, found.mtimes, found.etags, strict=True)
+    assert list(rows) == [file[:4] for file in full]
+
+
+def test_files_that_hold_a_variable_each_follow_no_other_dimension(folder: Path) -> None:
+    arrays = {}
+    for name in ("a", "b"):
+        path = folder / "data" / f"{name}.nc"
+        path.write_bytes(b"1")
+        arrays[name] = ("time", from_one_chunk(SourceFile(path.as_uri())))
+    xr.Dataset(arrays).virtual.to_manifest("refs.zarr")
+    assert run().unchanged == 2
+
+
+def from_one_chunk(file: SourceFile) -> virtualds.ManifestArray:
+    return virtualds.ManifestArray.from_arrays(
+        shape=(1,), chunks=(1,), dtype="i1", path=file, offsets=0, lengths=1
+    )
+
+
 def test_a_report_says_that_all_files_wait_and_no_set_was_written(make: Make) -> None:
     make(0, age=5)
     make(1, age=5)
@@ -817,6 +909,10 @@ def test_a_report_says_that_all_files_wait_and_no_set_was_written(make: Make) ->
     again = run()
     assert again.exists and names(again.waiting) == ["00.nc"]
     assert "no set" not in str(again)
+
+
+def test_a_report_of_nothing_says_so() -> None:
+    assert str(SyncReport("refs.zarr")) == "refs.zarr: nothing to do"
 
 
 def test_a_report_says_what_was_done(make: Make) -> None:
@@ -1016,6 +1112,14 @@ def test_a_grid_that_only_a_lost_file_has_is_an_error_that_says_so(make: Make) -
     lost.unlink()
     with pytest.raises(CombineError, match="height: it lies in a file that is no longer there"):
         run(on_removed="drop")
+
+
+def test_a_name_that_neither_the_set_nor_a_file_has_is_an_error(make: Make) -> None:
+    for number in range(2):
+        make(number)
+        with pytest.raises(ValueError, match="'typo': there is no such variable in the set or its"):
+            run(loadable_variables=["typo"])
+        run()
 
 
 def test_names_that_a_function_of_the_user_takes_away_are_no_error(make: Make) -> None:

@@ -129,6 +129,19 @@ def test_a_file_that_does_not_fit_its_group_changes_none(folder: Path, tmp_path:
     check(target, {"/M1/tas": [one], "/M2/tas": [two]})
 
 
+def test_no_group_grows_beyond_the_coordinate_of_a_group_above_it(tmp_path: Path) -> None:
+    target, pattern = tmp_path / "set.zarr", f"{tmp_path}/{{model}}_*.nc"
+    how = {"concat_dim": "step", "tree": "/{model}", "settle": 0}
+    steps = xr.Dataset({"v": ("step", [1.0, 2.0])})
+    steps.to_netcdf(tmp_path / "a_1.nc")
+    steps.to_netcdf(tmp_path / "b_1.nc")
+    virtualds.sync(pattern, target, **how)
+    xr.Dataset(coords={"step": [10, 20]}).virtual.to_manifest(target, mode="a")
+    steps.to_netcdf(tmp_path / "a_2.nc")
+    with pytest.raises(virtualds.CombineError, match="/a would have 4 elements along 'step'"):
+        virtualds.sync(pattern, target, **how)
+
+
 def test_a_grid_in_each_group(tmp_path: Path) -> None:
     folder, target = tmp_path / "data", tmp_path / "set.zarr"
     pattern = f"{folder}/{{member}}/{{variable}}/v1/*_{{year}}.nc"

@@ -127,6 +127,16 @@ def test_a_name_is_the_coordinate_of_files_without_one(tmp_path: Path) -> None:
     assert found["t"].values[:, 0].tolist() == [1.0, 2.0, 10.0]
 
 
+def test_links_are_data_of_their_own_where_their_names_are_a_coordinate(tmp_path: Path) -> None:
+    path = tmp_path / "r1.nc"
+    xr.Dataset({"t": ("x", [1.0, 2.0])}).to_netcdf(path)
+    os.link(path, tmp_path / "r2.nc")
+    done = virtualds.sync(
+        f"{tmp_path}/r{{member:d}}.nc", tmp_path / "set.zarr", concat_dim="member", settle=0
+    )
+    assert (len(done.added), done.repeated) == (2, ())
+
+
 def test_newest_needs_a_name_of_the_pattern(tmp_path: Path) -> None:
     write_version(tmp_path / "data", "v1", 2001, 1)
     with pytest.raises(ValueError, match=r"newest: the pattern has no \{revision\}"):

@@ -428,17 +428,17 @@ class Changes:
     that it may need again. ``listing`` are all files that are there.
     """
 
-    new: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-    unchanged: int = 0
-    repeated: tuple[str, ...] = ()
-    shadowed: tuple[str, ...] = ()
-    superseded: tuple[str, ...] = ()
-    noted: tuple[str, ...] = ()
+    new: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    waiting: tuple[str, ...]
+    unchanged: int
+    repeated: tuple[str, ...]
+    shadowed: tuple[str, ...]
+    superseded: tuple[str, ...]
+    noted: tuple[str, ...]
+    listing: Listing = field(compare=False)
     reopened: tuple[str, ...] = ()
-    listing: Listing = field(default_factory=Listing, compare=False)
 
     def __str__(self) -> str:
         names = ("new", "changed", "removed", "waiting")
@@ -571,9 +571,8 @@ def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
         return fresh[row], not is_valid_url(url), os.path.islink(local_path(url)), row
 
     for same in names.values():
-        if len(same) > 1:
-            found[same] = fresh[same]
-            found[min(same, key=rank)] = False
+        found[same] = fresh[same]
+        found[min(same, key=rank)] = False
     return found
 
 

@@ -625,15 +625,15 @@ class Update:
             group,
             unsound - (replaced if keeps else set()),
             unsound,
-            self.list_opened(changes)[0] or tuple(replaced),
+            self.list_opened(changes),
         )
 
     def _replace_static(
-        self, group: ManifestGroup, lost: set[str], unsound: set[str], new: Urls = ()
+        self, group: ManifestGroup, lost: set[str], unsound: set[str], new: Sequence[Urls] = ()
     ) -> ManifestGroup:
         """Take variables without the dimension that lie in ``lost`` files from another one.
 
-        That is the last file of the set that is not ``unsound``, or one of the new ones.
+        That is the last file of the set that is not ``unsound``, or those of ``new`` that open.
         """
         dims = set(self.dims)
         static = {name: v for name, v in group.variables.items() if not dims.intersection(v.dims)}
@@ -646,10 +646,10 @@ class Update:
             return group
         known = self.known.tabulate(group).urls[::-1]
         sound = [str(url) for url in known if url not in unsound]
-        urls = (self._find_longest(group, sound),) if sound else new
-        found = self.opener.open(urls)
+        candidates = [(self._find_longest(group, sound),)] if sound else new
+        urls = next((some for some in candidates if self.opener.open(some) is not None), ())
         others: Mapping[str, ManifestVariable] = {}
-        if found is not None:
+        if (found := self.opener.open(urls)) is not None:
             found = found.drop_vars([name for name in found.variables if name not in moved])
             [found] = self.padding.pad(urls[:1], [found], moved, least=list_sizes(group))
             others = group_from_dataset(found).variables
