@@ -16,6 +16,8 @@ import xarray as xr
 from cases import CASES, Archive, numbers
 from products import looped
 from virtual_arrays import path_of, virtual
+from xarray.coding.variables import NativeEndiannessArray
+from xarray.core import indexing
 
 import virtualds
 from virtualds import (
@@ -25,6 +27,8 @@ from virtualds import (
     UnsupportedError,
     open_virtual_dataset,
 )
+from virtualds.datasets.lazy import layers_of, to_lazy
+from virtualds.datasets.structure import digest_values, iterate_crs_names
 from virtualds.urls import normalise_url
 
 
@@ -527,3 +531,21 @@ def test_a_scalar_that_is_named_like_a_dimension_is_named(tmp_path: Path) -> Non
         with pytest.raises(FormatError, match="variable 'x' is a scalar"):
             opened(path)
     assert list(open_virtual_dataset(path, drop_variables="x")) == ["v"]
+
+
+def test_what_xarray_computes_is_no_selection_of_a_virtual_array(vds: xr.Dataset) -> None:
+    array = vds["v"].variable.data
+    selected = indexing.LazilyIndexedArray(to_lazy(array, "v", True))
+    swapped = NativeEndiannessArray(indexing.LazilyIndexedArray(to_lazy(array, "v", True)))
+    found = [layers_of(one) for one in (selected, swapped)]
+    assert [layers.is_computed for layers in found if layers is not None] == [False, True]
+
+
+def test_different_values_with_the_same_first_one_have_different_digests() -> None:
+    assert digest_values(np.array([1, 2])) != digest_values(np.array([1, 3]))
+
+
+def test_only_grid_mappings_have_a_reference_system() -> None:
+    system = xr.Variable((), 0, {"grid_mapping_name": "latitude_longitude"})
+    ds = xr.Dataset({"v": ("x", [1], {"grid_mapping": "crs"}), "w": ("x", [2]), "crs": system})
+    assert [name for name, _ in iterate_crs_names(ds)] == ["crs"]

@@ -19,6 +19,8 @@ from counting_server import counting_server
 from memory import peak
 
 import virtualds
+from virtualds.datasets.decoding import encoding_of
+from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds import ManifestArray
 from virtualds.chunks.fragment import LARGE_BLOCK
 from virtualds.datasets import lazy as far_blocks
@@ -218,3 +220,9 @@ def test_opening_without_dask_looks_at_no_reference(tmp_path: Path) -> None:
     ds.virtual.to_manifest(tmp_path / "refs.parquet")
     shutil.rmtree(tmp_path / "refs.parquet" / "v")
     assert xr.open_dataset(tmp_path / "refs.parquet", engine="virtual").sizes == {"time": 100}
+
+
+def test_the_encoding_names_two_chunks_of_different_lengths() -> None:
+    parts = [xr.Dataset({"v": (DIMS[:1], far_field((size,), (size,)))}) for size in (3, 4)]
+    group = group_from_dataset(xr.concat(parts, "time"))
+    assert encoding_of(group.variables["v"])["preferred_chunks"] == {"time": (3, 4)}

@@ -9,6 +9,7 @@ import pickle
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import fsspec
@@ -22,7 +23,7 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds import AccessError, ReadError, UnsupportedError
-from virtualds.datasets.location import Location
+from virtualds.datasets.location import Location, _open_references
 from virtualds.source_file import StorageOptions
 
 
@@ -481,3 +482,15 @@ def test_objects_are_stores_of_zarr_and_are_converted(source: Path, tmp_path: Pa
     )
     virtualds.convert(refs, tmp_path / "refs.zarr")
     xr.testing.assert_identical(lazy(tmp_path / "refs.zarr").load(), lazy(source).load())
+
+
+def test_references_may_be_mappings_of_any_kind(source: Path, native: xr.Dataset) -> None:
+    document = virtual(source).virtual.to_manifest(None, format="kerchunk-json")
+    held = {"version": 1, "refs": MappingProxyType(document["refs"])}
+    xr.testing.assert_identical(lazy(held).load(), lazy(document).load())
+
+
+@pytest.mark.parametrize("name", ["target_options", "ref_storage_args"])
+def test_options_of_a_set_behind_a_filesystem_of_references_have_two_names(name: str) -> None:
+    given = {"fo": "s3://bucket/refs.json", name: {"anon": True}}
+    assert _open_references(given, None).options == StorageOptions.of({"anon": True})

@@ -369,3 +369,9 @@ def test_impossible_flat_files_are_refused(name: str, tmp_path: Path) -> None:
 def test_a_missing_flat_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
         virtualds.open_flat(tmp_path / "a.bin", dtype="<i4", shape=5)
+
+
+def test_an_empty_file_is_an_array_without_elements(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"")
+    assert virtualds.open_flat(path, dtype="i1", shape=-1, dims="x").sizes == {"x": 0}

@@ -103,3 +103,13 @@ def test_a_parser_without_native_reader_is_not_compared(
     found = opened(file).virtual.verify(None, "native")
     assert found.counts == {"not compared": 4}, found
     assert "toy files have no known native reader" in found.problems[0].message
+
+
+def test_of_two_parsers_of_one_name_the_first_is_taken(tmp_path: Path, file: Path) -> None:
+    [points] = tmp_path.glob("site/*/entry_points.txt")
+    points.write_text(f"[{PLUGIN_GROUP}]\n{LINE}\nagain = toy_parser:parser\n")
+    with pytest.warns(
+        UserWarning, match="'again' of toy-parser .*: there is a parser 'toy' already"
+    ):
+        found = load_plugins()
+    assert found == (toy_parser.parser,)
