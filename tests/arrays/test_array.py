@@ -32,7 +32,9 @@ from virtual_arrays import (
 import virtualds
 from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
 from virtualds.arrays.array import default_fill, is_same_scalar
-from virtualds.arrays.numpy_functions import ALLOWED_SLABS
+from virtualds.arrays.group import ManifestVariable
+from virtualds.arrays.numpy_functions import ALLOWED_SLABS, select_virtually
+from virtualds.arrays.parser import NativeRegion, make_stored_reader
 from virtualds.codecs.cf import Packing
 from virtualds.reading.plan import plan
 
@@ -1056,3 +1058,41 @@ def test_a_position_that_repeats_is_one_repeated_fragment(tmp_path: Path) -> Non
     found = array[np.full(1000, 1)]
     assert isinstance(found, ManifestArray)
     assert len(found.fragments) == 1
+
+
+def test_numbers_have_the_byte_order_in_which_they_are_stored(folder: Path) -> None:
+    values = np.arange(3, dtype=">i2")
+    assert virtual(values, folder).dtype == values.dtype
+
+
+def test_squeezing_drops_all_axes_of_length_one(folder: Path) -> None:
+    assert np.squeeze(virtual(np.zeros((1, 3, 1)), folder)).shape == (3,)
+
+
+def test_a_variable_is_read_as_values(pair: Pair) -> None:
+    values, array = pair
+    found = ManifestVariable(("z", "y", "x"), array).read()
+    assert type(found) is np.ndarray
+    exactly(found, values)
+
+
+def test_a_selection_of_whole_chunks_stays_virtual(pair: Pair) -> None:
+    _, array = pair
+    found = select_virtually(array, (slice(2, 4), slice(None), slice(None)), together=False)
+    assert found is not None and found.shape == (2, 8, 5)
+
+
+def test_no_repeats_have_no_references(folder: Path) -> None:
+    assert virtual(np.ones((1, 3)), folder).repeat(0, 0).fragments == ()
+
+
+def test_values_in_memory_are_stacked_on_a_virtual_array(pair: Pair) -> None:
+    values, array = pair
+    exactly(np.asarray(np.stack([array, values])), np.stack([values, values]))
+
+
+def test_a_reader_of_stored_values_reads_no_decoded_ones() -> None:
+    wanted = NativeRegion("", "v", (3,), (slice(0, 2),), 0, False, decoded=True)
+    read = make_stored_reader(lambda region: np.arange(3))
+    assert read(wanted) is None
+    assert read(wanted._replace(decoded=False)).tolist() == [0, 1]

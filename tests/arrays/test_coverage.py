@@ -63,3 +63,14 @@ def test_positions_and_stretches_are_those_of_the_chunks(seed: int) -> None:
     everywhere, nowhere = mask_covered(size, pairs, lambda url: True, lambda url: False)
     assert set(np.flatnonzero(everywhere).tolist()) == set().union(*covered.values())
     assert not nowhere.any()
+
+
+def test_one_file_of_all_chunks_covers_all_positions() -> None:
+    manifest = ChunkManifest.build((3, 2), files=FILES[:1], length=4)
+    axes = ChunkAxis.regular(6, 2), ChunkAxis.regular(4, 2)
+    pipelines, fragments = (CodecPipeline(BYTES),), (Fragment.whole(axes, manifest),)
+    array = ManifestArray((6, 4), BYTES, 0, pipelines, fragments)
+    found = find_coverage(6, [(array, 0)], None).list_ranges()
+    assert {url: [tuple(run) for run in runs] for url, runs in found.items()} == {
+        FILES[0].url: [(0, 6)]
+    }

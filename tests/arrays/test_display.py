@@ -493,3 +493,16 @@ def test_looking_at_a_thousand_million_chunks_takes_no_memory(manifest: ChunkMan
     array._repr_html_()
     assert peak(lambda: (repr(array), repr(array.fragments), array._repr_html_())) < 2**20
     assert "1,000,000,000" in array._repr_html_()
+
+
+def test_references_that_are_not_loaded_have_a_meaning_and_hide_no_files() -> None:
+    table = ForbiddenTable()
+    table.has_pipelines = True
+    lazy: Any = ChunkManifest.of_table(table, (4, 4))
+    hidden = of(lazy, make_regular_axes((4, 40), (1, 10)))
+    known = of(
+        ChunkManifest.build((4, 4), files=[FILE], length=8), make_regular_axes((4, 40), (1, 10))
+    )
+    assert "one of several encodings" in text_of(hidden._repr_html_())
+    joined = np.concatenate([hidden, known])
+    assert find_used_files([joined], 5).first == [(FILE, 16)]

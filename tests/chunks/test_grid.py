@@ -366,3 +366,11 @@ def test_gaps_between_fragments_are_cut_like_the_chunks_before_them(
     found = find_mesh_lengths((12 + gap,), parts)
     assert found is not None
     assert [lengths.tolist() for lengths in found] == [[3, 3, *filling, 3, 3]]
+
+
+def test_a_fragment_shows_the_slabs_of_a_stretch_and_nothing_beyond_it() -> None:
+    fragment = Fragment.whole((ChunkAxis.regular(6, 2),), ChunkManifest.missing((3,)))
+    assert fragment.count_slabs([[(0, 6)]]) == 3
+    assert fragment.count_slabs([[(1, 3), (5, 6)]]) == 3
+    assert fragment.crop(0, 6, 8) is None
+    assert fragment.crop(0, 5, 8) is not None

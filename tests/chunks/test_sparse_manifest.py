@@ -12,7 +12,7 @@ from products import looped
 
 from virtualds import ChunkManifest, SourceFile, UnsupportedError
 from virtualds.chunks.columns import COLUMNS, MISSING, Ints
-from virtualds.chunks.manifest import LARGE, gather_references, iterate_references
+from virtualds.chunks.manifest import BLOCK_CHUNKS, LARGE, gather_references, iterate_references
 from virtualds.chunks.tables import (
     SparseReferences,
     TiledReferences,
@@ -178,3 +178,26 @@ def test_columns_of_a_grid_that_is_almost_empty_are_refused_before_they_take_mem
     assert sparse([5, 7], (5, 10)).loaded().size == 50
     with pytest.raises(UnsupportedError, match="almost empty"):
         sparse([5, 7], (1000, 1000)).loaded()
+
+
+def test_a_manifest_without_references_gathers_none() -> None:
+    ids, found = gather_references(ChunkManifest.missing((3,)))
+    assert (ids.shape, found.shape) == ((0,), (0,))
+
+
+def test_references_are_gathered_from_all_blocks() -> None:
+    count = BLOCK_CHUNKS + 5
+    ids, found = gather_references(rows(count))
+    assert (ids.size, found.shape) == (count, (count,))
+
+
+def test_the_pipelines_of_gaps_count_as_used() -> None:
+    assert sparse([1, 4], rest=1).used_pipelines(3).tolist() == [1]
+    assert rows(2, 1).used_pipelines(3).tolist() == [1]
+    apart = SparseReferences(np.array([1, 4]), rows(2, 2), 0)
+    assert ChunkManifest.of_table(apart, SHAPE).used_pipelines(3).tolist() == [0, 2]
+
+
+def test_what_exists_in_a_transposed_manifest_is_known_without_loading() -> None:
+    found = sparse([1, 5], (2, 3)).transpose((1, 0)).find_existing()
+    assert found is not None and sorted(found.tolist()) == [2, 5]

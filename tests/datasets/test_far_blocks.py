@@ -19,11 +19,11 @@ from counting_server import counting_server
 from memory import peak
 
 import virtualds
-from virtualds.datasets.decoding import encoding_of
-from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds import ManifestArray
 from virtualds.chunks.fragment import LARGE_BLOCK
 from virtualds.datasets import lazy as far_blocks
+from virtualds.datasets.decoding import encoding_of
+from virtualds.datasets.from_dataset import group_from_dataset
 
 STEPS, SIDE = 24, 192
 VALUES = np.random.default_rng(7).normal(size=(STEPS, SIDE, SIDE)).round(2)

@@ -108,8 +108,6 @@ def test_a_parser_without_native_reader_is_not_compared(
 def test_of_two_parsers_of_one_name_the_first_is_taken(tmp_path: Path, file: Path) -> None:
     [points] = tmp_path.glob("site/*/entry_points.txt")
     points.write_text(f"[{PLUGIN_GROUP}]\n{LINE}\nagain = toy_parser:parser\n")
-    with pytest.warns(
-        UserWarning, match="'again' of toy-parser .*: there is a parser 'toy' already"
-    ):
+    with pytest.warns(UserWarning, match="there is a parser 'toy' already"):
         found = load_plugins()
     assert found == (toy_parser.parser,)
