@@ -20,6 +20,11 @@ from transforms import assert_identical
 import virtualds
 from virtualds.arrays import coverage
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.writing import write
+from virtualds.writing.append import AppendOptions, _find_readable_dates, append_along
+from virtualds.writing.write import name_group_in_errors
 
 
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))
@@ -977,3 +982,48 @@ def test_a_new_file_does_not_write_the_references_of_others_again(
     assert tables
     assert max(tables) < largest
     assert_identical(opened(target), native([even, tmp_path / "later.nc"]))
+
+
+def test_dates_are_decoded_by_what_can_be_read() -> None:
+    dated = {"units": EPOCH}
+    array = ManifestArray.from_arrays(
+        shape=(3,),
+        chunks=(1,),
+        dtype="i4",
+        path=[f"file:///{name}" for name in ("lost", "a", "b")],
+        offsets=0,
+        lengths=4,
+    )
+    variables = {}
+    for number in range(6):
+        variables[f"alone {number}"] = ManifestVariable(("x",), np.arange(3), dated)
+        variables[f"held {number}"] = ManifestVariable(("time",), np.arange(3), dated)
+        variables[f"virtual {number}"] = ManifestVariable(("time",), array, dated)
+    found = _find_readable_dates(ManifestGroup(variables), ["time"], {"file:///lost"})
+    assert found.keys() == {f"virtual {number}" for number in range(6)}
+    assert {file.url for one in found.values() for file in one.sources} == {"file:///a"}
+
+
+def test_errors_name_their_group() -> None:
+    with pytest.raises(ValueError, match="odd") as caught, name_group_in_errors("a/b"):
+        raise ValueError("odd")
+    assert caught.value.__notes__ == ["group /a/b"]
+
+
+def test_pauses_between_attempts_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(write.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(write.time, "sleep", pauses.append)
+
+    def attempt() -> None:
+        raise virtualds.ConflictError("another writer")
+
+    with pytest.raises(virtualds.ConflictError):
+        write.retry_on_conflict(attempt, "retry")
+    assert pauses[:3] == [0.1, 0.2, 0.4] and pauses[-1] == 10.0
+
+
+def test_a_group_without_the_dimension_does_not_change() -> None:
+    fixed = xr.Dataset({"height": ("x", [1.0, 2.0])})
+    group = group_from_dataset(fixed)
+    assert append_along(group, fixed, AppendOptions("time")) is group

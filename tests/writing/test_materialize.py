@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from virtualds.formats.zarr.document import CHUNKS
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import RequestLimits
+from virtualds.writing import materialize
 
 STORAGE: dict[str, dict[str, Any]] = {
     "raw": {},
@@ -486,3 +488,29 @@ def test_copies_in_stores_of_fsspec(
     back = copy.virtual.materialize(tmp_path / "back.zarr", layout="chunks")
     FsspecStore().remove([f.file.url for f in FsspecStore().list_files(url, options)], options)
     assert_same(back, native)
+
+
+@pytest.mark.parametrize("layout", ["chunks", "content"])
+def test_progress_counts_every_byte_once(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    year_of(2001).to_netcdf(tmp_path / "2001.nc", encoding={"t": STORAGE["raw chunks"]})
+    told: list[tuple[Any, ...]] = []
+    counted: list[int] = []
+
+    @contextmanager
+    def count(*given: Any) -> Iterator[Callable[[int], None]]:
+        told.append(given)
+        yield counted.append
+
+    monkeypatch.setattr(materialize, "count_progress", count)
+    ds = virtualds.open_virtual_dataset(tmp_path / "2001.nc")
+    ds.virtual.materialize(tmp_path / "copy.zarr", layout=layout, progress=print)
+    assert told == [(print, "copying", 12 * 6 * 8 * 8, "B")]
+    assert sum(counted) == 12 * 6 * 8 * 8
+
+
+def test_a_conversion_knows_what_to_do_about_errors(tmp_path: Path) -> None:
+    year_of(2001).to_netcdf(tmp_path / "2001.nc")
+    with pytest.raises(ValueError, match="on_error='keep'"):
+        virtualds.convert(tmp_path / "2001.nc", tmp_path / "refs.zarr", on_error="keep")

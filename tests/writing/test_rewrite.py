@@ -22,7 +22,10 @@ from products import few_quick
 
 import virtualds
 from virtualds import CombineError, ManifestArray, UnsupportedError
+from virtualds.codecs.cf import TimePacking
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.writing import rewrite
+from virtualds.writing.rewrite_plan import _pack_times
 
 SETS = {"kerchunk-json": "refs.json", "kerchunk-parquet": "refs.parquet"}
 
@@ -630,3 +633,16 @@ def test_a_cost_is_readable_on_80_columns(tmp_path: Path, monkeypatch: pytest.Mo
     # it is a pandas table, and so is what is made of it
     assert table["rewritten"].sum() == 30
     assert type(table[["variable", "bytes"]]) is type(table.query("bytes > 0")) is pd.DataFrame
+
+
+def test_a_box_is_cut_behind_the_bytes_that_fit() -> None:
+    found = rewrite._cut_box((slice(10, 20),), [np.arange(0, 30, 2)], 10, 4)
+    assert found == [(slice(10, 14),), (slice(14, 20),)]
+
+
+def test_times_are_packed_in_the_units_of_the_set() -> None:
+    times = np.array(["2000-01-01", "2000-01-03"], "M8[ns]")
+    units = {"units": "days since 2000-01-01", "calendar": "proleptic_gregorian"}
+    packing = TimePacking.from_attributes(units, times.dtype)
+    stored = _pack_times(times, CodecPipeline(np.dtype("i8")), packing)
+    assert stored.tolist() == [0, 2]

@@ -72,8 +72,8 @@ class CellGrid:
     """
 
     dims: tuple[str, ...]
-    root: str = ""
-    sorts: bool = True
+    root: str
+    sorts: bool
     unsound: frozenset[str] = frozenset()
     if_misfit: str = AppendOptions.if_misfit
     if_extra: str = AppendOptions.if_extra
