@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import xarray as xr
+from programs import run_code
 
 mpl.use("Agg")
 
@@ -561,9 +560,7 @@ for draw in (lambda: plots.coverage("x"), lambda: plots.chunks("t"), plots.sizes
     except virtualds.UnsupportedError as error:
         print(error)
 """
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    out = run_code(code, check=True)
     lines = out.stdout.splitlines()
     assert len(lines) == 6
     assert all("matplotlib" in line for line in lines[::2])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from products import few_quick
+from programs import run_code
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user"
@@ -55,8 +54,7 @@ def folder() -> Iterator[Path]:
 def test_a_file_without_permission_is_unreachable(locked: str, folder: Path) -> None:
     path = folder / "a.nc"
     xr.Dataset({"v": ("x", np.arange(5.0))}).to_netcdf(path, engine="h5netcdf")
-    command = [sys.executable, "-c", CHILD, str(path), str(folder / locked)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = run_code(CHILD, path, folder / locked)
     assert not told.returncode, told.stderr
     read, looks = json.loads(told.stdout)
     assert read == "ReadError"

@@ -24,6 +24,7 @@ import h5py
 import pytest
 import xarray as xr
 from effort import others_soaked
+from programs import run_code
 from range_server import Fault, faulty_server
 from small_archive import halved, refusing, write
 
@@ -231,8 +232,7 @@ def test_without_a_client_dask_says_how_to_make_one(files: list[Path]) -> None:
         "try: virtualds.open_virtual_mfdataset(sys.argv[1:], parallel='dask')\n"
         "except ValueError as error: print(error)"
     )
-    command = [sys.executable, "-c", code, str(files[0])]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    said = run_code(code, files[0], check=True)
     assert "client = Client()" in said.stdout
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from days import day
+from programs import run_code
 from range_server import faulty_server
 from small_archive import halved, write
 
@@ -341,8 +340,7 @@ def test_a_killed_job_resumes_where_it_stopped(
     paths = [tmp_path / f"{number:02}.nc" for number in range(40)]
     for number, path in enumerate(paths):
         write(path, number)
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "*.nc"), str(cache)]
-    killed = subprocess.run([*command, str(int(how))], capture_output=True, timeout=300)
+    killed = run_code(SCRIPT, tmp_path / "*.nc", cache, int(how))
     assert killed.returncode == -how
-    again = subprocess.run([*command, "0"], capture_output=True, text=True, timeout=300)
+    again = run_code(SCRIPT, tmp_path / "*.nc", cache, 0)
     assert again.stdout.split() == ["16", "24"]

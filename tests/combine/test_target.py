@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 import tracemalloc
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from builds import parts_of
+from programs import run_code
 from transforms import assert_identical
 
 import virtualds
@@ -146,8 +145,7 @@ def test_a_crash_before_the_commit_leaves_the_set_and_removable_parts(
     target = tmp_path / "refs.zarr"
     kept = virtualds.open_virtual_mfdataset(files[:2], **NESTED, to=target)
     needed = parts_of(target)
-    arguments = [sys.executable, "-c", KILLED, target, *files]
-    assert subprocess.run(arguments, check=False).returncode == 9
+    assert run_code(KILLED, target, *files).returncode == 9
     assert_identical(virtualds.open_virtual_dataset(target), kept)
     left = sorted({*parts_of(target)} - {*needed})
     assert left
@@ -177,8 +175,7 @@ def test_a_build_that_was_interrupted_simply_runs_again(
 ) -> None:
     target = tmp_path / "refs.zarr"
     script = KILLED.replace(', mode="w"', "")
-    arguments = [sys.executable, "-c", script, target, *files]
-    assert subprocess.run(arguments, check=False).returncode == 9
+    assert run_code(script, target, *files).returncode == 9
     assert target.exists()
     with pytest.raises(FileNotFoundError, match="a writer is creating the set"):
         virtualds.open_virtual_dataset(target)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import xarray as xr
 from cases import CASES, Archive
 from counting_server import counting_server
 from products import looped
+from programs import run_code
 
 import virtualds
 from virtualds import FormatError, ReadError
@@ -341,10 +341,7 @@ def test_a_pickle_is_read_where_nothing_is_imported_yet(
 ) -> None:
     (tmp_path / "ds.pickle").write_bytes(pickle.dumps(lazy(path, chunks={})))
     code = "import pickle, sys; print(float(pickle.load(open(sys.argv[1], 'rb'))['v'].sum()))"
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "ds.pickle")],
-        capture_output=True, text=True, check=True, timeout=300,
-    )  # fmt: skip
+    out = run_code(code, tmp_path / "ds.pickle", check=True)
     np.testing.assert_allclose(float(out.stdout), float(native["v"].sum()), rtol=1e-4)
 
 

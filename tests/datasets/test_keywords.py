@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from products import looped
+from programs import run_module
 
 import virtualds
 import virtualds.accessors.virtual
@@ -160,12 +159,11 @@ def test_an_impossible_value_is_refused_before_files_are_opened(name: str, call:
 
 
 def test_the_command_line_says_what_was_meant() -> None:
-    command = (sys.executable, "-m", "virtualds_cli")
     for given, meant in (
         (("scan", NONE, "--concat-dm", "time", "-o", "a.zarr"), "--concat-dim"),
         (("diagnose", NONE, "--jon", "outer"), "--join"),
     ):
-        said = subprocess.run([*command, *given], capture_output=True, text=True, timeout=300)
+        said = run_module("virtualds_cli", *given)
         assert said.returncode == 2
         assert meant in said.stderr
         assert "no such file" not in said.stderr

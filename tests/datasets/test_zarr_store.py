@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import xarray as xr
 from archives import KINDS, Archives
 from cases import CASES, Archive
 from products import looped
+from programs import run_code
 from transforms import TRANSFORMS, without_gaps
 from virtual_arrays import counted_reads
 
@@ -599,5 +599,5 @@ def test_zarr_is_optional(monkeypatch: pytest.MonkeyPatch, archive: Archive) -> 
 
 def test_importing_virtualds_does_not_import_zarr() -> None:
     code = "import virtualds, sys; print('zarr' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_code(code, check=True)
     assert done.stdout.strip() == "False"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from products import looped
+from programs import run_code
 
 from virtualds.parsers import geo_keys
 from virtualds.parsers.geo_keys import PROJECTIONS, describe_system
@@ -180,12 +180,11 @@ def test_an_image_without_keys_does_not_import_pyproj(monkeypatch: Any) -> None:
 
 def test_another_proj_in_the_process_does_no_harm() -> None:
     code = (
+        "import warnings; warnings.filterwarnings('error', 'pyproj');"
         "import eccodes; from virtualds.parsers.geo_keys import describe_system as describe;"
         f"print(describe({UTM!r})['grid_mapping_name'])"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error:pyproj", "-c", code], capture_output=True, text=True
-    )
+    done = run_code(code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "transverse_mercator\n", "")
 
 

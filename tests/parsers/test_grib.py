@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import xarray as xr
 from counting_server import counting_server
 from grib_messages import CASES, ONE_ROW, SMALL, join_fields, message, split_sections
 from products import few_quick, looped
+from programs import run_code
 from transforms import TRANSFORMS, assert_identical
 
 import virtualds
@@ -423,9 +422,7 @@ for at in list(range(4, min(240, len(data)))) + random.choices(range(100, len(da
         refused += 1
 assert refused > 10, refused
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
-    )
+    done = run_code(code)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -501,6 +498,5 @@ def test_pyproj_works_after_a_grib_file_was_opened(folder: Path) -> None:
         "import sys, virtualds; virtualds.open_virtual_dataset(sys.argv[1]).load();"
         "import pyproj; print(pyproj.CRS.from_epsg(32633).to_epsg())"
     )
-    program = [sys.executable, "-c", code, str(written(folder, next(iter(CASES))))]
-    done = subprocess.run(program, capture_output=True, text=True)
+    done = run_code(code, written(folder, next(iter(CASES))))
     assert (done.returncode, done.stdout) == (0, "32633\n"), done.stderr

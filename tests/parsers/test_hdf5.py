@@ -21,6 +21,7 @@ import pytest
 import xarray as xr
 from cases import CASES, Archive, low_level, numbers
 from products import looped
+from programs import run_code
 from range_server import range_server
 from transforms import bits
 
@@ -759,8 +760,7 @@ def test_a_virtual_dataset_may_have_more_files_than_may_be_open(tmp_path: Path) 
         layout[n] = h5py.VirtualSource(f"{n}.h5", "v", (2,), "i2")
     with h5py.File(tmp_path / "all.h5", "w") as file:
         file.create_virtual_dataset("v", layout)
-    command = [sys.executable, "-c", MANY_SOURCES, str(tmp_path / "all.h5")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_code(MANY_SOURCES, tmp_path / "all.h5", check=True)
     assert done.stdout.split() == ["150", "ManifestArray"]
 
 
@@ -906,9 +906,7 @@ def test_a_file_without_permission_is_an_access_error(tmp_path: Path) -> None:
     for folder in [tmp_path, *tmp_path.parents]:
         if folder.stat().st_uid == 0 and folder != folder.parent:
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-    found = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(path)], capture_output=True, text=True, timeout=300
-    )
+    found = run_code(AS_NOBODY, path)
     assert "permission denied" in found.stdout, found.stderr
     assert str(path) in found.stdout
 

@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import run_code
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "adding-a-parser.md"
 PYTHON, TOML, USE = (
@@ -28,10 +28,7 @@ def installed(site: Path, name: str, module: str, entry: str, codec: str = "") -
 
 def run(code: str, folder: Path, *sites: Path) -> subprocess.CompletedProcess[str]:
     start = f"import sys\nsys.path[:0] = {[str(site) for site in sites]}\n"
-    return subprocess.run(
-        [sys.executable, "-c", start + code],
-        capture_output=True, text=True, check=False, timeout=300, cwd=folder,
-    )  # fmt: skip
+    return run_code(f"{start}import os\nos.chdir({str(folder)!r})\n{code}")
 
 
 @pytest.fixture

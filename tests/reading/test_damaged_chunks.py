@@ -7,9 +7,6 @@ that cannot be read, and again without the packages that are only faster.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -21,6 +18,7 @@ import pytest
 from encoded_bytes import CHECKED, CONFIGS, SZIP, encoded
 from filtered_chunks import FILTERS, Filter, codecs_of, raw_chunks, store
 from products import few_quick
+from programs import run_code
 
 PROGRAM = Path(__file__).parents[1] / "damaged_chunks.py"
 SIZES = (50, 20_000, 140_000)
@@ -88,14 +86,7 @@ def run(family: str, folder: Path, missing: tuple[str, ...] = ()) -> dict[str, A
         chunks = of_hdf5(name)
     path = folder / "chunks.json"
     path.write_text(json.dumps(chunks))
-    path_of_package = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(path), *missing],
-        env={**os.environ, "PYTHONPATH": path_of_package},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_code(PROGRAM.read_text(), path, *missing)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     assert found

@@ -17,6 +17,7 @@ from typing import Any
 import fsspec
 import pytest
 from products import few_quick
+from programs import run_code
 from range_server import Fault, RangeHandler, Served, faulty_server, running
 
 import virtualds
@@ -163,8 +164,7 @@ def test_a_forked_child_reads_as_its_parent_does(
 ) -> None:
     url = f"{served.url}/a.bin" if kind == "http" else "s3://bucket/x/a.bin"
     options = repr({} if kind == "http" else s3_like)
-    command = [sys.executable, "-c", FORKED, url, options]
-    assert subprocess.run(command, timeout=300).returncode == 0
+    assert run_code(FORKED, url, options).returncode == 0
     assert len(served.requests) == 4
 
 

@@ -6,11 +6,10 @@ import base64
 import gzip
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from azure.storage.blob import BlobServiceClient, ContentSettings
 from azure_server import ACCOUNT, KEY, AzureServer, azure_server, filesystem_of
 from counting_server import counting_proxy
 from effort import others_soaked
+from programs import run_code, run_module
 
 import virtualds
 from virtualds.source_file import SourceFile, StorageOptions
@@ -401,10 +401,10 @@ print("anonymous", virtualds.open_virtual_dataset(f"{url}/data/0.nc", **how).siz
 """
 
 
-def run(command: list[str], server: AzureServer) -> str:
+def run(server: AzureServer, run_program: Callable[..., Any], *arguments: str) -> str:
     """Run a program that trusts the certificate of a server."""
     trusting = {**os.environ, "SSL_CERT_FILE": str(server.certificate)}
-    done = subprocess.run(command, env=trusting, capture_output=True, text=True)
+    done = run_program(*arguments, env=trusting)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -418,9 +418,7 @@ def test_every_kind_of_credentials_reads_writes_and_appends(
     guarded: AzureServer, days: list[Path]
 ) -> None:
     url, host = public_box(guarded, days), f"{guarded.host}/{ACCOUNT}"
-    told = run(
-        [sys.executable, "-c", CREDENTIALS, ACCOUNT, KEY, guarded.sign(), host, url], guarded
-    )
+    told = run(guarded, run_code, CREDENTIALS, ACCOUNT, KEY, guarded.sign(), host, url)
     names = ("key", "signature", "named key", "signature object", "token")
     assert told.splitlines() == [*(f"{name} 4" for name in names), "anonymous 2"]
 
@@ -432,11 +430,10 @@ def test_the_command_line_takes_the_options(guarded: AzureServer, days: list[Pat
     options |= {"account_key": KEY}
     reading = ["--storage-options", json.dumps(options)]
     writing = ["--target-options", json.dumps(options)]
-    program, there = [sys.executable, "-m", "virtualds_cli"], f"{url}/{target}"
+    program, there = partial(run, guarded, run_module, "virtualds_cli"), f"{url}/{target}"
     scan = ["scan", f"{url}/data/[01].nc", "--concat-dim", "time", "-o", there]
-    run([*program, *scan, *reading, *writing], guarded)
-    run([*program, "append", there, f"{url}/data/2.nc", "--dim", "time", *reading, *writing],
-        guarded)  # fmt: skip
-    assert "time" in run([*program, "info", there, *reading], guarded)
-    verified = json.loads(run([*program, "verify", there, "--json", *reading], guarded))
+    program(*scan, *reading, *writing)
+    program("append", there, f"{url}/data/2.nc", "--dim", "time", *reading, *writing)
+    assert "time" in program("info", there, *reading)
+    verified = json.loads(program("verify", there, "--json", *reading))
     assert verified["ok"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from azure_server import ACCOUNT, KEY, AzureServer
+from programs import run_code
 from range_server import running
 
 import virtualds
@@ -505,8 +505,7 @@ def test_forked_children_read_and_write_in_threads(
     s3_server: dict[str, Any], s3_bucket: str
 ) -> None:
     fsspec.filesystem("s3", **s3_server).pipe_file(f"{s3_bucket}/x", DATA)
-    command = [sys.executable, "-W", "ignore", "-c", LATE, f"{s3_bucket}/x", repr(s3_server)]
-    assert subprocess.run(command, timeout=300).returncode == 0
+    assert run_code(LATE, f"{s3_bucket}/x", repr(s3_server)).returncode == 0
     assert len(find_store(s3_bucket).list_files(s3_bucket, StorageOptions(s3_server))) == 4
 
 

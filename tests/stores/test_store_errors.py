@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from products import few_quick
+from programs import run_code
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
@@ -135,8 +136,7 @@ for scheme in sys.argv[1:]:
 
 
 def test_a_library_that_is_missing_is_named_with_what_installs_it() -> None:
-    command = [sys.executable, "-c", WITHOUT_LIBRARIES, *LIBRARIES]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    told = run_code(WITHOUT_LIBRARIES, *LIBRARIES, check=True).stdout
     for line, (library, packages) in zip(told.splitlines(), LIBRARIES.values(), strict=True):
         assert re.search(rf"{library}.*; pip install {packages}$", line)
 
@@ -172,9 +172,7 @@ except OSError as error:
 @pytest.mark.parametrize("name", few_quick(SETS, SETS[:1]))
 def test_an_error_of_a_file_size_limit_names_the_set(name: str, tmp_path: Path) -> None:
     target = tmp_path / name
-    done = subprocess.run(
-        [sys.executable, "-c", FILL, str(target)], capture_output=True, text=True, check=True
-    )
+    done = run_code(FILL, target, check=True)
     code, _, message = done.stdout.partition(" ")
     assert int(code) == errno.EFBIG
     assert f"file://{target}: cannot be written" in message

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from programs import run_code
 
 import virtualds
 from virtualds.codecs import CODECS
@@ -231,7 +230,7 @@ def test_a_killed_copy_resumes_where_it_stopped(
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"], (2001,))
     native = virtual.virtual.load()
     source, target = str(tmp_path / "sources/2001.nc"), tmp_path / "copy.zarr"
-    done = subprocess.run([sys.executable, "-c", KILLED, source, str(target)], check=False)
+    done = run_code(KILLED, source, target)
     assert done.returncode == -signal.SIGKILL
     before = {path: path.stat().st_mtime_ns for path in copies_in(target)}
     assert len([path for path in before if not path.name.startswith(".")]) == 7

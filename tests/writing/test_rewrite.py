@@ -19,6 +19,7 @@ import xarray as xr
 from cases import CASES, Archive
 from mixed_archives import CUT, MIXED, ZLIB, Mixed, write_lzf
 from products import few_quick
+from programs import run_module
 
 import virtualds
 from virtualds import CombineError, ManifestArray, UnsupportedError
@@ -437,10 +438,7 @@ def test_blocks_hold_whole_chunks_and_fit_in_memory(tmp_path: Path) -> None:
 
 
 def command(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "virtualds_cli", *map(str, arguments)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return run_module("virtualds_cli", *arguments)
 
 
 def test_a_dry_run_shows_the_cost_and_writes_nothing(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from programs import run_code
 
 import virtualds
 from virtualds.codecs import OF_HDF5PLUGIN
@@ -56,8 +55,7 @@ def write(path: Path, name: str) -> None:
 
 def run(code: str, *args: str) -> str:
     """Run code in a new process; return what it says."""
-    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
-    return done.stderr
+    return run_code(code, *args).stderr
 
 
 def test_all_filters_that_hdf5plugin_alone_has_are_tried() -> None:
