@@ -49,7 +49,7 @@ def written(folder: Path, name: str, ds: xr.Dataset, **encoding: Any) -> Path:
         "time": {"units": EPOCH, "dtype": "i8"},
     }
     settings = {k: v | encoding.get(k, {}) for k, v in settings.items() if k in ds.variables}
-    ds.to_netcdf(path, engine="h5netcdf", encoding=settings)
+    ds.to_netcdf(path, engine="netcdf4", encoding=settings)
     return path
 
 
@@ -58,7 +58,7 @@ def virtual(path: Path) -> xr.Dataset:
 
 
 def native(paths: Sequence[Path]) -> xr.Dataset:
-    parts = [xr.load_dataset(path, engine="h5netcdf") for path in paths]
+    parts = [xr.load_dataset(path, engine="netcdf4") for path in paths]
     return xr.concat(
         parts, "time", data_vars="minimal", coords="minimal", compat="override", join="exact"
     )

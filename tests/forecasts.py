@@ -67,7 +67,7 @@ class Forecasts:
                 "valid": {"chunksizes": (1, 1, 1), "_FillValue": None},
                 "init": {"units": "hours since 2024-01-01", "dtype": "i4"},
             }
-            self.of(cell).to_netcdf(path, engine="h5netcdf", encoding=encoding)
+            self.of(cell).to_netcdf(path, engine="netcdf4", encoding=encoding)
         return path
 
     def of(self, cell: Cell) -> xr.Dataset:

@@ -240,7 +240,7 @@ def write_classic(path: Path, dataset: xr.Dataset) -> None:
 
 def write_big_endian(path: Path, dataset: xr.Dataset) -> None:
     encoding = {"time": {"dtype": ">f8"}, "v": {"dtype": ">f4"}}
-    dataset.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+    dataset.to_netcdf(path, engine="netcdf4", encoding=encoding)
 
 
 @pytest.mark.parametrize("write_one", [write_classic, write_big_endian])

@@ -33,7 +33,7 @@ def write(path: Path, number: int, *, packed: bool = False, without: str | None 
     how = {"t": PACKED if packed else {}}
     if without is not None:
         ds, how = ds.drop_vars(without), {}
-    ds.to_netcdf(path, engine="h5netcdf", encoding=how)
+    ds.to_netcdf(path, engine="netcdf4", encoding=how)
     return path
 
 
@@ -142,7 +142,7 @@ def test_groups_of_trees_belong_to_the_schema(tmp_path: Path) -> None:
         child = xr.Dataset({"v": ("time", np.zeros(2, kind))}, {"time": np.arange(2) + 2 * number})
         tree = xr.DataTree.from_dict({"/": xr.Dataset(attrs={"n": 1}), "/a": child})
         paths.append(tmp_path / f"{number}.nc")
-        tree.to_netcdf(paths[-1], engine="h5netcdf")
+        tree.to_netcdf(paths[-1], engine="netcdf4")
     found = virtualds.open_virtual_mfdatatree(paths, concat_dim="time").virtual.report
     assert found is not None
     usual, other = found.schemas

@@ -299,7 +299,7 @@ def test_what_is_loaded_goes_by_the_length_of_each_file(cached: bool, tmp_path: 
         )
         begin += length
         paths.append(tmp_path / f"{number}.nc")
-        ds.to_netcdf(paths[-1], engine="h5netcdf")
+        ds.to_netcdf(paths[-1], engine="netcdf4")
     seen: list[bool] = []
 
     def look(ds: xr.Dataset) -> xr.Dataset:
@@ -330,7 +330,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         }
         if number == 3:
             groups["/a/more"] = xr.Dataset(attrs={"n": 3})
-        xr.DataTree.from_dict(groups).to_netcdf(path, engine="h5netcdf")
+        xr.DataTree.from_dict(groups).to_netcdf(path, engine="netcdf4")
     return paths
 
 
@@ -419,9 +419,9 @@ def test_trees_are_joined_as_xarray_joins_them(
     paths = [tmp_path / f"{number}.nc" for number in range(FILES)]
     for number, path in enumerate(paths):
         made = {path.lstrip("/") or "/": ds for path, ds in FOREST[kind](number).items()}
-        xr.Dataset().to_netcdf(path, engine="h5netcdf")
+        xr.Dataset().to_netcdf(path, engine="netcdf4")
         for group, dataset in made.items():
-            dataset.to_netcdf(path, mode="a", group=group, engine="h5netcdf")
+            dataset.to_netcdf(path, mode="a", group=group, engine="netcdf4")
     options: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "equals"}
     options |= {"join": "outer", "combine_attrs": "override"}
 
@@ -429,7 +429,7 @@ def test_trees_are_joined_as_xarray_joins_them(
         return virtualds.open_virtual_mfdatatree(paths[::order], concat_dim="time").load()
 
     def combine(order: int) -> xr.DataTree:
-        trees = [xr.open_datatree(path, engine="h5netcdf") for path in paths[::order]]
+        trees = [xr.open_datatree(path, engine="netcdf4") for path in paths[::order]]
         return xr.combine_nested(trees, concat_dim="time", **options).load()
 
     def result(make: Callable[[int], xr.DataTree], order: int) -> Any:
@@ -468,7 +468,7 @@ def test_trees_of_several_structures_stay_as_given_where_they_fall(tmp_path: Pat
         field = xr.Dataset(
             {"b": ("time", [number], {"long_name": "ab"[number % 2]})}, {"time": [100.0 - number]}
         )
-        xr.DataTree.from_dict({"/g": field}).to_netcdf(path, engine="h5netcdf")
+        xr.DataTree.from_dict({"/g": field}).to_netcdf(path, engine="netcdf4")
     for options in ({}, {"hdf5": "library"}):
         with virtualds.set_options(**options), ThreadPoolExecutor(1) as pool:
             for parallel in (None, pool):
@@ -489,8 +489,8 @@ def test_bounds_have_the_dates_of_the_variable_that_counts_them(tmp_path: Path) 
         }
         units = f"days since 2001-01-{2 * number + 1:02}"
         time = ("time", [0, 1], {"units": units, "bounds": "time_bnds"})
-        xr.Dataset(made, {"time": time}).to_netcdf(path, engine="h5netcdf")
-    with xr.open_mfdataset(paths, engine="h5netcdf") as native:
+        xr.Dataset(made, {"time": time}).to_netcdf(path, engine="netcdf4")
+    with xr.open_mfdataset(paths, engine="netcdf4") as native:
         found = virtualds.open_virtual_mfdataset(paths)
         xr.testing.assert_identical(found.load(), native.load())
     for path in paths:

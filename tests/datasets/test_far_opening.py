@@ -35,7 +35,7 @@ def make_dataset(step: int = 0) -> xr.Dataset:
 def served(tmp_path: Path) -> Iterator[tuple[Path, str, Counts]]:
     """A folder on a web server, with two files."""
     for step in range(2):
-        make_dataset(step).to_netcdf(tmp_path / f"{step}.nc", engine="h5netcdf")
+        make_dataset(step).to_netcdf(tmp_path / f"{step}.nc", engine="netcdf4")
     with counting_server(tmp_path) as (url, counts):
         yield tmp_path, url, counts
 

@@ -28,7 +28,7 @@ def write_files(folder: Path) -> list[Path]:
             "_FillValue": -1,
         }
         ds = xr.Dataset({"v": (("time", "member", "x"), values)})
-        ds.to_netcdf(path, encoding={"v": packed}, engine="h5netcdf")
+        ds.to_netcdf(path, encoding={"v": packed}, engine="netcdf4")
     return paths
 
 

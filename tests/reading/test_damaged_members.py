@@ -203,7 +203,7 @@ def test_verify_inflates_deflated_members(tmp_path: Path) -> None:
 def test_verify_checks_members_of_which_parts_are_read(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    xr.Dataset({"v": (("y", "x"), NUMBERS)}).to_netcdf(folder / "a.nc", engine="h5netcdf")
+    xr.Dataset({"v": (("y", "x"), NUMBERS)}).to_netcdf(folder / "a.nc", engine="netcdf4")
     path = zipped(tmp_path / "a.zip", folder)
     ds = virtualds.open_virtual_dataset(path)
     assert ds.virtual.verify(against="native").ok
@@ -216,7 +216,7 @@ def test_verify_checks_members_of_which_parts_are_read(tmp_path: Path) -> None:
 def test_verify_leaves_members_alone_that_are_not_read(tmp_path: Path) -> None:
     """No reference leads into members that are packed by other methods than deflate."""
     ds = xr.Dataset({"v": (("y", "x"), NUMBERS)})
-    ds.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+    ds.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.write(tmp_path / "a.nc", "a.nc")
         archive.writestr("read me.txt", "text " * 1000, zipfile.ZIP_BZIP2)

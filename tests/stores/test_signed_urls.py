@@ -27,7 +27,7 @@ def signed(tmp_path: Path) -> Iterator[str]:
     """The url of a file, as somebody may have got it who may not see others."""
     folder = tmp_path / "served"
     folder.mkdir()
-    xr.Dataset({"v": ("x", VALUES)}).to_netcdf(folder / "a.nc", engine="h5netcdf")
+    xr.Dataset({"v": ("x", VALUES)}).to_netcdf(folder / "a.nc", engine="netcdf4")
 
     def handler(*given: object) -> object:
         return RangeHandler(*given, directory=str(folder))  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ class Archive(RuleBasedStateMachine):
         path = written(self.folder, f"{number}", made)
         self.clock += 1
         os.utime(path, (self.clock,) * 2)
-        self.there[number] = xr.load_dataset(path, engine="h5netcdf")
+        self.there[number] = xr.load_dataset(path, engine="netcdf4")
 
     @rule(number=NUMBERS)
     def remove(self, number: int) -> None:

@@ -221,7 +221,7 @@ def copied(number: int, seed: int | None = None) -> Path:
     path = Path("data") / f"{number:02}.nc"
     how = {"t": {"chunksizes": (2, 600), "zlib": True}, "time": {"dtype": "i8"}}
     how["time"]["units"] = "days since 2000-01-01"
-    ds.to_netcdf(path, engine="h5netcdf", encoding=how)
+    ds.to_netcdf(path, engine="netcdf4", encoding=how)
     os.utime(path, (time.time() - 1000,) * 2)
     return path
 
@@ -823,9 +823,9 @@ def test_dimensions_are_named(make: Make) -> None:
 def test_files_with_groups_are_refused_with_the_groups_that_fit(folder: Path) -> None:
     for number in range(2):
         path = folder / "data" / f"{number}.nc"
-        days(4 * number).to_netcdf(path, group="/surface/era", engine="h5netcdf")
+        days(4 * number).to_netcdf(path, group="/surface/era", engine="netcdf4")
         xr.Dataset({"z": ("level", [1.0])}).to_netcdf(
-            path, mode="a", group="/levels", engine="h5netcdf"
+            path, mode="a", group="/levels", engine="netcdf4"
         )
     with pytest.raises(CombineError, match=r"have \[\], and it in \['/surface/era'\]\npass group="):
         run(settle=0)
@@ -1082,14 +1082,14 @@ def test_virtual_dates_of_a_file_that_has_changed_or_is_gone_are_not_asked(
         attributes = {"units": "days since 2001-01-01", "bounds": "time_bnds"}
         xr.Dataset(
             {"v": ("time", begin), "time_bnds": bounds}, {"time": ("time", begin, attributes)}
-        ).to_netcdf(paths[number], engine="h5netcdf")
+        ).to_netcdf(paths[number], engine="netcdf4")
 
     def sync(**options: Any) -> SyncReport:
         pattern = f"{tmp_path}/f*.nc"
         return virtualds.sync(pattern, target, concat_dim="time", settle=0, **options)
 
     def check(expected: list[Path]) -> None:
-        with xr.open_mfdataset(expected, engine="h5netcdf") as native:
+        with xr.open_mfdataset(expected, engine="netcdf4") as native:
             found = xr.open_dataset(target, engine="virtual")
             xr.testing.assert_identical(found.load(), native.load())
 

@@ -275,7 +275,7 @@ def forecast(folder: Path, run: int, lead: int, **more: Any) -> Path:
     )
     path = folder / f"{run}-{lead}.nc"
     encoding = {"t": {"zlib": True, "chunksizes": (1, 1, 4)}}
-    ds.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+    ds.to_netcdf(path, engine="netcdf4", encoding=encoding)
     return path
 
 
@@ -323,7 +323,7 @@ def test_what_other_files_know_of_the_same_times_stays(tmp_path: Path, target: P
     for number in range(3):
         for name, paths in parts.items():
             one = days(4 * number)[["t"]].rename(t=name)
-            one.to_netcdf(tmp_path / f"{name}{number}.nc", engine="h5netcdf")
+            one.to_netcdf(tmp_path / f"{name}{number}.nc", engine="netcdf4")
             paths.append(tmp_path / f"{name}{number}.nc")
     joined = [
         virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
@@ -369,7 +369,7 @@ def test_a_gap_that_a_format_cannot_hold_is_refused_with_what_helps(tmp_path: Pa
         xr.Dataset(
             {"v": (("t", "s"), np.full((1, 1), number, "f4"))}, {"t": [t], "s": [s]}
         ).to_netcdf(
-            tmp_path / f"{number}.nc", engine="h5netcdf", encoding={"v": {"_FillValue": None}}
+            tmp_path / f"{number}.nc", engine="netcdf4", encoding={"v": {"_FillValue": None}}
         )
     dropped, converted = str(tmp_path / "3.nc"), tmp_path / "refs.zarr"
     joined = virtualds.open_virtual_mfdataset(sorted(tmp_path.glob("*.nc")))
@@ -438,7 +438,7 @@ def test_datasets_that_do_not_fit_are_refused_before_anything_is_written(
     change, reason = UNFIT[how]
     odd = change(days(4))
     encoding = {} if how != "times between days" else {"time": {"units": "hours since 2000-01-01"}}
-    odd.to_netcdf(tmp_path / "odd.nc", engine="h5netcdf", encoding=encoding)
+    odd.to_netcdf(tmp_path / "odd.nc", engine="netcdf4", encoding=encoding)
     with pytest.raises(virtualds.CombineError, match=reason):
         append(tmp_path / "odd.nc", target)
     assert_identical(opened(target), native(files[:1]))
@@ -448,7 +448,7 @@ def test_no_remedy_for_other_values_takes_those_of_the_set(target: Path, tmp_pat
     for n in range(2):
         area = ("lat", np.full(days(4).sizes["lat"], float(n)))
         later = days(4).assign_coords(time=days(4)["time"] + np.timedelta64(9 * n, "D"), area=area)
-        later.to_netcdf(tmp_path / f"{n}.nc", engine="h5netcdf")
+        later.to_netcdf(tmp_path / f"{n}.nc", engine="netcdf4")
     append(tmp_path / "0.nc", target)
     with pytest.raises(virtualds.CombineError, match="area: it has no dimension") as raised:
         append(tmp_path / "1.nc", target)
@@ -535,7 +535,7 @@ def plain(folder: Path, number: int, change: Any = None, **encoding: Any) -> Pat
     ds = xr.Dataset({"t": (("time", "x"), values)}, {"time": time})
     ds = ds if change is None else change(ds)
     settings = {"time": {"units": EPOCH, "dtype": "i8"}, **encoding}
-    ds.to_netcdf(folder / f"{number}.nc", engine="h5netcdf", encoding=settings)
+    ds.to_netcdf(folder / f"{number}.nc", engine="netcdf4", encoding=settings)
     return folder / f"{number}.nc"
 
 
@@ -605,7 +605,7 @@ def test_dates_are_continued_by_dates_of_the_same_calendar(
     days_of_360 = xr.date_range("2001-01-01", periods=4, calendar="360_day", use_cftime=True)
     for number, time in enumerate([days_of_360, OTHER_DATES[other]]):
         ds = xr.Dataset({"t": ("time", np.arange(4.0))}, {"time": time})
-        ds.to_netcdf(tmp_path / f"{number}.nc", engine="h5netcdf")
+        ds.to_netcdf(tmp_path / f"{number}.nc", engine="netcdf4")
     append(tmp_path / "0.nc", target)
     with pytest.raises(virtualds.CombineError, match="time: its values are Datetime360Day"):
         append(tmp_path / "1.nc", target)

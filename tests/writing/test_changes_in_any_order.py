@@ -90,7 +90,7 @@ def file_of(folder: Path, number: int, first: int, names: Names, storage: str = 
     encoding: dict[str, Any] = {name: {"chunksizes": (2, 3)} | STORED[storage] for name in names}
     encoding["time"] = {"units": EPOCH, "dtype": "i8"}
     path = folder / f"{number}.nc"
-    ds.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+    ds.to_netcdf(path, engine="netcdf4", encoding=encoding)
     return path
 
 
@@ -163,7 +163,7 @@ class Changes(RuleBasedStateMachine):
         self.count += 1
         path = file_of(self.archive, self.count, first, names, stored)
         new = virtualds.open_virtual_dataset(path)
-        native = xr.load_dataset(path, engine="h5netcdf")
+        native = xr.load_dataset(path, engine="netcdf4")
         if old is not None and not grows and how["mode"] != "w":
             # as long as the group is by now
             places = np.arange(old.sizes["time"]) % LENGTH
@@ -290,7 +290,7 @@ class Changes(RuleBasedStateMachine):
         path = file_of(self.archive, self.count, 0, names, stored)
         days = np.datetime64("2000-01-01", "ns") + np.arange(12) * np.timedelta64(1, "D")
         whole = virtualds.template(virtualds.open_virtual_dataset(path), {"time": days})
-        empty = xr.load_dataset(path, engine="h5netcdf").isel(time=[]).reindex(time=days)
+        empty = xr.load_dataset(path, engine="netcdf4").isel(time=[]).reindex(time=days)
 
         def act() -> None:
             whole.virtual.to_manifest(self.target, group=group, mode="w", conflict="retry")
@@ -312,7 +312,7 @@ class Changes(RuleBasedStateMachine):
         self.count += 1
         path = file_of(self.archive, self.count, first, names, stored)
         new = virtualds.open_virtual_dataset(path)
-        native = xr.load_dataset(path, engine="h5netcdf")
+        native = xr.load_dataset(path, engine="netcdf4")
         how = dict(region={"time": "auto"}, on_duplicate=on_duplicate, **REWRITE)
 
         refused = False

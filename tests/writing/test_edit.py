@@ -164,7 +164,7 @@ def test_a_coordinate_stays_one_under_its_new_name(files: list[Path], target: Pa
 def test_bounds_keep_their_units(target: Path, tmp_path: Path) -> None:
     time = xr.Variable("time", [0.5, 1.5], {"units": "days since 2000-01-01", "bounds": "edges"})
     ds = xr.Dataset({"edges": (("time", "side"), [[0.0, 1.0], [1.0, 2.0]])}, {"time": time})
-    ds.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+    ds.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
     virtual(tmp_path / "a.nc").virtual.to_manifest(target)
     expected = opened(target).load()
     virtualds.edit(target, rename={"edges": "time_bounds"})

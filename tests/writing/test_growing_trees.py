@@ -65,7 +65,7 @@ def file_of(folder: Path, number: int, change: Callable[[xr.DataTree], Any] = la
     }
     tree = change(made(number))
     kept = {p: e for p, e in encoding.items() if p == "/" or p in tree.groups}
-    tree.to_netcdf(path, engine="h5netcdf", encoding=kept)
+    tree.to_netcdf(path, engine="netcdf4", encoding=kept)
     return path
 
 
@@ -167,7 +167,7 @@ def test_groups_with_their_own_coordinate_grow_as_well(target: Path, tmp_path: P
 
     for number in range(2):
         path = tmp_path / f"{number}.nc"
-        own(made(number)).to_netcdf(path, engine="h5netcdf")
+        own(made(number)).to_netcdf(path, engine="netcdf4")
         append(path, target)
     same(opened(target), together(0, 1, order=lambda n: own(made(n))))
 

@@ -44,13 +44,13 @@ def file_of(folder: Path, number: int, *names: str, **encoding: Any) -> Path:
     ds = xr.Dataset({name: made[name] for name in names}, {"time": time})
     kept = {name: settings[name] for name in (*names, "time") if name in settings}
     path = folder / f"{number}.nc"
-    ds.to_netcdf(path, engine="h5netcdf", encoding=kept)
+    ds.to_netcdf(path, engine="netcdf4", encoding=kept)
     return path
 
 
 def joined(*paths: Path) -> xr.Dataset:
     """The variables of some files, each with missing values where a file lacks it."""
-    parts = [xr.load_dataset(path, engine="h5netcdf") for path in paths]
+    parts = [xr.load_dataset(path, engine="netcdf4") for path in paths]
     time = np.concatenate([part.time for part in parts])
     names = dict.fromkeys(name for part in parts for name in part.data_vars)
     found = {}
