@@ -22,7 +22,8 @@ from virtualds import CombineError, FormatError, ReadError, SourceFile, SyncRepo
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.source_file import NO_NUMBER
 from virtualds.stores.listing import FileColumns, FileState
-from virtualds.syncing.files import Changes, SetFiles, _complete
+from virtualds.syncing.files import Changes, KnownFiles, Listing, SetFiles, _complete
+from virtualds.syncing.notes import Notes
 
 TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
 Make = Callable[..., Path]
@@ -268,6 +269,7 @@ def test_a_new_file_with_days_that_the_set_has_is_refused_or_left_out(make: Make
     assert run().unchanged == 2
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("overlap", ["first", "last"])
 def test_a_second_run_with_a_file_that_contributes_nothing_changes_nothing(
     overlap: str, target: str, make: Make
@@ -604,9 +606,10 @@ def test_what_another_run_has_done_counts_as_unchanged() -> None:
         return FileColumns.of(rows)
 
     before, listed = at_sizes(a=1, b=1), at_sizes(a=2, b=1, c=1)
-    changes = Changes.between(before, listed, settle=0, now=0)
+    known, theirs = KnownFiles.of(before, Notes()), KnownFiles.of(listed, Notes())
+    changes = Changes.between(known, Listing.of(listed), settle=0, now=0)
     assert (changes.new, changes.changed, changes.unchanged) == (("c",), ("a",), 1)
-    left = changes.still_needed(before, listed)
+    left = changes.still_needed(known, theirs)
     assert (left.new, left.changed, left.unchanged) == ((), (), 3)
 
 
@@ -615,7 +618,8 @@ def test_a_file_has_changed_if_a_detail_differs_that_both_states_have() -> None:
         return FileColumns.of([FileState("a", 1, NO_NUMBER, etag, 0.0)])
 
     for old, new, changed in [("x", "y", 1), ("x", "", 0), ("", "y", 0), ("x", "x", 0)]:
-        assert len(Changes.between(at(old), at(new), settle=0, now=0).changed) == changed
+        known, listing = KnownFiles.of(at(old), Notes()), Listing.of(at(new))
+        assert len(Changes.between(known, listing, settle=0, now=0).changed) == changed
 
 
 def test_a_listing_with_all_details_of_known_files_is_taken_without_a_question() -> None:

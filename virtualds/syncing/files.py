@@ -40,7 +40,7 @@ from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_s
 from virtualds.stores.patterns import PathPattern, escape_pattern
 from virtualds.stores.requests import normalise_etag
 from virtualds.syncing.notes import DESCRIBED, DESCRIBES, LEFT_OUT, Notes
-from virtualds.urls import ARCHIVES, find_described, local_path, normalise_url, scheme_of
+from virtualds.urls import ARCHIVES, SIDECARS, find_described, local_path, normalise_url, scheme_of
 
 Urls = tuple[str, ...]
 Mask = npt.NDArray[np.bool_]
@@ -268,8 +268,10 @@ class Listing:
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
     sidecars: FileColumns = field(default_factory=lambda: FileColumns.of(()))
 
-    def __len__(self) -> int:
-        return len(self.files)
+    @classmethod
+    def of(cls, files: FileColumns) -> Listing:
+        """Return the listing of files without sidecars."""
+        return cls(files, FileColumns.of([NONE]).take(np.zeros(len(files), np.intp)))
 
     @cached_property
     def names(self) -> npt.NDArray[np.object_]:
@@ -281,7 +283,8 @@ class Listing:
         return Listing(self.files.take(rows), self.sidecars.take(rows))
 
 
-NOTHING = FileState("")
+NONE = FileState("")
+"""Stands for the sidecar of a file that has none."""
 
 
 def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns) -> Listing:
@@ -291,10 +294,9 @@ def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns)
     sidecar is listed itself, so that opening it says what is missing.
     """
     listed = list_files(paths, options, known)
+    if not any(url.endswith(tuple(SIDECARS)) for url in listed.urls.tolist()):
+        return Listing.of(listed)
     described = [find_described(url) for url in listed.urls.tolist()]
-    none = FileColumns.of([NOTHING] * len(listed))
-    if not any(described):
-        return Listing(listed, none)
     wanted = [url for url in described if url is not None]
     states = dict(zip(wanted, _list_near(wanted, options), strict=True))
     present, sidecars, held = [], [], set(known.urls)
@@ -304,7 +306,7 @@ def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns)
             continue
         itself = listed.take(np.array([row]))
         present.append(itself if state is None else FileColumns.of([state]))
-        sidecars.append(none.take(np.array([0])) if state is None else itself)
+        sidecars.append(FileColumns.of([NONE]) if state is None else itself)
     return Listing(FileColumns.join(present), FileColumns.join(sidecars))
 
 
