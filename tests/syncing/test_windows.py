@@ -233,6 +233,24 @@ def test_what_left_the_window_comes_back_with_it(write: Write) -> None:
     assert_equal("refs.zarr", read_archive())
 
 
+def test_only_as_many_files_come_back_as_the_window_needs(write: Write) -> None:
+    for number in range(9):
+        last = write(f"{number:02}", 4 * number)
+    run(keep={"time": 8})
+    last.unlink()
+    seen: list[str] = []
+
+    def note(dataset: xr.Dataset) -> xr.Dataset:
+        seen.append(dataset.encoding["source"])
+        return dataset
+
+    report = run(keep={"time": 8}, preprocess=note)
+    assert (names(report.added), names(report.dropped)) == (["06"], ["08"])
+    # each has at least one of the four days that lack
+    assert min(names(seen)) == "03"
+    assert_equal("refs.zarr", read_archive().isel(time=slice(-8, None)))
+
+
 def test_files_that_the_archive_deletes_beyond_the_window_are_no_error(write: Write) -> None:
     paths = [write(f"{number:02}", 4 * number) for number in range(4)]
     run(keep={"time": 8})

@@ -141,6 +141,18 @@ class Notes:
         """Return the states of the files of a kind."""
         return self.files.take(np.array([k == kind for k in self.kinds], bool))
 
+    def find_last(self, count: int) -> float:
+        """Return from which value on files outside the window have at least so many positions.
+
+        The last values of files are positions, so that it is the last but ``count`` of them.
+        """
+        ends = {
+            extent[1]
+            for extent, kind in zip(self.extents, self.kinds, strict=True)
+            if kind == OUTSIDE
+        }
+        return -inf if inf in ends or len(ends) < count else sorted(ends)[-count]
+
     def select(self, *kinds: str, within: Collection[Extent] = (ANY,)) -> set[str]:
         """Return the urls of files of some kinds whose extent meets one of those given."""
         rows = zip(self.files.urls, self.kinds, self.extents, strict=True)
@@ -204,9 +216,7 @@ class Window:
         """
         found: dict[str, float] = {}
         for dim, length in self.lengths.items():
-            parts = [to_numbers(index, dim) for index in values[dim] if index.size]
-            numbers = np.unique(np.concatenate(parts)) if parts else np.empty(0)
-            numbers = numbers[~np.isnan(numbers)] if numbers.dtype.kind == "f" else numbers
+            numbers = _list_numbers(values[dim], dim)
             if isinstance(length, int):
                 if numbers.size >= length:
                     found[dim] = numbers[-length].item()
@@ -215,6 +225,18 @@ class Window:
                 # as in pandas, a window of two days does not have its beginning
                 found[dim] = numbers[-1].item() - length // MICROSECOND + 1
         return found
+
+
+def _list_numbers(indexes: Iterable[pd.Index[Any]], dim: str) -> npt.NDArray[Any]:
+    """Return the different values of a coordinate in rising order."""
+    parts = [to_numbers(index, dim) for index in indexes if index.size]
+    numbers = np.unique(np.concatenate(parts)) if parts else np.empty(0)
+    return numbers[~np.isnan(numbers)] if numbers.dtype.kind == "f" else numbers
+
+
+def count_values(indexes: Iterable[pd.Index[Any]], dim: str) -> int:
+    """Return the number of different values of a coordinate in several parts."""
+    return int(_list_numbers(indexes, dim).size)
 
 
 MICROSECOND = pd.Timedelta(1, "us")

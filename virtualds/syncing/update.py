@@ -39,7 +39,6 @@ from virtualds.errors import CombineError, format_count, without_secrets
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.syncing.files import Changes, FileOpener, KnownFiles, Mask, SetFiles, Urls
 from virtualds.syncing.notes import (
-    ANY,
     CUT,
     DESCRIBED,
     DESCRIBES,
@@ -49,6 +48,7 @@ from virtualds.syncing.notes import (
     Extent,
     Notes,
     Window,
+    count_values,
     find_extent,
     join_extents,
     to_numbers,
@@ -162,11 +162,19 @@ class Update:
             values = find_values(present, self.dim, lost).values()
             extents = [find_extent(index, self.dim) for index in values if index.size]
             wanted = notes.select(SHADOWED, CUT, within=extents)
-        now = self.window.find_cutoffs(self._predict_values(present, changes, lost))
+        coming = self._predict_values(present, changes, lost)
+        now = self.window.find_cutoffs(coming)
         for dim, cutoff in notes.cutoffs.items():
-            if (begin := now.get(dim, -inf)) < cutoff:
-                within = (begin, inf) if dim == self.dim else ANY
-                wanted |= notes.select(OUTSIDE, CUT, within=[within])
+            begin = now.get(dim, -inf)
+            if dim != self.dim:
+                # of other axes the extents are not noted
+                wanted |= notes.select(OUTSIDE, CUT) if begin < cutoff else set()
+                continue
+            if begin == -inf and isinstance(length := self.window.lengths.get(dim), int):
+                begin = notes.find_last(length - count_values(coming[dim], dim))
+            if begin < cutoff:
+                wanted |= notes.select(OUTSIDE, within=[(begin, inf)])
+                wanted |= notes.select(CUT, within=[(begin, cutoff)])
         return replace(changes, reopened=tuple(url for url in changes.noted if url in wanted))
 
     def _predict_values(
@@ -335,7 +343,7 @@ class Update:
         trimmed = self._replace_static(trimmed, left_out, left_out)
         unused = earlier.select(SHADOWED, OUTSIDE)
         added = opened & {*changes.new, *(unused & {*changes.reopened})} - left_out
-        gone = (met | {*changes.changed}) & left_out - {*changes.new}
+        gone = (met | {*changes.changed}) & left_out - {*changes.new} - unused
         return replace(trimmed, notes=noted), Outcome(notes, added, gone)
 
     def _note_sidecars(self, earlier: Notes, changes: Changes, opened: set[str]) -> Notes:
