@@ -515,7 +515,7 @@ UNSUPPORTED = {
     "33 axes": (one(CONTIGUOUS, dims='<Dim size="1"/>' * 33), "it has 33 axes, where at most 32"),
     "65 axes": (one(CONTIGUOUS, dims='<Dim size="1"/>' * 65), "it has 65 axes"),
     "nothing": (one(""), "does not say where its values lie"),
-    "strings": (one(CONTIGUOUS, "String"), "strings have varying lengths"),
+    "strings": (one(CONTIGUOUS, "String"), "strings are of variable length"),
     "blocks": (one('<dmrpp:chunks><dmrpp:block offset="0" nBytes="8"/></dmrpp:chunks>'), "linked"),
 }
 

@@ -277,7 +277,7 @@ VARYING = {
 
 
 def ragged(path: Path, forms: dict[str, str], cards: dict[str, Any] | None = None) -> Path:
-    """Write an image, and a table with a column of varying length for each name and form."""
+    """Write an image, and a table with a variable-length column for each name and form."""
     made = [fits.Column("n", "J", array=COUNTS)]
     for number, (name, form) in enumerate(forms.items()):
         arrays = [np.arange(7 * i, 7 * i + n) + number for i, n in enumerate(COUNTS)]
@@ -384,7 +384,7 @@ def test_an_array_outside_the_heap_is_an_error(place: int, tmp_path: Path) -> No
 def test_bits_of_varying_length_are_refused_by_name(tmp_path: Path) -> None:
     path = ragged(tmp_path / "a.fits", {"a": "PB()", "b": "PJ()"})
     path.write_bytes(path.read_bytes().replace(b"'PB(4)", b"'PX(4)"))
-    with pytest.raises(UnsupportedError, match=r"'a'.*varying length \(PX\(4\)\)"):
+    with pytest.raises(UnsupportedError, match=r"'a'.*variable-length .*\(PX\(4\)\)"):
         virtualds.open_virtual_dataset(path, group="T")
     rest = virtualds.open_virtual_dataset(path, group="T", drop_variables=["a"])
     assert list(rest) == ["n", "b", "b_count"]

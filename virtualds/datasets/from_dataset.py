@@ -102,7 +102,7 @@ def check_loading(name: str, variable: xr.Variable) -> None:
         raise UnsupportedError(
             f"its {variable.nbytes:,} bytes would be read and written inline, more than the limit "
             f"of {limit:,}; open the source with virtualds.open_virtual_dataset, which keeps "
-            f"references of all but strings of varying length, select less of it, leave it out "
+            f"references of all but variable-length strings, select less of it, leave it out "
             f"(ds.drop_vars), or raise the limit with virtualds.set_options(load_limit=...)"
         )
     if variable.dtype.hasobject:

@@ -227,14 +227,14 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Variab
     names = [name for name, _ in chain]
     if names.count(serialiser) != 1:
         raise UnsupportedError(
-            f"codecs {names}: strings of varying length are read only if {serialiser!r} encodes "
+            f"codecs {names}: variable-length strings are read only if {serialiser!r} encodes "
             f"them; open the data with zarr-python"
         )
     place = names.index(serialiser)
     for name, config in chain[:place]:
         if name != "transpose":
             raise UnsupportedError(
-                f"codec {name!r} before {serialiser!r}: strings of varying length are only "
+                f"codec {name!r} before {serialiser!r}: variable-length strings are only "
                 f"transposed; open the data with zarr-python"
             )
         layout = tuple(layout[i] for i in parse_order(config, len(shape)))

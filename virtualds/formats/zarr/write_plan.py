@@ -579,7 +579,7 @@ def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkMan
 
 def _objects_error(dtype: np.dtype[Any]) -> UnsupportedError:
     return UnsupportedError(
-        f"its members {dtype} hold strings or arrays of varying length, for which Zarr has no "
+        f"its members {dtype} hold variable-length strings or arrays, for which Zarr has no "
         f"form; leave the variable out with ds.drop_vars"
     )
 

@@ -570,7 +570,7 @@ def read_values(stored: Storage) -> tuple[Data, dict[str, Any]]:
         )
     if stored.dtype.hasobject and reader not in (_read_texts, _read_compact):
         raise UnsupportedError(
-            f"its strings have varying lengths, and the sidecar does not hold them; {REMEDY}"
+            f"its strings are of variable length, and the sidecar does not hold them; {REMEDY}"
         )
     if stored.dtype.names and reader not in (read_chunks, None):
         raise UnsupportedError(f"the sidecar holds its structures, and not their form; {REMEDY}")
@@ -647,7 +647,7 @@ def _read_compact(stored: Storage) -> tuple[ManifestArray | npt.NDArray[Any], di
     data = _decode_text(stored, "compact")
     if stored.dtype.hasobject:
         if stored.shape:
-            raise UnsupportedError(f"its strings have varying lengths; {REMEDY}")
+            raise UnsupportedError(f"its strings are of variable length; {REMEDY}")
         return _build_texts([data.rstrip(b"\0").decode("utf-8", "replace")], ()), {}
     return _hold(stored, data)
 

@@ -258,7 +258,7 @@ def _find_variable_length(
     found = DESCRIPTOR.match(form.upper())
     if found is None or found[2] == "X" or form[:1] == "0":
         raise UnsupportedError(
-            f"FITS part {part.number}: it has arrays of varying length ({form}) that are not read "
+            f"FITS part {part.number}: it has variable-length arrays ({form}) that are not read "
             f"here; read it with astropy, or leave it out with drop_variables or on_error='skip'"
         )
     stored = np.dtype(DTYPES[found[2]])

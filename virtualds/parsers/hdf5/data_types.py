@@ -423,7 +423,7 @@ def find_obstacle(kind: HDF5Type) -> str:
     if _contains_references(kind):
         return "references to regions, or within other types, have no values"
     if _contains_foreign_sequences(kind):
-        return "h5py does not swap the byte order of arrays of varying length"
+        return "h5py does not swap the byte order of variable-length arrays"
     return ""
 
 

@@ -236,7 +236,7 @@ def _parse_opaque(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Ty
 def _parse_sequence(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
     """Read a variable-length type."""
     if head.sort not in (SEQUENCE, TEXT):
-        raise MessageError(f"a type of varying length is of sort {head.sort}")
+        raise MessageError(f"a variable-length type is of sort {head.sort}")
     return _hold(head, _parse(data, place + TYPE_HEAD, depth), TYPE_HEAD)
 
 
@@ -539,7 +539,7 @@ def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
     if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
-        file.raise_damaged(f"a type of varying length is of sort {kind.sort} and {kind.size} bytes")
+        file.raise_damaged(f"a variable-length type is of sort {kind.sort} and {kind.size} bytes")
     references = np.ascontiguousarray(elements).view(form)[:, 0]
     address, length = references["address"], references["length"]
     there = np.flatnonzero((length != 0) | (address != 0))
