@@ -10,10 +10,12 @@ from virtualds.arrays.concatenate import (
     Box,
     _find_gaps,
     assemble,
+    clear_boxes,
     convert_gaps_to_chunks,
     put_region,
 )
 from virtualds.chunks.fragment import find_regular_chunks
+from virtualds.chunks.tables import TiledReferences
 from virtualds.source_file import SourceFile
 
 PLAIN = CodecPipeline(np.dtype("f4"), layout=(0,))
@@ -112,3 +114,34 @@ def test_gaps_become_missing_chunks_in_the_order_of_their_place() -> None:
     boxes = [(f.start[0], f.stop[0]) for f in held.fragments]
     assert boxes == [(1, 2), (4, 5), (0, 1), (2, 4), (5, 6)]
     assert all(f.manifest.size == 1 for f in held.fragments)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_cleared_boxes_read_as_missing_and_others_stay(step: int) -> None:
+    array = in_file("file:///a.nc", [2] * 40)
+    gone = range(4, 30, step)
+    cleared = clear_boxes(array, [((2 * n, 2 * n + 2),) for n in gone])
+    there = [n for n in range(40) if n not in gone]
+    assert cleared.nchunks == len(there)
+    for n in there:
+        assert cleared[2 * n : 2 * n + 2].same_references(array[2 * n : 2 * n + 2])
+    # side by side they are one gap
+    assert len(cleared.fragments) == (2 if step == 1 else len(gone) + 1)
+
+
+def test_files_of_a_table_are_listed_once_however_often_it_was_cut_and_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, list_sources = [], TiledReferences.list_sources
+
+    def list_counted(table: TiledReferences) -> tuple[SourceFile, ...]:
+        asked.append(table)
+        assert len(asked) <= 100
+        return list_sources(table)
+
+    monkeypatch.setattr(TiledReferences, "list_sources", list_counted)
+    made = in_file("file:///a.nc", [1] * 4).fragments[0].manifest
+    for _ in range(40):
+        halves = tuple(((n,), made.take(0, slice(n, n + 2))) for n in (0, 2))
+        made = ChunkManifest.of_table(TiledReferences((4,), halves), (4,))
+    assert [file.url for file in made.listed] == ["file:///a.nc"]

@@ -290,11 +290,27 @@ def clear_boxes(array: ManifestArray, boxes: Iterable[Box], fill: Any = None) ->
     """Return an array that is missing in some boxes of whole chunks, which read as ``fill``."""
     # its present gaps may be valid values, which are kept
     array = set_fill(array, default_fill(array.dtype) if fill is None else fill)
-    for box in boxes:
+    for box in _join_boxes(boxes):
         shape = tuple(stop - start for start, stop in box)
         nothing = ManifestArray.full(shape, array.fill_value, array.dtype)
-        array = put_region(array, [start for start, _ in box], nothing, replaces=True)
+        array = _replace_region(array, box, nothing, replaces=True)
     return array
+
+
+def _join_boxes(boxes: Iterable[Box]) -> list[Box]:
+    """Return boxes of which those are joined that lie side by side along one axis."""
+    found = sorted(set(boxes))
+    for axis in reversed(range(len(found[0]) if found else 0)):
+        rows: dict[Any, list[tuple[int, int]]] = {}
+        for box in found:
+            runs = rows.setdefault((box[:axis], box[axis + 1 :]), [])
+            start, stop = box[axis]
+            if runs and runs[-1][1] == start:
+                runs[-1] = runs[-1][0], stop
+            else:
+                runs.append((start, stop))
+        found = sorted((*a, run, *b) for (a, b), runs in rows.items() for run in runs)
+    return found
 
 
 def tile_fragments(

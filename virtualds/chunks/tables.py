@@ -486,8 +486,14 @@ class TiledReferences(Table):
         return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return the files of all parts."""
-        return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
+        """Return the files of all parts.
+
+        Parts are often views of one table, whose parts may be views of another: each is read once.
+        """
+        tables: dict[int, ChunkManifest] = {}
+        for _, part in self.parts:
+            tables.setdefault(id(part if part.rows is None else part.rows.table), part)
+        return tuple(dict.fromkeys(file for part in tables.values() for file in part.listed))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> TiledReferences:
         """Return the table of the same parts with ``change`` applied to their files."""
