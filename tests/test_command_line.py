@@ -460,6 +460,20 @@ def test_sets_are_edited() -> None:
     assert "version" not in opened("refs.zarr").attrs and "u" not in opened("refs.zarr")
 
 
+def test_a_catalogue_is_printed_and_written(folder: Path) -> None:
+    document = said("catalog", "{year}.nc", "--esm", "files.json", "--csv", "--stac", "stac")
+    assert [entry["names"]["year"] for entry in document["entries"]] == ["2001", "2002"]
+    found = virtualds.catalog("{year}.nc")
+    assert document == json.loads(json.dumps(found.to_dict()))
+    found.to_esm("python/files.json", csv=True)
+    found.to_stac("python/stac")
+    for name in ("files.json", "files.csv", "stac/collection.json", "stac/2001-nc/2001-nc.json"):
+        assert (folder / name).read_text() == (folder / "python" / name).read_text()
+    assert "time 12 lat 6 lon 8" in done("catalog", "2001.nc", "2002.nc").stdout
+    for option in ("--csv", "--license=MIT", "--description=x"):
+        assert "give that, too" in run("catalog", "2001.nc", option).stderr
+
+
 DRY_RUNS = {
     "drop-sources": ("2001.nc",),
     "edit": ("--drop-variables", "t"),

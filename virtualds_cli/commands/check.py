@@ -133,6 +133,11 @@ def catalog(
     """
     import virtualds
 
+    # each changes what another option writes
+    for name, where in (("csv", esm), ("license", stac), ("description", esm or stac)):
+        if options[name] is not None and where is None:
+            known = {"csv": "--esm", "license": "--stac", "description": "--esm or --stac"}
+            raise click.UsageError(f"--{name} is for what {known[name]} writes; give that, too")
     found = list_paths(urls, files_from, options["storage_options"])
     listed = virtualds.catalog(found, **select_given(options, LISTING))
     writing = {"storage_options": options["target_options"]}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pandas as pd
@@ -23,13 +23,7 @@ from virtualds.combine.ordering import Files, Paths, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.keywords import check_arguments, check_choice
-from virtualds.datasets.location import (
-    SET_SUFFIXES,
-    Location,
-    find_existing_format,
-    reader_of,
-)
-from virtualds.datasets.open import enter_set
+from virtualds.datasets.location import SET_SUFFIXES, Location, find_existing_format
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import (
     CombineWarning,
@@ -49,7 +43,7 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.listing import escape_pattern, find_entries, names_files
-from virtualds.stores.store import explain_open_errors, explain_write_errors
+from virtualds.stores.store import explain_write_errors
 from virtualds.urls import join_path, local_path, name_of, normalise_url, scheme_of
 
 
@@ -345,8 +339,8 @@ def catalog(
     newest : str, optional
         A name of the pattern, as in `open_virtual_mfdataset`: only the newest versions are listed.
     on_error : {"raise", "skip", "collect"}
-        What to do with a set or file that cannot be opened: raise; leave it out with a warning; or
-        leave it out, with an entry in ``left_out``.
+        What to do with one of several sets and files that cannot be opened: raise; leave it out
+        with a warning; or leave it out, with an entry in ``left_out``.
     storage_options : dict, optional
         Access options, for fsspec.
     parser, parser_options, allow
@@ -374,6 +368,10 @@ def catalog(
     ['2001', '2002']
     """
     check_choice("on_error", on_error, ("raise", "skip", "collect"))
+    opening = OpenOptions(
+        parser=parser, on_error="keep", allow=allow, below=True, parser_options=parser_options
+    )
+    is_one = isinstance(paths, str | os.PathLike) and not names_files(os.fspath(paths))
     files = _find_files(paths, storage_options)
     if newest is not None:
         files = files.select_newest(newest)
@@ -382,26 +380,13 @@ def catalog(
             f"{{{clashes[0]}}}: the catalogue has a column of this name; give this part of the "
             f"pattern another one"
         )
-    opening = OpenOptions(
-        parser=parser, on_error="keep", allow=allow, below=True, parser_options=parser_options
-    )
-    shared = _find_common_folder([normalise_url(file) for file in files.flat])
-
-    def examine(number: int) -> list[CatalogEntry] | LeftOut:
-        location = Location.of_url(files.flat[number], files.options)
-        try:
-            return list_entries(location, opening, shared, files.facts[number])
-        except (VirtualdsError, OSError) as error:
-            if on_error == "raise":
-                raise
-            return LeftOut.of(without_secrets(location.url), error)
-
-    numbers = range(len(files.flat))
-    if files.are_remote and len(numbers) > 1:
-        with ThreadPoolExecutor(min(len(numbers), get_options().max_requests)) as pool:
-            found = [*pool.map(lambda n: copy_context().run(examine, n), numbers)]
-    else:
-        found = [examine(number) for number in numbers]
+    try:
+        found = _list_all(files, opening, is_one or on_error == "raise")
+    except (FileNotFoundError, FormatError):
+        # it may be a folder of sets
+        if not is_one or not (sets := _find_sets(files)):
+            raise
+        found = _list_all(replace(files, nested=sets), opening, on_error == "raise")
     left_out = tuple(one for one in found if isinstance(one, LeftOut))
     if left_out and on_error == "skip":
         warn_user(f"left out of the catalogue: {name_some(map(str, left_out), 5)}", CombineWarning)
@@ -409,29 +394,53 @@ def catalog(
     return Catalog(tuple(listed), left_out)
 
 
-def _find_files(paths: Paths, options: Mapping[str, Any] | None) -> Files:
-    """Return the sets and files of a pattern, a folder or a list, or a single one."""
-    access = StorageOptions.of(options)
-    if not isinstance(paths, str | os.PathLike):
-        return Files.of(paths, options)
-    text = os.fspath(paths)
-    if names_files(text):
-        return Files(find_entries(text, access), access, find_pattern(text))
-    location = Location.of_url(text, options)
-    try:
-        with explain_open_errors(location.url):
-            reader_of(enter_set(location, OpenOptions())[0])
-    except (FileNotFoundError, FormatError):
-        # it may be a folder of sets
-        pattern = join_path(escape_pattern(location.url), f"*{{{','.join(SET_SUFFIXES)}}}")
-        listed = list[str]()
-        with suppress(FileNotFoundError):
-            listed = find_entries(pattern, access)
-        found = [url for url in listed if find_existing_format(Location.of_url(url, options))]
-        if not found:
+Found = list[CatalogEntry] | LeftOut
+"""The entries of a set or file, or why it cannot be opened."""
+
+
+def _list_all(files: Files, opening: OpenOptions, raises: bool) -> list[Found]:
+    """Return what sets and files hold, in their order; remote ones are opened in threads."""
+    folder = _find_common_folder([normalise_url(file) for file in files.flat])
+
+    def examine(number: int) -> Found:
+        location = Location.of_url(files.flat[number], files.options)
+        try:
+            return list_entries(location, opening, folder, files.facts[number])
+        except (VirtualdsError, OSError) as error:
+            if raises:
+                raise
+            return LeftOut.of(without_secrets(location.url), error)
+
+    numbers = range(len(files.flat))
+    if not files.are_remote or len(numbers) < 2:
+        return [examine(number) for number in numbers]
+    with ThreadPoolExecutor(min(len(numbers), get_options().max_requests)) as pool:
+        tasks = [pool.submit(copy_context().run, examine, number) for number in numbers]
+        try:
+            return [task.result() for task in tasks]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
-        return Files(found, access)
-    return Files([text], access)
+
+
+def _find_files(paths: Paths, options: Mapping[str, Any] | None) -> Files:
+    """Return the sets and files of a pattern or a list, or the only one."""
+    if isinstance(paths, str) and names_files(paths):
+        access = StorageOptions.of(options)
+        return Files(find_entries(paths, access), access, find_pattern(paths))
+    return Files.of(paths, options)
+
+
+def _find_sets(files: Files) -> list[str]:
+    """Return the sets in a folder, by the suffixes of formats; none of a file."""
+    url = normalise_url(files.flat[0])
+    if "::" in url:
+        return []
+    pattern = join_path(escape_pattern(url), f"*{{{','.join(SET_SUFFIXES)}}}")
+    listed = list[str]()
+    with suppress(OSError):
+        listed = find_entries(pattern, files.options)
+    return [one for one in listed if find_existing_format(Location.of_url(one, files.options))]
 
 
 def _find_common_folder(urls: Sequence[str]) -> str:

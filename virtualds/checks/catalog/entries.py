@@ -22,7 +22,7 @@ from virtualds.datasets.open import enter_set, open_group
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.structure import text_of
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.errors import public, without_secrets
+from virtualds.errors import locating, public, without_secrets
 from virtualds.formats import Format
 from virtualds.formats.undecodable import decode_group
 from virtualds.source_file import SourceFile
@@ -237,6 +237,8 @@ def _describe(variable: xr.Variable) -> VariableFacts:
 
 MAX_GRID_BYTES = 2**26
 """Maximum size of the longitudes or latitudes of a curvilinear grid that are read."""
+MOST_DEGREES = {"latitude": 90.001, "longitude": 720}
+"""Largest values of degrees; others are radians, metres or undeclared fill values."""
 MAX_VALUES = 100
 """Maximum number of values that are listed of a coordinate of text."""
 
@@ -245,6 +247,8 @@ UNITS_OF = {
     "latitude": ("degrees_north", "degree_north", "degree_N", "degrees_N", "degreeN", "degreesN"),
 }
 """Units that make a variable a longitude or latitude (CF conventions 1.11, sections 4.1, 4.2)."""
+UNIQUE = ("time", *UNITS_OF)
+"""Axes that one coordinate of a group has."""
 NAMES_OF = {"longitude": ("lon", "longitude"), "latitude": ("lat", "latitude")}
 """Names that do so where a variable has neither a standard name nor units."""
 
@@ -263,30 +267,32 @@ def find_extents(dataset: xr.Dataset) -> dict[str, Extent]:
     """
     axes: dict[str, tuple[int, str]] = {}
     found: dict[str, Extent] = {}
-    for name, variable in dataset.variables.items():
-        axis, certainty = _find_axis(str(name), variable)
-        if not (axis or variable.dims == (name,)) or (axis and variable.ndim > 2):
+    for key, variable in dataset.variables.items():
+        name, (axis, uncertainty) = str(key), _find_axis(str(key), variable)
+        if axis == "time" and key not in dataset.coords:
+            # dates may be data
             continue
-        if (values := _load(variable)) is None:
+        if not (axis or variable.dims == (key,)) or (axis and variable.ndim > 2):
             continue
-        extent = _measure(values, axis, variable)
+        with locating(f"variable {name!r}"):
+            values = _load(variable)
+        extent = None if values is None else _measure(values, axis, variable)
         if extent is None:
             continue
-        best = axes.get(axis)
-        if axis and axis != "vertical" and best is not None:
-            # ``min`` of certainty: a dimension coordinate comes before others
-            if certainty >= best[0]:
+        if axis in UNIQUE:
+            best, other = axes.get(axis, (uncertainty + 1, ""))
+            if uncertainty >= best:
                 extent = extent._replace(axis="")
             else:
-                found[best[1]] = found[best[1]]._replace(axis="")
-        if extent.axis:
-            axes[axis] = certainty, str(name)
-        found[str(name)] = extent
+                axes[axis] = uncertainty, name
+                if other:
+                    found[other] = found[other]._replace(axis="")
+        found[name] = extent
     return found
 
 
 def _find_axis(name: str, variable: xr.Variable) -> tuple[str, int]:
-    """Return the axis of a variable, and how certain that is: 0 is most certain."""
+    """Return the axis of a variable, and how uncertain that is: 0 is most certain."""
     attributes = {**variable.encoding, **variable.attrs}
     standard, units = attributes.get("standard_name", ""), attributes.get("units", "")
     letter = attributes.get("axis", "")
@@ -318,7 +324,7 @@ def _load(variable: xr.Variable) -> npt.NDArray[Any] | None:
     array = get_virtual_array(variable)
     if array is None:
         return np.asarray(variable.values) if variable.size else None
-    is_small = 0 < array.nbytes <= MAX_GRID_BYTES and array.dtype.kind in "iufM"
+    is_small = 0 < array.nbytes <= MAX_GRID_BYTES and array.dtype.kind in "iufmM"
     return array.read() if is_small else None
 
 
@@ -328,6 +334,8 @@ def _measure(values: npt.NDArray[Any], axis: str, variable: xr.Variable) -> Exte
     if kind in "OUST" and axis != "time":
         texts = tuple(map(str, values.ravel()[:MAX_VALUES].tolist()))
         return Extent(axis, units=units, values=texts) if values.size <= MAX_VALUES else None
+    if kind == "m":
+        values, kind, units = values / np.timedelta64(1, "h"), "f", "hours"
     if kind not in "iufMO":
         return None
     known = values[~pd.isnull(values)] if kind in "fMO" else values.ravel()
@@ -335,10 +343,10 @@ def _measure(values: npt.NDArray[Any], axis: str, variable: xr.Variable) -> Exte
         return None
     low, high = known.min(), known.max()
     if axis == "time":
-        calendar = getattr(low, "calendar", variable.encoding.get("calendar", ""))
+        of_numpy = variable.encoding.get("calendar", "proleptic_gregorian")
+        calendar = getattr(low, "calendar", of_numpy)
         return Extent(axis, _format_date(low), _format_date(high), calendar=str(calendar))
-    if kind == "M" or (axis == "latitude" and max(abs(low), abs(high)) > 90.001):
-        # not degrees
+    if max(abs(low), abs(high)) > MOST_DEGREES.get(axis, np.inf):
         return None
     return Extent(axis, low.item(), high.item(), units)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import calendar
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -68,11 +67,16 @@ def list_documents(
 
 
 def _make_ids(entries: Sequence[CatalogEntry]) -> list[str]:
-    """Return an id for each entry, which is also the name of a file."""
-    names = [f"{entry.name}{entry.group}".strip("/") for entry in entries]
-    ids = [re.sub(r"[^\w-]+", "-", name) for name in names]
-    counts = Counter(ids)
-    return [f"{one}-{n}" if counts[one] > 1 else one for n, one in enumerate(ids, 1)]
+    """Return a different id for each entry, which is also the name of a file."""
+    ids: dict[str, None] = {}
+    for entry in entries:
+        found = plain = re.sub(r"[^\w-]+", "-", f"{entry.name}{entry.group}".strip("/"))
+        number = 1
+        while found in ids:
+            number += 1
+            found = f"{plain}-{number}"
+        ids[found] = None
+    return list(ids)
 
 
 def _link(rel: str, href: str) -> dict[str, str]:
@@ -134,10 +138,10 @@ def _describe_dimension(dim: str, size: int, extent: Extent | None) -> Document:
     if extent is None:
         words = "positions; the dimension has no coordinate that was read"
         return {"type": "count", "extent": [0, max(size - 1, 0)], "description": words}
-    if extent.axis == "time":
+    if extent.calendar:
         ends = [to_datetime(extent.start), to_datetime(extent.stop, is_end=True)]
-        words = f"calendar {extent.calendar}" if extent.calendar else ""
-        return {"type": "temporal", "extent": ends} | ({"description": words} if words else {})
+        words = f"calendar {extent.calendar}"
+        return {"type": "temporal", "extent": ends, "description": words}
     ends = [extent.start, extent.stop]
     unit = {"unit": extent.units} if extent.units else {}
     if extent.axis == "vertical":
