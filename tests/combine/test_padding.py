@@ -201,6 +201,21 @@ def test_integers_need_a_fill_value(tmp_path: Path) -> None:
         open_tables(*files, fill_value={"k": -1.5})
 
 
+@pytest.mark.parametrize(("kind", "value"), [("u1", 255), ("?", False), ("i8", -1)])
+def test_the_fill_value_of_the_message_is_one_of_the_type(
+    tmp_path: Path, kind: str, value: Any
+) -> None:
+    files = [
+        write_table(tmp_path / f"{n}.nc", n, k=(("time", "x"), np.ones((1, n + 2), kind)))
+        for n in range(2)
+    ]
+    with pytest.raises(virtualds.CombineError) as caught:
+        open_tables(*files)
+    assert f"fill_value={{'k': {value}}}" in str(caught.value)
+    found = open_tables(*files, fill_value={"k": value})
+    assert found["k"].values.tolist() == [[1, 1, value], [1, 1, 1]]
+
+
 def test_stored_values_are_padded_with_their_fill_value(granules: list[Path]) -> None:
     found = virtualds.open_virtual_mfdataset(
         granules, group="PRODUCT", **HOW, decode_cf=False, drop_variables=["utc"]

@@ -54,7 +54,7 @@ Combine = Callable[[Nested], Any]
 COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
 """Errors of combining datasets that do not belong together."""
 IF_UNFILLED = (
-    "give one (fill_value={{{name!r}: -1}}), convert it to float in preprocess= "
+    "give one (fill_value={{{name!r}: {value}}}), convert it to float in preprocess= "
     "(ds.assign({name}=ds.{name}.astype('f8')) stays virtual), or leave it out "
     "(drop_variables={name!r})"
 )

@@ -144,7 +144,7 @@ class Padding:
             raise CombineError(
                 f"{name}: {file} has {size} of {lengths[dim]} elements along {str(dim)!r}, and no "
                 f"value of {name!r} ({variable.dtype}) means that the others are missing; "
-                f"{self.if_unfilled.format(name=name)}"
+                f"{self.if_unfilled.format(name=name, value=_suggest_fill(variable.dtype))}"
             )
         array = get_virtual_array(variable)
         data: Any = variable.data if array is None else array
@@ -177,6 +177,13 @@ class Padding:
                 f"{name}: the fill value {given!r} is no value of {dtype}; give one that is"
             )
         return fill
+
+
+def _suggest_fill(dtype: np.dtype[Any]) -> Any:
+    """Return a value that users may give as the fill value."""
+    if dtype.kind == "b":
+        return False
+    return np.iinfo(dtype).max if dtype.kind == "u" else -1
 
 
 NO_PADDING = Padding()
