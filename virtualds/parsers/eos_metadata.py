@@ -8,13 +8,16 @@ Object Description Language ("HDF-EOS5 Data Model, File Format and Library", NAS
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 METADATA = re.compile(r"StructMetadata\.(\d+)")
 """The names of the parts of the text."""
 STRUCTURE = re.compile(r"(GRID|SWATH|ZA)_\d+")
 """The labels of structures; points are tables, without dimensions."""
+MAX_DEPTH = 32
+"""How deep blocks lie in each other at most; HDF-EOS needs four levels."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +28,14 @@ class Block:
     values: dict[str, str] = field(default_factory=dict)
     parts: list[Block] = field(default_factory=list)
 
-    def walk(self) -> Iterator[Block]:
-        """Yield all blocks inside it, at any depth."""
-        left = [self]
+    def walk(self, *, is_whole: Callable[[Block], bool] = lambda block: False) -> Iterator[Block]:
+        """Yield all blocks inside it, at any depth, but none inside those that are whole."""
+        left = deque([self])
         while left:
-            parts = left.pop().parts
-            yield from parts
-            left += parts
+            for part in left.popleft().parts:
+                yield part
+                if not is_whole(part):
+                    left.append(part)
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,16 @@ def read_structures(text: str) -> list[Structure]:
     >>> grid.name, grid.sizes, grid.fields
     ('ColumnAmountO3', {'XDim': 360, 'YDim': 180}, {'O3': {('YDim', 'XDim')}})
     """
-    return [Structure.of(b) for b in _parse(text).walk() if STRUCTURE.fullmatch(b.label)]
+    found = _parse(text).walk(is_whole=_is_structure)
+    return [Structure.of(block) for block in found if _is_structure(block)]
+
+
+def _is_structure(block: Block) -> bool:
+    return STRUCTURE.fullmatch(block.label) is not None
 
 
 def _parse(text: str) -> Block:
-    """Return the blocks of a text inside one without a label."""
+    """Return the blocks of a text inside one without a label, up to one that is too deep."""
     opened = [Block()]
     lines = iter(text.splitlines())
     for line in lines:
@@ -112,6 +121,8 @@ def _parse(text: str) -> Block:
         # a list may continue on the next lines
         while value.startswith("(") and ")" not in value and (more := next(lines, None)):
             value += more.strip()
+        if len(opened) > MAX_DEPTH:
+            break
         if name in ("GROUP", "OBJECT"):
             block = Block(value)
             opened[-1].parts.append(block)

@@ -182,6 +182,23 @@ def test_what_disagrees_keeps_the_names_of_netcdf(tmp_path: Path) -> None:
             assert found[field] == (native[field] if field in unnamed else dims), what
 
 
+@pytest.mark.parametrize("way", ["auto", "library"])
+def test_damaged_or_deep_metadata_name_nothing_and_stop_nothing(tmp_path: Path, way: Any) -> None:
+    deep = "GROUP=GRID_1\nGROUP=SWATH_1\n" * 20_000
+    path = write_eos(tmp_path / "deep.he5", described=deep)
+    with virtualds.set_options(hdf5=way):
+        assert all("phony" in dim for dims in dims_of(open_fields(path)).values() for dim in dims)
+        good = write_eos(tmp_path / "good.he5")
+        assert dims_of(open_fields(good)) == DATA
+        text = b"GROUP=SwathStructure"
+        good.write_bytes(good.read_bytes().replace(text, bytes(len(text))))
+        assert all("phony" in dim for dims in dims_of(open_fields(good)).values() for dim in dims)
+        with h5py.File(good, "a") as file:
+            del file["HDFEOS INFORMATION/StructMetadata.0"]
+            file["HDFEOS INFORMATION/StructMetadata.0"] = h5py.SoftLink("/nowhere")
+        assert all("phony" in dim for dims in dims_of(open_fields(good)).values() for dim in dims)
+
+
 def test_a_dimension_without_a_limit_has_the_length_of_its_fields(tmp_path: Path) -> None:
     described = describe_structure("SWATH", "HIRDLS", SIZES | {"nTimes": -1}, DATA, GEOLOCATION)
     path = write_eos(tmp_path / "mls.he5", name="HIRDLS", described=described)

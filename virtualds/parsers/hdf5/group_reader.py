@@ -557,7 +557,7 @@ LONGEST_METADATA = 2**24
 def _read_eos_metadata(root: HDF5Location) -> list[Structure]:
     """Return the structures of an HDF-EOS5 file, or none if their description cannot be read."""
     parts = []
-    with suppress(VirtualdsError, FileNotFoundError):
+    with suppress(VirtualdsError, FileNotFoundError), describe_damage(root.source):
         for name, dataset in list_members(descend_to(root, EOS_INFORMATION)[-1]).datasets.items():
             if METADATA.fullmatch(name):
                 parts.append((name, _read_text(dataset)))
