@@ -491,3 +491,9 @@ WRONG_ROWS: dict[str, tuple[list[int], list[int]]] = {
 def test_rows_that_cannot_be_right_are_refused(name: str) -> None:
     with pytest.raises(FormatError, match=r"chunk \(1,\): bytes"):
         ChunkManifest.in_file((2,), SourceFile("file:///a.nc", size=1000), *WRONG_ROWS[name])
+
+
+def test_names_of_other_libraries_say_what_to_call_instead() -> None:
+    manifest: Any = ChunkManifest.missing((2,))
+    with pytest.raises(AttributeError, match="ChunkManifest has no 'get_entry': lookup"):
+        manifest.get_entry()

@@ -263,3 +263,9 @@ def test_sources_travel_to_workers(source: Any) -> None:
 
 def test_the_repr_of_a_pattern_shows_the_pattern() -> None:
     assert re.search(r"FromName\(pattern='r\(", repr(FromName(r"r(\d+)", int)))
+
+
+def test_a_coordinate_along_a_new_dimension_is_added_after_the_dimension() -> None:
+    sources = {"label": lambda url, ds: xr.Variable("run", ["x"]), "run": lambda url, ds: 7}
+    found = FileCoordinates(sources, ("run",))("file:///a.nc", xr.Dataset({"t": ("x", [1.0])}))
+    assert (found["label"].dims, found["t"].dims) == (("run",), ("run", "x"))

@@ -10,6 +10,8 @@ import pytest
 from effort import others_soaked, times
 from small_archive import write
 
+from virtualds.combine.workers import _is_run_again
+
 BUILD = "virtualds.open_virtual_mfdataset('*.nc', combine='nested', concat_dim='time', parallel=2)"
 TOP = f"import virtualds\nprint({BUILD}.sizes['time'])\n"
 FUNCTION = f"import virtualds\n\ndef build():\n    return {BUILD}.sizes['time']\n\n"
@@ -103,3 +105,12 @@ def test_programs_that_no_process_imports_need_no_guard(way: str, folder: Path) 
     command, stdin = NO_SCRIPTS[way]
     said = run(folder, *command, stdin=stdin)
     assert (said.returncode, said.stdout) == (0, "8\n"), said.stderr
+
+
+def test_a_line_is_run_again_unless_a_condition_may_exclude_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nif 1 < 2:\n    print()\n" + GUARD)
+    assert _is_run_again(str(script), 3)
+    assert not _is_run_again(str(script), 5)
+    script.write_text("import sys\nif __name__ > 'a':\n    print()\n")
+    assert not _is_run_again(str(script), 3)

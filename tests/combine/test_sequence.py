@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from products import looped
 
+from virtualds.combine.concat_stored import find_order
 from virtualds.combine.ordering import DimensionIndexes, FileRange
 
 ROUND = np.array([1, 2, 3])
@@ -156,3 +157,10 @@ def test_sorting_changes_nothing_but_the_order(case: tuple[list[list[int]], list
     assert sorted(found.tolist()) == list(range(len(files)))
     firsts = [files[order[n]][0] for n in found.tolist() if files[order[n]]]
     assert firsts in (sorted(firsts), sorted(firsts, reverse=True))
+
+
+def test_text_and_falling_files_of_one_element_stay_in_the_given_order() -> None:
+    lengths, given = np.array([1, 1, 1]), np.array([2, 0, 1])
+    assert find_order(np.array(["c", "a", "b"]), lengths, given, True) is given
+    assert find_order(np.array([2, 1, 3]), lengths, given, True) is given
+    assert find_order(np.array([2, 1, 3]), lengths, given, False).tolist() == [1, 0, 2]

@@ -933,3 +933,16 @@ def test_references_to_nothing_are_missing_chunks(name: str, form: int, tmp_path
     found = virtualds.open_virtual_dataset(tmp_path / "refs.json", decode_cf=False)["v"]
     assert found.values.tolist() == [7] * 4 + [*b"abcd"] + [7] * 4
     assert np.isnan(virtualds.open_virtual_dataset(tmp_path / "refs.json")["v"][0])
+
+
+def test_a_file_of_several_chunks_is_listed_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(4))
+    array = {"zarr_format": 2, "shape": [3], "chunks": [1], "dtype": "<i4", "order": "C"}
+    array |= {"compressor": None, "filters": None, "fill_value": 0}
+    refs = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps(array)}
+    refs |= {"v/.zattrs": '{"_ARRAY_DIMENSIONS": ["x"]}'}
+    refs |= {f"v/{number}": [str(path)] for number in range(3)}  # type: ignore[dict-item]
+    found = virtualds.open_virtual_dataset({"version": 1, "refs": refs})
+    [fragment] = found["v"].variable.data.fragments
+    assert [file.url for file in fragment.manifest.files] == [path.as_uri()]

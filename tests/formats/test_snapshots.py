@@ -16,6 +16,7 @@ from products import few_quick
 from transforms import assert_identical
 
 import virtualds
+from virtualds.formats.zarr_manifests.write_snapshot import MAX_COPIED_COORDINATE, ChunkCopies
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import ChangedError
 
@@ -206,3 +207,12 @@ def test_an_expiry_that_was_outrun_removes_nothing(
         virtualds.expire_snapshots(target, keep=1)
     for name in names(target):
         xr.open_dataset(target, engine="virtual", snapshot=name).load()
+
+
+def test_small_chunks_are_copied_up_to_a_limit_and_notes_are_not_empty(tmp_path: Path) -> None:
+    copies = ChunkCopies(None)
+    copies.add("v", "small", bytes(MAX_COPIED_COORDINATE))
+    copies.add("v", "large", bytes(MAX_COPIED_COORDINATE + 1))
+    assert copies._found["v"].keys() == {"small"}
+    xr.Dataset({"v": ("x", [1.0])}).virtual.to_manifest(tmp_path / "refs.zarr")
+    assert '"sources"' not in (tmp_path / "refs.zarr" / "zarr.json").read_text()

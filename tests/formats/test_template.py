@@ -251,3 +251,13 @@ def test_expressions_are_evaluated_once_for_all_references(monkeypatch: pytest.M
     assert found["v/399.299"] == ["3.nc", (99 * 300 + 299) * 8, 8]
     assert len(calls) == 5
     assert all(np.size(array) <= 400 for _, array, _, _ in calls[:3])
+
+
+def test_a_plus_is_no_minus() -> None:
+    found = generate_references([gen(offset="{{ +i * 10 }}", length="1")], Templates({}))
+    assert [value[1] for value in found.values()] == [0, 10, 20]
+
+
+def test_a_document_creates_some_million_references_and_no_more() -> None:
+    with pytest.raises(FormatError, match="references"):
+        generate_references([gen(dimensions={"i": {"stop": 2**22 + 1}})], Templates({}))
