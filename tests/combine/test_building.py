@@ -18,6 +18,7 @@ from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import distributed
 import h5py
@@ -456,3 +457,13 @@ def test_an_interrupted_job_leaves_no_process(
         until(lambda: not any(map(is_alive, workers)))
         said = script.stderr.read() if script.stderr else ""
     assert ("KeyboardInterrupt" in said) == (how == signal.SIGINT)
+
+
+def test_an_interrupt_of_the_terminal_is_left_to_the_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handled: list[Any] = []
+    monkeypatch.setattr(workers.signal, "signal", lambda *given: handled.append(given))
+    monkeypatch.setattr(workers.threading, "Thread", Mock())
+    workers._watch_parent(Mock())
+    assert handled == [(workers.signal.SIGINT, workers.signal.SIG_IGN)]

@@ -19,6 +19,7 @@ from products import looped, named_case
 import virtualds
 from virtualds.chunks.tables import RecordCache
 from virtualds.combine import Build, file_batch
+from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.lazy import get_virtual_array
@@ -496,3 +497,19 @@ def test_bounds_have_the_dates_of_the_variable_that_counts_them(tmp_path: Path) 
     for path in paths:
         with xr.open_dataset(path) as one:
             xr.testing.assert_identical(virtualds.open_virtual_dataset(path).load(), one.load())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_alike_files_are_joined_before_all_are_there(
+    way: str, files_of: FilesOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[Any] = []
+    join = Concatenator.join_files
+
+    def join_noted(self: Concatenator, files: Any) -> Any:
+        joined.append(join(self, files))
+        return joined[-1]
+
+    monkeypatch.setattr(Concatenator, "join_files", join_noted)
+    virtualds.open_virtual_mfdataset(files_of("days"), **WAYS[way])
+    assert joined

@@ -14,7 +14,7 @@ from cases import CASES, Archive
 from products import looped
 from range_server import range_server
 from transforms import assert_identical, without_gaps
-from virtual_arrays import virtual
+from virtual_arrays import virtual as make_virtual
 
 import virtualds
 from virtualds import UnsupportedError, VirtualdsError
@@ -271,5 +271,5 @@ def test_a_set_with_notes_as_an_object_is_read_moved_and_appended_to(
 
 def test_chunks_that_are_in_no_file_are_told_apart(tmp_path: Path) -> None:
     values = np.zeros(2, "f4")
-    assert _find_first_file(virtual(values, tmp_path, inline=[0]), 0) == "an inline chunk"
-    assert _find_first_file(virtual(values, tmp_path, missing=[0]), 0) == "a missing chunk"
+    assert _find_first_file(make_virtual(values, tmp_path, inline=[0]), 0) == "an inline chunk"
+    assert _find_first_file(make_virtual(values, tmp_path, missing=[0]), 0) == "a missing chunk"
