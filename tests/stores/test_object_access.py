@@ -22,11 +22,15 @@ from range_server import running
 
 import virtualds
 from virtualds import AccessError, ReadError, UnsupportedError
+from virtualds.parsers.hdf5.objects import list_in_working_directory
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store, object_access
 from virtualds.stores import fsspec as filesystems
 from virtualds.stores.fsspec import find_filesystem
-from virtualds.stores.object_access import find_bucket_region, translate_options
+from virtualds.stores.object_access import _Session, find_bucket_region, translate_options
+from virtualds.stores.requests import Response, check_whole_response
+from virtualds.stores.scan_cache import FetchedFiles
+from virtualds.stores.store import StoreError
 
 obstore = pytest.importorskip("obstore")
 
@@ -515,3 +519,29 @@ def test_a_file_without_credentials_names_the_remedy_in_each_range(s3_bucket: st
     with pytest.raises(OSError, match="anon=True") as caught:
         find_store(file.url).get_ranges(file, [(0, 3)])
     assert not isinstance(caught.value, ReadError)
+
+
+def test_credentials_of_aws_are_asked_for_again_later_and_not_at_once() -> None:
+    frozen = SimpleNamespace(access_key="a", secret_key="b", token=None)
+    held = SimpleNamespace(get_frozen_credentials=lambda: frozen)
+    session = object.__new__(_Session)
+    session._session = SimpleNamespace(get_credentials=lambda: held)
+    assert session.make_provider()()["expires_at"] > datetime.now(UTC)
+
+
+def test_an_answer_that_ends_early_says_how_long_the_file_is_if_that_is_known() -> None:
+    file = SourceFile("https://host/a", size=9)
+    for size, end in ((9, "of 5 bytes, for the file has 9 bytes"), (None, "of 5 bytes")):
+        with pytest.raises(StoreError, match=f"{end}$"):
+            check_whole_response(Response(b"abc", size=size), file, 5)
+
+
+def test_a_file_that_was_fetched_before_stays_as_it_was() -> None:
+    fetched = FetchedFiles()
+    fetched.put_file("https://host/a", None, b"first")
+    fetched.put_file("https://host/a", None, b"second")
+    assert fetched.files == {("https://host/a", None): b"first"}
+
+
+def test_the_working_directory_holds_nothing_of_remote_files() -> None:
+    assert list_in_working_directory("a.nc", SourceFile("https://host/b.nc")) == []
