@@ -886,3 +886,10 @@ def test_a_header_that_asks_for_too_much_is_refused_before_decoding(
 def test_sets_written_when_fax_was_of_group_4_alone_open() -> None:
     known = codec_from_zarr_v2({"id": "virtualds_fax4", "width": 8})
     assert known == Fax(8, compression=4)
+
+
+def test_overviews_are_verified_as_the_images_that_they_are(tmp_path: Path) -> None:
+    path = pyramid(tmp_path / "a.tif")
+    for level in ("1", "2"):
+        found = virtualds.open_virtual_dataset(path, group=level).virtual.verify(None, "native")
+        assert found.ok and sum(found.compared.values()) > 0, found
