@@ -99,6 +99,18 @@ def test_a_file_of_which_nothing_is_left_is_shadowed_and_comes_back(write: Write
     assert_equal("refs.zarr", read_archive())
 
 
+def test_a_file_that_replaces_the_whole_set_shadows_the_others(write: Write) -> None:
+    write("01", 4)
+    run(overlap="first")
+    write("00", 2, 6, seed=9)
+    report = run(overlap="first")
+    assert (names(report.added), names(report.dropped)) == (["00"], ["01"])
+    assert names(report.shadowed) == ["01"]
+    report = run(overlap="first", preprocess=lambda dataset: pytest.fail("a file was opened"))
+    assert (names(report.shadowed), report.is_written) == (["01"], False)
+    assert_equal("refs.zarr", read_archive("first"))
+
+
 def test_a_file_that_others_do_not_touch_is_not_opened_again(write: Write) -> None:
     for number in range(3):
         write(f"{number}", 10 * number)

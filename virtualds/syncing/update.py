@@ -426,13 +426,14 @@ class Update:
             return group, new
         present = to_virtual_dataset(group)
         used, gone = self._choose(present, new)
-        if gone.all():
-            return as_read(group_from_dataset(new.isel({self.dim: used}))), xr.Dataset()
         if gone.any():
             owners = self._list_owners(present)
             for url in {*owners[gone]} - {""}:
                 index = present.indexes[self.dim][gone & (owners == url)]
                 lost[url] = join_extents(lost.get(url), find_extent(index, self.dim))
+        if gone.all():
+            return as_read(group_from_dataset(new.isel({self.dim: used}))), xr.Dataset()
+        if gone.any():
             group = self._drop(group, self.dim, gone)
         if not used.size:
             return group, xr.Dataset()
