@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +91,28 @@ CASES: dict[str, Callable[[int], xr.Dataset]] = {
 }
 WAYS: dict[str, dict[str, Any]] = {
     "one by one": {},
-    "processes": {"parallel": 2},
+    "processes": {"parallel": "processes"},
     "one by one, into a set": {"to": "stacked.zarr"},
-    "processes, into a set": {"parallel": 2, "to": "stacked.zarr"},
+    "processes, into a set": {"parallel": "processes", "to": "stacked.zarr"},
     "nothing loaded": {"loadable_variables": []},
     "prepared before": {"preprocess": xr.Dataset.copy},
 }
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    """Two processes, started once, since that takes seconds."""
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.fixture
+def how(way: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The options of a way."""
+    options = dict(WAYS[way])
+    if "parallel" in options:
+        options["parallel"] = request.getfixturevalue(options["parallel"])
+    return options
 
 
 def written(folder: Path, parts: Sequence[xr.Dataset]) -> list[Path]:
@@ -122,13 +140,11 @@ TAKES_AN_INDEX = {("other lengths", "nothing loaded"), ("some have it", "nothing
     ("case", "way"), [pair for pair in product(CASES, WAYS) if pair not in TAKES_AN_INDEX]
 )
 def test_files_are_stacked_as_xarray_stacks_them(
-    case: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paths = written(tmp_path, [CASES[case](n) for n in range(FILES)])
-    found = virtualds.open_virtual_mfdataset(
-        paths, combine="nested", concat_dim="member", **WAYS[way]
-    )
+    found = virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="member", **how)
     xr.testing.assert_identical(found.virtual.load(), natively(paths, "member"))
 
 
@@ -232,12 +248,12 @@ SLIPS = [("tme", "time"), ("times", "time"), ("Time", "time")]
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("slip", "name"), SLIPS)
 def test_a_misspelt_dimension_is_reported_with_the_existing_ones(
-    slip: str, name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slip: str, name: str, how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paths = written(tmp_path, [other_lengths(n) for n in range(3)])
     with pytest.raises(CombineError) as caught:
-        virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim=slip, **WAYS[way])
+        virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim=slip, **how)
     said = str(caught.value)
     assert f"but ['time', 'x']\ndid you mean {name!r}?" in said
     assert not getattr(caught.value, "__notes__", [])

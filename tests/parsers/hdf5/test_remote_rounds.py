@@ -38,12 +38,8 @@ NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 class SlowServer:
     """A server of a folder, and what was asked of it."""
 
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, str(SERVER), str(folder), str(DELAY_MS)]
-        self.folder = folder
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.url = f"http://127.0.0.1:{self.process.stdout.readline().strip()}"
+    def __init__(self, host: str, folder: Path) -> None:
+        self.host, self.folder, self.url = host, folder, f"{host}/{folder.name}"
 
     def count(self, open_: Callable[[], xr.Dataset]) -> tuple[xr.Dataset, dict[str, int]]:
         """Open something, and return it with what it took; rounds are those of the file with most.
@@ -69,17 +65,27 @@ class SlowServer:
         return found, self._ask() | {"rounds": max(Counter(asked).values())}
 
     def _ask(self) -> dict[str, int]:
-        with urlopen(f"{self.url}/counts") as answer:
+        with urlopen(f"{self.host}/counts") as answer:
             counts: dict[str, int] = json.load(answer)
         return counts
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The url of a server, and its folder."""
+    folder = tmp_path_factory.mktemp("served")
+    command = [sys.executable, str(SERVER), str(folder), str(DELAY_MS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}", folder
+        process.kill()
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[SlowServer]:
-    server = SlowServer(tmp_path)
-    with server.process:
-        yield server
-        server.process.kill()
+def server(served: tuple[str, Path], tmp_path: Path) -> SlowServer:
+    host, folder = served
+    (folder / tmp_path.name).mkdir()
+    return SlowServer(host, folder / tmp_path.name)
 
 
 def scan(path: Any) -> xr.Dataset:
