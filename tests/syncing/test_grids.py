@@ -413,3 +413,15 @@ def test_values_of_another_type_are_named_with_what_to_do(folder: Path, tmp_path
     sync(folder, target)
     found = xr.open_dataset(target, engine="virtual")["t"]
     assert (found.dtype, found.values.tolist()) == (np.dtype("f8"), [[1, 2.5, 1, 2.5]])
+
+
+def test_a_file_may_be_copied_anew_every_night(tmp_path: Path) -> None:
+    """Each night its references lie in a small table, of which the next one replaces the rows."""
+    how = {"manifest": "parquet"}
+    for member in ("r1", "r2", "r3"):
+        write_cell(tmp_path, member, 2001, months=12)
+    sync(tmp_path, tmp_path / "set.zarr", **how)
+    for night in range(4):
+        os.utime(tmp_path / "r1_2001.nc", (night, night))
+        assert len(sync(tmp_path, tmp_path / "set.zarr").replaced) == 1
+    check(tmp_path, tmp_path / "set.zarr")

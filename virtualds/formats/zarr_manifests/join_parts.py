@@ -217,7 +217,8 @@ def _place(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
     numbers, kept = np.unique(
         np.ravel_multi_index(tuple(every - first[:, None]), box), return_index=True
     )
-    table = SparseReferences(numbers.astype(np.int64), joined.at(kept), rest)
+    # of a file that was replaced, the rows may name an earlier state
+    table = SparseReferences(numbers.astype(np.int64), joined.at(kept).pruned(), rest)
     origin = tuple((low + first).tolist())
     return ManifestPart(parts[0].fragment, origin, ChunkManifest.of_table(table, box))
 
