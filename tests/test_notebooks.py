@@ -12,7 +12,7 @@ from peers import peer
 
 LIBRARIES = {"from_other_tools": "virtualizarr"}
 """Notebooks that need a library which not every Python has."""
-LONG = {"changed_archive", "cloud", "dask_cluster", "main_job", "million_references"}
+LONG = {"archives", "changed_archive", "cloud", "dask_cluster", "main_job", "million_references"}
 """Notebooks that the quick tests do not run."""
 PLACE = re.compile(r"/tmp/|/home/|/Users/|site-packages| at 0x")
 """What only makes sense on one machine, or for one run."""
