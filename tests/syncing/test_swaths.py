@@ -55,7 +55,7 @@ def write_granule(path: Path, orbit: int, scanlines: int, seed: int) -> Path:
             "i4",
             swath[:2],
             np.arange(scanlines)[None] * 840,
-            units="milliseconds",
+            units=f"milliseconds since 2024-01-{1 + (orbit - FIRST) // 14:02} 00:00:00",
         )
         values = rng.integers(0, 101, (1, scanlines, PIXELS))
         put(
@@ -110,7 +110,7 @@ class Swaths:
     def files(self) -> list[Path]:
         return sorted(self.folder.glob("*.nc"))
 
-    def sync(self) -> tuple[virtualds.SyncReport, int]:
+    def sync(self, **more: Any) -> tuple[virtualds.SyncReport, int]:
         """One night with a token; give the requests to the host that stores the granules, too."""
         self.service.asked.clear()
         urls = [f"{self.service.archive}/{path.name}" for path in self.files]
@@ -124,6 +124,7 @@ class Swaths:
             "on_error": "collect",
             "settle": 0,
             "storage_options": TOKEN,
+            **more,
         }
         done = virtualds.sync(urls, self.folder / "no2.zarr", **how)
         return done, len(self.service.asked.get("storage", ()))
@@ -189,6 +190,23 @@ def test_granules_of_one_length_over_nights(swaths: Swaths) -> None:
     assert (len(done.added), len(done.dropped), done.unchanged) == (1, 1, 4)
     swaths.check()
     assert not swaths.sync()[0].is_written
+
+
+def test_granules_of_four_lengths_are_padded(swaths: Swaths) -> None:
+    # the longest comes last, so that the set grows by a scanline in the second night
+    for number, length in enumerate((LENGTHS[2], LENGTHS[0])):
+        swaths.publish(number, length)
+    assert len(swaths.sync(pad="scanline")[0].added) == 2
+    swaths.check()
+    for number, length in enumerate(LENGTHS, 14):
+        swaths.publish(number, length)
+    assert len(swaths.sync(pad="scanline")[0].added) == 4
+    swaths.check()
+    # the longest goes
+    longest = next(path for path in swaths.files if f"_{FIRST + 15}_" in path.name)
+    longest.unlink()
+    assert len(swaths.sync(pad="scanline")[0].dropped) == 1
+    assert not swaths.sync(pad="scanline")[0].is_written
 
 
 def test_a_token_that_has_expired_changes_nothing(swaths: Swaths) -> None:
