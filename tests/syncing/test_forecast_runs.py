@@ -184,3 +184,39 @@ def test_four_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         assert sum(job.result().is_written for job in jobs) >= 1
     model.sync()
     model.check()
+
+
+def test_indexes_stand_for_files_that_are_not_opened(tmp_path: Path) -> None:
+    model = Model(tmp_path)
+    for run in range(3):
+        add_indexes(model.publish(run))
+    # a first step is an analysis
+    templates = [model.path(0, lead) for lead in LEADS[1::-1]]
+    how = {
+        "concat_dim": ["time", "step"],
+        "parser_options": {"template": [str(path) for path in templates]},
+        "on_removed": "drop",
+        "settle": 0,
+    }
+    pattern = f"{tmp_path}/noaa-hrrr/{PATTERN}.idx"
+    assert len(virtualds.sync(pattern, tmp_path / "hrrr.zarr", **how).added) == 3 * len(LEADS)
+    model.check()
+    assert not virtualds.sync(pattern, tmp_path / "hrrr.zarr", **how).is_written
+    new = model.publish(3, LEADS[:8])
+    add_indexes(new)
+    with opened_below(tmp_path / "noaa-hrrr") as opened:
+        done = virtualds.sync(pattern, tmp_path / "hrrr.zarr", **how)
+    assert len(done.added) == 8
+    # of the files themselves at most the templates, which this process may have in memory
+    assert opened.keys() - {*templates} == {Path(f"{path}.idx") for path in new}
+    model.check()
+
+
+def add_indexes(paths: list[Path]) -> None:
+    """Write the index of files of one message, as wgrib2 does."""
+    for path in paths:
+        day, hour, lead = path.parts[-3][-8:], path.name[6:8], int(path.stem[-2:])
+        step = f"{lead} hour fcst" if lead else "anl"
+        line = f"1:0:d={day}{hour}:TMP:2 m above ground:{step}:\n"
+        Path(f"{path}.idx").write_text(line)
+        date(Path(f"{path}.idx"))

@@ -138,9 +138,13 @@ class CellGrid:
         return group, new
 
     def _differs(self, present: xr.Dataset, new: xr.Dataset, name: Hashable) -> bool:
-        """Return whether a coordinate has other values in new data, where both have it."""
+        """Return whether a coordinate has other values in new data, where both have it.
+
+        Neither has it in cells that lack a file.
+        """
         known, added = xr.align(present.coords[name], new.coords[name], join="inner")
-        return not known.variable.equals(added.variable)  # type: ignore[no-untyped-call]
+        differs = (known != added) & known.notnull() & added.notnull()
+        return bool(differs.any())
 
     def put_shared(
         self, old: ManifestGroup, new: xr.Dataset, names: Collection[str]
