@@ -152,6 +152,20 @@ def test_names_of_a_pattern_are_columns(folder: Path) -> None:
         virtualds.catalog(f"{folder}/CMIP6/M1/{{group}}/*.nc")
 
 
+def test_names_of_groups_are_columns(folder: Path) -> None:
+    for name in ("refs.json", "refs.zarr"):
+        found = virtualds.catalog(folder / name, tree="{model}/{variable}").to_dataframe()
+        assert found.columns[3:5].to_list() == ["model", "variable"]
+        assert found["model"].fillna("").to_list() == ["", "M1"]
+        assert found["variable"].fillna("").to_list() == ["", "tas"]
+    both = virtualds.catalog(f"{folder}/refs.{{form}}", tree="/{model}/tas")
+    assert [dict(e.names) for e in both.entries if e.group != "/"] == [
+        {"form": form, "model": "M1"} for form in ("json", "parquet", "zarr")
+    ]
+    with pytest.raises(ValueError, match=r"\{form\}: the catalogue has a column"):
+        virtualds.catalog(f"{folder}/refs.{{form}}", tree="/{form}/tas")
+
+
 def test_a_pattern_matches_sets_that_are_folders(folder: Path) -> None:
     found = virtualds.catalog(f"{folder}/refs.{{form}}")
     assert {(e.names["form"], e.name) for e in found.entries} == {

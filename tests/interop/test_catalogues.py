@@ -104,6 +104,27 @@ def test_intake_searches_names_and_variables_and_joins_times(folder: Path, intak
     assert_same_values(dataset, expected)
 
 
+def test_intake_searches_the_names_of_groups(folder: Path, intake: Any) -> None:
+    for model in ("M1", "M2"):
+        for year in (2001, 2002):
+            (folder / "archive" / model).mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / f"{year}.nc", folder / "archive" / model / f"t_{year}.nc")
+    virtualds.sync(
+        f"{folder}/archive/{{model}}/{{variable}}_*.nc",
+        folder / "tree.zarr",
+        concat_dim="time",
+        tree="/{model}/{variable}",
+        settle=0,
+    )
+    found = virtualds.catalog(folder / "tree.zarr", tree="/{model}/{variable}")
+    found.to_esm(folder / "tree.json")
+    catalogue = intake.open_esm_datastore(str(folder / "tree.json"))
+    [(key, dataset)] = open_all(catalogue.search(model="M2"), xarray_open_kwargs=OURS)
+    assert key == "M2.t./M2/t"
+    expected = xr.concat([native(folder / f"{year}.nc") for year in (2001, 2002)], "time")
+    assert_same_values(dataset, expected)
+
+
 def test_intake_reads_the_table_as_csv(folder: Path, intake: Any) -> None:
     virtualds.catalog(folder).to_esm(folder / "sets.json", csv=True)
     found = intake.open_esm_datastore(

@@ -81,7 +81,7 @@ def _make_page(found: Description) -> str:
 
 # ---------------------------------------------------------------------- catalog
 
-LISTING = ("newest", "on_error", *READING)
+LISTING = ("tree", "newest", "on_error", *READING)
 """The options of `virtualds.catalog`."""
 
 
@@ -94,7 +94,10 @@ LISTING = ("newest", "on_error", *READING)
             "List files, with columns for parts of their paths",
             "virtualds catalog 'CMIP6/{model}/{experiment}/*.nc'",
         ),
-        ("Write it for intake-esm", "virtualds catalog sets/ --esm catalog.json"),
+        (
+            "Write a tree of models for intake-esm",
+            "virtualds catalog cmip.zarr --tree '/{model}/{variable}' --esm catalog.json",
+        ),
         ("Write a STAC collection", "virtualds catalog sets/ --stac stac --license CC-BY-4.0"),
     ),
 )
@@ -109,6 +112,11 @@ LISTING = ("newest", "on_error", *READING)
 @click.option("--description", help="What the written catalogue holds.")
 @click.option("--license", help="SPDX identifier of the license in STAC. [default: other]")
 @HTML
+@click.option(
+    "--tree",
+    metavar="PATH",
+    help="Pattern of paths of groups, such as '/{model}/{variable}': its names are columns, too.",
+)
 @given("newest")
 @click.option(
     "--on-error",

@@ -43,6 +43,7 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.listing import escape_pattern, find_entries, names_files
+from virtualds.stores.patterns import PathPattern
 from virtualds.stores.store import explain_write_errors
 from virtualds.urls import join_path, local_path, name_of, normalise_url, scheme_of
 
@@ -318,6 +319,7 @@ def _write(folder: str, texts: Mapping[str, str], options: Mapping[str, Any] | N
 def catalog(
     paths: Paths,
     *,
+    tree: str | None = None,
     newest: str | None = None,
     on_error: Literal["raise", "skip", "collect"] = "raise",
     storage_options: Mapping[str, Any] | None = None,
@@ -336,6 +338,10 @@ def catalog(
         A set or a file; a folder, whose sets are listed (files and folders in it with the suffix
         of a format); a pattern, as in `open_virtual_mfdataset`, of sets or files; or several sets
         and files. The names of a pattern become columns.
+    tree : str, optional
+        A pattern of paths of groups, such as ``"/{model}/{variable}"``, with which
+        `open_virtual_mfdatatree` or `sync` has made the sets. Its names become columns, too; groups
+        that it does not match have none.
     newest : str, optional
         A name of the pattern, as in `open_virtual_mfdataset`: only the newest versions are listed.
     on_error : {"raise", "skip", "collect"}
@@ -357,7 +363,7 @@ def catalog(
     FileNotFoundError
         There is no such set or file, or nothing matches the pattern.
     ValueError
-        ``on_error`` is unknown; or a name of the pattern is that of another column.
+        ``on_error`` is unknown; or a name of a pattern is that of another column.
     FormatError
         A folder contains no sets; or as `open_virtual_dataset`.
 
@@ -375,18 +381,21 @@ def catalog(
     files = _find_files(paths, storage_options)
     if newest is not None:
         files = files.select_newest(newest)
-    if clashes := sorted({*COLUMNS, "asset_format"}.intersection(*files.facts[:1])):
+    groups = PathPattern(f"/{(tree or '').strip('/')}")
+    names = [*(files.pattern.names if files.pattern else ()), *groups.names]
+    known = Counter([*COLUMNS, "asset_format", *names])
+    if clashes := [name for name in names if known[name] > 1]:
         raise ValueError(
             f"{{{clashes[0]}}}: the catalogue has a column of this name; give this part of the "
             f"pattern another one"
         )
     try:
-        found = _list_all(files, opening, is_one or on_error == "raise")
+        found = _list_all(files, groups, opening, is_one or on_error == "raise")
     except (FileNotFoundError, FormatError):
         # it may be a folder of sets
         if not is_one or not (sets := _find_sets(files)):
             raise
-        found = _list_all(replace(files, nested=sets), opening, on_error == "raise")
+        found = _list_all(replace(files, nested=sets), groups, opening, on_error == "raise")
     left_out = tuple(one for one in found if isinstance(one, LeftOut))
     if left_out and on_error == "skip":
         warn_user(f"left out of the catalogue: {name_some(map(str, left_out), 5)}", CombineWarning)
@@ -398,18 +407,22 @@ Found = list[CatalogEntry] | LeftOut
 """The entries of a set or file, or why it cannot be opened."""
 
 
-def _list_all(files: Files, opening: OpenOptions, raises: bool) -> list[Found]:
+def _list_all(files: Files, groups: PathPattern, opening: OpenOptions, raises: bool) -> list[Found]:
     """Return what sets and files hold, in their order; remote ones are opened in threads."""
     folder = _find_common_folder([normalise_url(file) for file in files.flat])
 
     def examine(number: int) -> Found:
         location = Location.of_url(files.flat[number], files.options)
         try:
-            return list_entries(location, opening, folder, files.facts[number])
+            entries = list_entries(location, opening, folder, files.facts[number])
         except (VirtualdsError, OSError) as error:
             if raises:
                 raise
             return LeftOut.of(without_secrets(location.url), error)
+        return [
+            replace(entry, names={**entry.names, **(groups.match(entry.group) or {})})
+            for entry in entries
+        ]
 
     numbers = range(len(files.flat))
     if not files.are_remote or len(numbers) < 2:

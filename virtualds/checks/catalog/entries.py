@@ -78,7 +78,7 @@ class CatalogEntry:
     format : str
         Name of the format, or of the parser.
     names : dict
-        What the names of the pattern matched.
+        What the names of the patterns matched.
     title : str
         The global attribute of this name.
     variables : dict
