@@ -12,7 +12,7 @@ from products import looped
 from virtualds import ChunkAxis, ChunkManifest, Fragment
 from virtualds.chunks.axes import AxisKey, IrregularAxis, Projection, RegularAxis, Slices, to_slice
 from virtualds.chunks.columns import find_distinct
-from virtualds.chunks.fragment import find_mesh_lengths
+from virtualds.chunks.fragment import find_mesh_lengths, find_whole_blocks
 
 
 class Element(NamedTuple):
@@ -374,3 +374,40 @@ def test_a_fragment_shows_the_slabs_of_a_stretch_and_nothing_beyond_it() -> None
     assert fragment.count_slabs([[(1, 3), (5, 6)]]) == 3
     assert fragment.crop(0, 6, 8) is None
     assert fragment.crop(0, 5, 8) is not None
+
+
+# ---------------------------------------------------------------------- blocks of many fragments
+
+
+def stack_rows(rows: list[ChunkAxis]) -> list[Fragment]:
+    """A fragment for each row of an array, each with its own cut along the row."""
+    one = ChunkAxis.regular(1, 1)
+    return [
+        Fragment((row, 0), (one, axis), ChunkManifest.missing((1, axis.nchunks)))
+        for row, axis in enumerate(rows)
+    ]
+
+
+ROWS = st.lists(st.tuples(st.integers(1, 24), st.integers(1, 9)), min_size=1, max_size=6)
+
+
+@given(ROWS)
+@example([(12, 5), (7, 5), (12, 4)])
+def test_blocks_cut_no_chunk_of_any_row(rows: list[tuple[int, int]]) -> None:
+    size = max(length for length, _ in rows)
+    axes = [ChunkAxis.regular(length, chunk) for length, chunk in rows]
+    _, found = find_whole_blocks((len(rows), size), stack_rows(axes), 1)
+    edges = [set(axis.slabs().edges.tolist()) for axis in axes]
+    wanted = {
+        at for at in {0, size}.union(*edges) if all(at in own or at >= max(own) for own in edges)
+    }
+    assert np.diff(sorted(wanted)).tolist() == list(found)
+
+
+def test_fragments_that_are_cut_alike_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [100, 120, 90, 110] * 50
+    fragments = stack_rows([ChunkAxis.regular(length, 50) for length in lengths])
+    asked, slabs = list[ChunkAxis](), RegularAxis.slabs
+    monkeypatch.setattr(RegularAxis, "slabs", lambda axis: asked.append(axis) or slabs(axis))
+    assert find_whole_blocks((200, 120), fragments, 4)[1] == (50, 50, 20)
+    assert len(asked) <= 30

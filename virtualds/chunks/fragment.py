@@ -7,7 +7,7 @@ chunk is decoded twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -255,7 +255,9 @@ def find_whole_blocks(
         list({(f.start[axis], f.axes[axis]): None for f in kept}) for axis in range(len(shape))
     ]
     edges = [_find_shared_edges(size, cuts) for size, cuts in zip(shape, along, strict=True)]
-    largest = max((prod(_find_longest(a.lengths) for a in f.axes) for f in kept), default=1)
+    # there may be many fragments, most of which are cut alike
+    ways = {f.axes for f in kept}
+    largest = max((prod(_find_longest(a.lengths) for a in axes) for axes in ways), default=1)
     for axis in sorted(range(len(shape)), key=lambda i: -_measure_growth(edges[i], along[i])):
         block = prod(_find_longest(np.diff(e)) for e in edges)
         if block <= max(largest, LARGE_BLOCK // max(itemsize, 1)):
@@ -293,22 +295,27 @@ def _find_longest(lengths: Ints) -> int:
     return int(lengths.max(initial=0))
 
 
-def _list_slab_edges(cuts: Cuts) -> Iterable[Ints]:
-    return (axis.slabs().edges + start for start, axis in cuts)
+def _list_slab_edges(cuts: Cuts) -> list[Ints]:
+    edges = {axis: axis.slabs().edges for axis in {axis for _, axis in cuts}}
+    return [edges[axis] + start for start, axis in cuts]
 
 
 def _find_shared_edges(size: int, cuts: Cuts) -> Ints:
     """Return the edges at which no chunk is cut."""
-    found = np.unique(np.concatenate([np.array([0, size]), *_list_slab_edges(cuts)]))
-    for edges in _list_slab_edges(cuts) if len(cuts) > 1 else ():
-        inside = (found > edges[0]) & (found < edges[-1])
-        found = found[~inside | np.isin(found, edges)]
+    every = _list_slab_edges(cuts)
+    found = np.unique(np.concatenate([np.array([0, size]), *every]))
+    for edges in every if len(cuts) > 1 else ():
+        first, stop = np.searchsorted(found, edges[0]), np.searchsorted(found, edges[-1], "right")
+        inside = found[first:stop]
+        if not np.array_equal(inside, edges):
+            shared = inside[np.isin(inside, edges)]
+            found = np.concatenate([found[:first], shared, found[stop:]])
     return found
 
 
 def _measure_growth(edges: Ints, cuts: Cuts) -> float:
     """Return how many times longer blocks are than the longest chunks."""
-    stored = max((_find_longest(axis.lengths) for _, axis in cuts), default=0)
+    stored = max((_find_longest(axis.lengths) for axis in {axis for _, axis in cuts}), default=0)
     return _find_longest(np.diff(edges)) / max(stored, 1)
 
 
