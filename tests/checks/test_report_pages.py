@@ -490,3 +490,7 @@ def test_every_kind_of_problem_has_a_card(kind: str) -> None:
         KINDS[kind].meaning in words(card) and "so it is" in words(card) and "Do: " in words(card)
     )
     assert len(spans(by_class(page, "vds-strip")[0])) == 2
+
+
+def test_what_combines_needs_no_mend() -> None:
+    assert find_mend(difference("combines", aspect="order"), Expected("a", "4")) == NOTHING

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from large_sets import archive
 
-from virtualds import ChunkManifest, ManifestArray, SourceFile
-from virtualds.checks.verify.chunks import check_sample, sample_chunks
-from virtualds.checks.verify.sources import find_box, split_blocks, survey_references
+from virtualds import ChunkManifest, CombineError, ManifestArray, SourceFile
+from virtualds.checks.diagnose import _sample_files
+from virtualds.checks.diagnose.trials import SIDE_BY_SIDE, _find_keeping
+from virtualds.checks.verify.chunks import (
+    SampledFragment,
+    _draw_some,
+    check_sample,
+    sample_chunks,
+)
+from virtualds.checks.verify.sources import (
+    _record_state,
+    find_box,
+    split_blocks,
+    survey_references,
+)
 from virtualds.chunks.columns import Table
 
 
@@ -129,3 +142,44 @@ def test_references_are_surveyed_in_bounded_memory() -> None:
     tracemalloc.stop()
     assert (found.references, len(found.ends), table.loaded) == (3_000_000, 30, 3_000_000)
     assert peak < 2**20 * 200
+
+
+def test_a_sample_is_a_number_a_fraction_or_everything() -> None:
+    assert [check_sample(given) for given in (5, np.int64(3), 0.5, None)] == [5, 3, 0.5, None]
+
+
+def test_missing_chunks_are_drawn_again() -> None:
+    half = array(200, np.arange(200) % 2 == 1)
+    part = SampledFragment("v", half, half.fragments[0])
+    drawn = list(_draw_some(part, 100, np.random.default_rng(0)))
+    # half of what is drawn first is missing
+    assert len(drawn) > 75
+
+
+def test_files_are_sampled_from_the_first_to_the_last() -> None:
+    assert list(_sample_files(range(9), 1)) == [0, 4, 8]
+
+
+@pytest.mark.parametrize(
+    "error, says", [(OSError(5, "odd"), "odd"), (ValueError("strange"), "strange")]
+)
+def test_the_problem_of_a_file_says_what_the_error_says(error: Exception, says: str) -> None:
+    found: Any = SimpleNamespace(problems=[])
+    state: Any = error
+    assert not _record_state(found, SourceFile("file:///a"), state)
+    assert [problem.message for problem in found.problems] == [says]
+
+
+def test_the_remedy_is_the_first_that_combines_the_files() -> None:
+    *_, (last, wanted) = SIDE_BY_SIDE.items()
+
+    @dataclass(frozen=True)
+    class Trial:
+        options: dict[str, Any]
+
+        def combine(self, files: Any, alone: Any) -> None:
+            if wanted.items() - self.options.items():
+                raise CombineError("other values")
+
+    trial: Any = Trial({})
+    assert _find_keeping([], trial) == last

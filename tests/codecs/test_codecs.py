@@ -22,7 +22,9 @@ from virtualds import FormatError, UnsupportedError
 from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2
 from virtualds.codecs.checksums import crc32c, fletcher32
 from virtualds.codecs.codec import Codec, CodecError
+from virtualds.codecs.grib import select_field
 from virtualds.codecs.hdf import Shuffle, unshuffle_by_planes, unshuffle_portably
+from virtualds.codecs.images import _count_image_bytes
 from virtualds.codecs.zlib import Zlib, find_libdeflate
 
 DTYPES = ("u1", "<i2", ">i4", "<f4", "f8", "S3", "M8[ns]", "c16")
@@ -807,3 +809,15 @@ def test_lengths_that_make_no_sense_are_errors_of_the_codec() -> None:
     rice = codec_from_zarr_v2({"id": "virtualds_fits_rice", "dtype": ">i2", "block": 32, "word": 2})
     with pytest.raises(CodecError, match="too large"):
         rice.decode(bytes(8), 2**34)
+
+
+def test_a_frame_header_at_the_end_of_the_data_counts() -> None:
+    header = b"\xff\xf7" + bytes([0, 11, 8, 0, 2, 0, 3, 1])
+    assert _count_image_bytes(memoryview(b"\xff\xd8" + header)) == 6
+
+
+def test_a_message_with_one_field_is_taken_as_it_is() -> None:
+    field = b"".join((5).to_bytes(4, "big") + bytes([number]) for number in (3, 5, 7))
+    length = 16 + len(field) + 4
+    message = memoryview(b"GRIB\0\0\0\2" + length.to_bytes(8, "big") + field + b"7777")
+    assert select_field(message, 0) is message

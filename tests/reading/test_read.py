@@ -53,6 +53,7 @@ from virtualds.reading import fetch
 from virtualds.reading import threads as pool
 from virtualds.reading.fetch import join_ranges
 from virtualds.reading.plan import plan, plan_points
+from virtualds.reading.threads import _Queue
 from virtualds.source_file import PRESENT, SourceFile, checksum_of
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Range
@@ -1010,3 +1011,22 @@ def test_chunks_that_fill_their_place_are_decoded_there(folder: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert values.nbytes <= peak < values.nbytes + 2**22
+
+
+@pytest.mark.parametrize("codecs", [PLAIN, ZLIB])
+def test_chunks_of_another_layout_and_parts_of_joined_files_are_read(
+    codecs: Any, tmp_path: Path
+) -> None:
+    values = np.arange(12.0).reshape(4, 3)
+    turned = virtual(values, tmp_path, codecs=codecs, reverse_layout=True)
+    np.testing.assert_array_equal(turned.read((slice(None), slice(None))), values)
+    other = virtual(values + 100, tmp_path, chunks=(3, 2), codecs=codecs)
+    joined: Any = np.concatenate([turned, other])
+    np.testing.assert_array_equal(joined.read((slice(5, 7), slice(None))), values[1:3] + 100)
+
+
+def test_a_closed_queue_has_no_more_tasks() -> None:
+    queue: Any = _Queue(iter([1, 2, 3]), None)  # type: ignore[arg-type]
+    assert next(queue) == 1
+    queue.close()
+    assert list(queue) == []
