@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 import xarray as xr
 from products import looped
+from virtual_arrays import virtual
 
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
-from virtualds.checks.diagnose.differences import NOTHING, Expected, find_mend, write_remedy
+from virtualds.checks.diagnose.differences import (
+    NOTHING,
+    Expected,
+    _write_choice,
+    find_mend,
+    write_remedy,
+)
 from virtualds.checks.diagnose.report import CoordinateSpan, EraFile, EraStretch, place_eras
 from virtualds.checks.diagnose.trials import SIDE_BY_SIDE
 from virtualds.checks.verify.report import KINDS, NOT_COMPARED, Problem, list_runs
@@ -494,3 +501,17 @@ def test_every_kind_of_problem_has_a_card(kind: str) -> None:
 
 def test_what_combines_needs_no_mend() -> None:
     assert find_mend(difference("combines", aspect="order"), Expected("a", "4")) == NOTHING
+
+
+def test_a_file_is_opened_once_in_a_condition() -> None:
+    once = _write_choice(["{ds}.x == 1"], "", {}, "1.nc", [])
+    twice = _write_choice(["{ds}.x == 1", "{ds}.y == 2"], "", {}, "1.nc", [])
+    opened = "virtualds.open_virtual_dataset(f)"
+    assert once == f"[f for f in files if {opened}.x == 1]"
+    assert twice == f"[f for f in files if (ds := {opened}).x == 1 and ds.y == 2]"
+
+
+def test_a_report_says_how_many_files_are_unchanged(tmp_path: Path) -> None:
+    array = virtual(np.arange(3), tmp_path)
+    found = xr.Dataset({"v": ("x", array)}).virtual.verify()
+    assert "1, 1 unchanged since the scan" in str(found)
