@@ -506,3 +506,12 @@ def test_references_that_are_not_loaded_have_a_meaning_and_hide_no_files() -> No
     assert "one of several encodings" in text_of(hidden._repr_html_())
     joined = np.concatenate([hidden, known])
     assert find_used_files([joined], 5).first == [(FILE, 16)]
+
+
+def test_each_side_of_a_picture_has_its_length() -> None:
+    manifest = ChunkManifest.build((4, 4), files=[FILE], length=8)
+    page = of(manifest, make_regular_axes((12, 40), (3, 10)))._repr_html_()
+    [picture] = pictures_of(page)
+    words = ["".join(one.itertext()).strip() for one in picture.iter(f"{SVG}text")]
+    assert any("12" in word for word in words) and any("40" in word for word in words)
+    assert float(picture.get("width", "")) > 40

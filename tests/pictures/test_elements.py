@@ -207,3 +207,15 @@ def test_lines_are_drawn_between_all_cells_unless_they_would_hide_them() -> None
     assert Line(100, cells).inner == (25, 50, 75)
     assert Line(4 * NARROWEST, cells).inner == (25, 50, 75)
     assert Line(4 * NARROWEST - 0.1, cells).inner == ()
+
+
+def test_only_what_there_is_is_drawn() -> None:
+    shown, alone, whole = draw({"a": "x", "b": None}), draw(Card("t")), draw(Card("t", code="c"))
+    assert ">a<" in str(shown) and ">b<" not in str(shown)
+    assert "<pre" not in str(alone) and "<pre" in str(whole)
+
+
+def test_a_long_word_is_never_broken() -> None:
+    words = ["x" * 15 + "-" + "y" * 15, "z" * 40]
+    shown = format_text([{"name": " ".join(words)}], width=24)
+    assert all(word in shown for word in words)
