@@ -18,9 +18,11 @@ from large_sets import archive
 from virtualds import ChunkManifest, CombineError, ManifestArray, SourceFile
 from virtualds.checks.diagnose import _sample_files
 from virtualds.checks.diagnose.trials import SIDE_BY_SIDE, _find_keeping
+from virtualds.checks.verify import chunks
 from virtualds.checks.verify.chunks import (
     SampledFragment,
     _draw_some,
+    _OpenSource,
     check_sample,
     sample_chunks,
 )
@@ -183,3 +185,30 @@ def test_the_remedy_is_the_first_that_combines_the_files() -> None:
 
     trial: Any = Trial({})
     assert _find_keeping([], trial) == last
+
+
+def test_a_manifest_without_chunks_is_one_piece() -> None:
+    assert len(list(split_blocks(ChunkManifest.missing((1000,)), most=10))) == 1
+
+
+def test_values_of_another_shape_differ_from_those_of_the_file() -> None:
+    def locate(values: Any) -> Any:
+        raise ValueError("cannot reshape")
+
+    dtype = np.dtype("i4")
+    place: Any = SimpleNamespace(
+        locate_values=locate, box=((0, 2),), pipeline=SimpleNamespace(dtype=dtype)
+    )
+    chunk: Any = None
+    kind, text = _OpenSource(chunk).judge(chunk, place, np.zeros(3))
+    assert kind == "differs" and text.startswith("3 elements of float64 were decoded")
+
+
+def test_a_library_that_cannot_open_a_file_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> Any:
+        raise OSError(5, "odd")
+
+    monkeypatch.setattr(chunks, "open_native", fail)
+    scanned: Any = SimpleNamespace(source=SourceFile("file:///a"), parser=None)
+    native: Any = SimpleNamespace(name="numpy", remote=False)
+    assert "odd" in str(_OpenSource(scanned)._open(native))

@@ -219,3 +219,9 @@ def test_a_long_word_is_never_broken() -> None:
     words = ["x" * 15 + "-" + "y" * 15, "z" * 40]
     shown = format_text([{"name": " ".join(words)}], width=24)
     assert all(word in shown for word in words)
+
+
+def test_long_lines_are_folded_and_lines_stay_apart() -> None:
+    words = "one two three four five six seven"
+    assert len(format_text([words], width=24).splitlines()) == 2
+    assert format_text([f"{words}\nmore"], width=24).splitlines() == [words, "more"]
