@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -10,7 +11,8 @@ import numpy as np
 import xarray as xr
 
 from virtualds import ManifestArray
-from virtualds.accessors.display import draw_strips
+from virtualds.accessors.display import _list_keys, draw_strips
+from virtualds.pictures.html import SERIES
 
 DAY = np.timedelta64(1, "D")
 
@@ -103,3 +105,9 @@ def test_a_strip_begins_with_its_first_day() -> None:
     shown = [strips(files_along(["/a.nc", "/b.nc"], days + first)) for first in (0, 20_000)]
     early, late = ([spans(strip) for strip in found] for found in shown)
     assert early == late and (0.5, 0.5, "gap") in early[0]
+
+
+def test_the_legend_shows_the_first_shade_of_files() -> None:
+    coverage: Any = SimpleNamespace(urls=["a.nc"])
+    cells: Any = SimpleNamespace(doubled=[])
+    assert _list_keys(coverage, [], cells) == [(SERIES[0], "files, in two shades by turns")]

@@ -21,9 +21,12 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
+from matplotlib.patches import Patch
 
 import virtualds
 from virtualds import ManifestArray
+from virtualds.accessors.plots import EMPTY as WITHOUT_CHUNKS
+from virtualds.accessors.plots import add_legend_below, get_colour
 from virtualds.codecs.cf import Packing, TimePacking
 from virtualds.codecs.hdf import Shuffle
 from virtualds.codecs.zlib import Zlib
@@ -565,3 +568,27 @@ for draw in (lambda: plots.coverage("x"), lambda: plots.chunks("t"), plots.sizes
     assert len(lines) == 6
     assert all("matplotlib" in line for line in lines[::2])
     assert all(line == "pip install matplotlib" for line in lines[1::2])
+
+
+def test_a_legend_is_below_its_axes() -> None:
+    figure, ax = plt.subplots()
+    add_legend_below(ax, [Patch(label="chunks")])
+    figure.canvas.draw()
+    assert ax.get_legend().get_window_extent().y1 < ax.get_window_extent().y0
+    plt.close(figure)
+
+
+def test_plots_are_as_high_as_what_they_show() -> None:
+    def height(ax: Axes) -> float:
+        return float(ax.figure.get_figheight())
+
+    line = on_days(files_along(list("abcdefgh")), range(8))
+    plane = xr.Dataset({"t": (("y", "time"), line["t"].variable.data[np.newaxis])})
+    assert height(line.virtual.plot.chunks("t")) < height(plane.virtual.plot.chunks("t"))
+    assert 3 < height(line.virtual.plot.coverage()) < 4
+
+
+def test_what_is_empty_has_the_colour_of_the_axes() -> None:
+    _, ax = plt.subplots()
+    ax.set_facecolor("#123456")
+    assert get_colour(ax, WITHOUT_CHUNKS) == "#123456"

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import xarray as xr
 from daily_files import append, days, native, opened, virtual, written
@@ -16,6 +17,9 @@ from products import few_quick
 from transforms import assert_identical
 
 import virtualds
+from virtualds.formats import replaces_by
+from virtualds.formats.kerchunk.records import _is_filled
+from virtualds.formats.zarr.document import MANIFEST_KEYS, add_manifest_keys
 from virtualds.formats.zarr_manifests.write_snapshot import MAX_COPIED_COORDINATE, ChunkCopies
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import ChangedError
@@ -216,3 +220,17 @@ def test_small_chunks_are_copied_up_to_a_limit_and_notes_are_not_empty(tmp_path:
     assert copies._found["v"].keys() == {"small"}
     xr.Dataset({"v": ("x", [1.0])}).virtual.to_manifest(tmp_path / "refs.zarr")
     assert '"sources"' not in (tmp_path / "refs.zarr" / "zarr.json").read_text()
+
+
+def test_a_set_is_created_or_replaced_and_readers_without_manifests_reject_it() -> None:
+    assert [replaces_by(mode) for mode in ("w-", "w")] == [False, True]
+    with pytest.raises(ValueError, match="mode='a'"):
+        replaces_by("a")
+    node = {"chunk_key_encoding": {"name": "v2"}, "storage_transformers": [{"name": "x"}]}
+    assert add_manifest_keys(node)["chunk_key_encoding"]["name"] == MANIFEST_KEYS
+    assert add_manifest_keys({"name": "v"}) == {"name": "v"}
+
+
+def test_an_empty_column_of_any_type_has_no_values() -> None:
+    for column, is_filled in ((["x"], True), ([1], False), ([1.5], False), ([None], False)):
+        assert _is_filled(pa.array(column)) == is_filled

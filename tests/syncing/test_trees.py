@@ -13,8 +13,9 @@ import xarray as xr
 from click.testing import CliRunner
 
 import virtualds
-from virtualds.syncing import files
-from virtualds.writing.write import Destination
+from virtualds import ManifestGroup, ManifestVariable
+from virtualds.syncing import _remove_group, files
+from virtualds.writing.write import EMPTY, Destination, add_group
 from virtualds_cli.program import main
 
 
@@ -195,3 +196,10 @@ def test_files_are_opened_before_the_set_is_locked(
     done = sync(folder, target, newest=None)
     assert (len(done.added), len(done.replaced), len(done.dropped)) == (1, 1, 1)
     assert events == ["open", "open", "change"]
+
+
+def test_a_group_goes_with_those_above_it_that_have_nothing_else() -> None:
+    held = ManifestGroup({"v": ManifestVariable(("x",), np.arange(2))})
+    root = add_group(add_group(add_group(EMPTY, "a", held), "a/b", held), "c/d", held)
+    assert [path for path, _ in _remove_group(root, "a/b").walk()] == ["", "a", "c", "c/d"]
+    assert [path for path, _ in _remove_group(root, "c/d").walk()] == ["", "a", "a/b"]
