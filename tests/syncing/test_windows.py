@@ -111,6 +111,34 @@ def test_a_file_that_replaces_the_whole_set_shadows_the_others(write: Write) -> 
     assert_equal("refs.zarr", read_archive("first"))
 
 
+@pytest.mark.parametrize("loaded", [[], ["n"]])
+def test_days_are_chosen_whichever_variables_are_loaded(loaded: list[str], write: Write) -> None:
+    how: Any = {"overlap": "last", "loadable_variables": loaded}
+    write("00", 0)
+    write("01", 2, seed=1)
+    run(**how)
+    assert_equal("refs.zarr", read_archive())
+    write("02", 4, seed=2)
+    run(**how)
+    assert_equal("refs.zarr", read_archive())
+
+
+@pytest.mark.parametrize("overlap", ["first", "last"])
+def test_what_a_set_holds_itself_is_no_choice(overlap: str, write: Write) -> None:
+    how: Any = {"overlap": overlap, "loadable_variables": ["t", "n", "time"]}
+    write("00", 0)
+    write("01", 2, seed=1)
+    run(**how)
+    assert_equal("refs.zarr", read_archive(overlap))
+    assert not run(**how).is_written
+    write("02", 10)
+    run(**how)
+    assert_equal("refs.zarr", read_archive(overlap))
+    write("03", 4, seed=3)
+    with pytest.raises(CombineError, match="does not note from which file they are"):
+        run(**how)
+
+
 def test_a_file_that_others_do_not_touch_is_not_opened_again(write: Write) -> None:
     for number in range(3):
         write(f"{number}", 10 * number)

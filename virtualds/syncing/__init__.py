@@ -243,7 +243,7 @@ class Archive:
     """The files that a set follows, and how they are opened.
 
     ``paths`` are joined along ``dims``. ``tree`` makes the path of the group of each file, and None
-    is the root.
+    is the root. Coordinates along ``loaded`` dimensions decide which files are used.
     """
 
     paths: Any
@@ -252,6 +252,7 @@ class Archive:
     opening: Mapping[str, Any]
     storage_options: Mapping[str, Any] | None
     allow: Allow
+    loaded: tuple[str, ...] = ()
 
     @property
     def options(self) -> StorageOptions | None:
@@ -300,7 +301,8 @@ class Archive:
         plans, now = {}, time.time()
         for path in sorted({*files, *rows}):
             some = files.get(path, SetFiles(self.dims, url))
-            update = make(some, FileOpener(self.dims, opening, self.pattern, described))
+            opener = FileOpener(self.dims, opening, self.pattern, described, self.loaded)
+            update = make(some, opener)
             before = known.get(path)
             choose = partial(
                 Changes.between,
@@ -625,7 +627,9 @@ def _bring_up_to_date(
         left = f"{shown}: a set changes all at once; run sync again to go on"
         with explain_interrupt(lambda: left):
             before = _open_set(destination, allow)
-            archive = Archive(paths, dims, tree, opening, storage_options, allow)
+            chooses = bool(window) or opening.get("overlap") in CROPPING_OVERLAPS
+            loaded = dims if chooses else ()
+            archive = Archive(paths, dims, tree, opening, storage_options, allow, loaded)
             make = partial(
                 Update,
                 dims,

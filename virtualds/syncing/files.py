@@ -6,10 +6,10 @@ Also opens the files that a set lacks, as one dataset.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,12 @@ from virtualds.combine.workers import LeftOut
 from virtualds.datasets.keywords import to_names
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.datasets.open_options import OpenOptions, check_variables, make_optional
+from virtualds.datasets.open_options import (
+    Loadable,
+    OpenOptions,
+    check_variables,
+    make_optional,
+)
 from virtualds.datasets.source_positions import is_stored_in_set, urls_of
 from virtualds.errors import CombineError, UnsupportedError, without_secrets
 from virtualds.progress import Progress, report_progress
@@ -49,7 +54,8 @@ Mask = npt.NDArray[np.bool_]
 class FileOpener:
     """Opens files as one dataset, like `open_virtual_mfdataset`, and never the same files twice.
 
-    ``names`` are the sidecars of files that are opened by one.
+    ``names`` are the sidecars of files that are opened by one. Coordinates along ``loaded``
+    dimensions are in memory, whatever the options say.
     """
 
     def __init__(
@@ -58,12 +64,13 @@ class FileOpener:
         options: Mapping[str, Any],
         pattern: PathPattern | None = None,
         names: Mapping[str, str] | None = None,
+        loaded: Sequence[str] = (),
     ) -> None:
         self._pattern = pattern
         self._names = names or {}
         self._loadable = options.get("loadable_variables")
         # a variable that only the set has may be named as well
-        optional = {"loadable_variables": make_optional(self._loadable)}
+        optional = {"loadable_variables": make_optional(_load_also(self._loadable, loaded))}
         joined = dims[0] if len(dims) == 1 else list(dims)
         self._options = {"combine": "nested", **options, **optional, "concat_dim": joined}
         building = BuildOptions(on_error=options.get("on_error", "raise"))
@@ -159,6 +166,21 @@ class FileOpener:
         elif groups:
             there, remedy = f"{dims}, and in groups {groups}", "name one, and its group="
         return CombineError(f"concat_dim {dim!r}: the files have {there}; {remedy}")
+
+
+def _load_also(loadable: Loadable, names: Sequence[str]) -> Loadable:
+    """Return the variables to load, with coordinates along some dimensions."""
+    if loadable is None or not names:
+        return loadable
+    if callable(loadable):
+        return partial(_is_loaded, loadable, names)
+    return (*to_names("loadable_variables", loadable), *names)
+
+
+def _is_loaded(
+    choose: Callable[[str, xr.Variable], bool], names: Sequence[str], name: str, v: xr.Variable
+) -> bool:
+    return name in names or choose(name, v)
 
 
 # ---------------------------------------------------------------------- what a set has

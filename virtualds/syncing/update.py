@@ -326,7 +326,10 @@ class Update:
                 whole = values.get(url, there)
                 known = [find_extent(index, self.dim) for index in (whole, there) if index.size]
                 extents[url] = join_extents(extents.get(url), *known)
-                if not left[url].size:
+                if url not in met and not whole.size and not there.size:
+                    # its values are held in the set, or it has none
+                    kinds[url] = UNUSED
+                elif not left[url].size:
                     kinds[url] = OUTSIDE if there.size else SHADOWED
                 elif url in met or whole.size > there.size:
                     kinds[url] = CUT
@@ -425,6 +428,7 @@ class Update:
         if self.dim not in new.indexes or _index_of(group, self.dim) is None:
             return group, new
         present = to_virtual_dataset(group)
+        self._check_choice(present, new)
         used, gone = self._choose(present, new)
         if gone.any():
             owners = self._list_owners(present)
@@ -439,6 +443,22 @@ class Update:
             return group, xr.Dataset()
         whole = used.size == new.sizes[self.dim] and bool((np.diff(used) == 1).all())
         return group, new if whole else new.isel({self.dim: used})
+
+    def _check_choice(self, present: xr.Dataset, new: xr.Dataset) -> None:
+        """Raise an error for new positions that the set has from files that it does not note."""
+        if not self.chooses:
+            return
+        index, urls = present.indexes[self.dim], urls_of(present)
+        own = {url for url in urls if is_stored_in_set(url, self.known.root)}
+        held = find_copies(present, self.dim) | find_positions(present, self.dim, own)
+        held = index[held & (self._list_owners(present) == "") & index.isin(new.indexes[self.dim])]
+        if held.size:
+            raise CombineError(
+                f"{self.known.root}: {held.size} positions along {self.dim!r}, from {held[0]}, "
+                f"are in new files and in the set, which holds their values itself and does not "
+                f"note from which file they are, so that overlap={self.overlap!r} cannot choose; "
+                f"write the set anew without inline_threshold=, and with fewer loadable_variables="
+            )
 
     def _choose(self, present: xr.Dataset | None, new: xr.Dataset) -> tuple[Ints, Mask]:
         """Return the positions of new data to use, and a mask of those of the set they replace.
@@ -455,7 +475,9 @@ class Update:
         ranks = np.where(owners == "", -names.size, ranks)
         codes = pd.factorize(indexes[0].append(indexes[1:]))[0]
         rows = np.arange(codes.size)
-        order = np.lexsort((rows, -ranks, codes))
+        # positions without a chunk are in the order in which files were opened
+        backward = (owners == "") & (self.overlap == "last")
+        order = np.lexsort((np.where(backward, -rows, rows), -ranks, codes))
         begins = np.flatnonzero(np.diff(codes[order], prepend=-2))
         best = rows.copy()
         best[order] = np.repeat(order[begins], np.diff([*begins, rows.size]))
