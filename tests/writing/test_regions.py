@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -133,16 +133,26 @@ def fill_cells(folder: Path, url: Path, cells: list[Cell]) -> None:
         fill(url, Forecasts(folder).virtual(cell), conflict="retry")
 
 
-@pytest.mark.parametrize(
-    "workers", [ThreadPoolExecutor, pytest.param(ProcessPoolExecutor, marks=pytest.mark.full)]
-)
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(3) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    """Three processes, started once, since that takes seconds."""
+    with ProcessPoolExecutor(3, get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("workers", ["threads", pytest.param("processes", marks=pytest.mark.full)])
 def test_many_writers_lose_no_cell(
-    workers: Callable[..., Any], url: Path, forecasts: Forecasts
+    workers: str, url: Path, forecasts: Forecasts, request: pytest.FixtureRequest
 ) -> None:
     parts = [shuffled(2)[number::3] for number in range(3)]
-    how = {"mp_context": get_context("spawn")} if workers is ProcessPoolExecutor else {}
-    with workers(3, **how) as pool:
-        list(pool.map(fill_cells, [forecasts.folder] * 3, [url] * 3, parts))
+    pool = request.getfixturevalue(workers)
+    list(pool.map(fill_cells, [forecasts.folder] * 3, [url] * 3, parts))
     xr.testing.assert_equal(opened(url), forecasts.expected(CELLS))
 
 
