@@ -329,15 +329,15 @@ def test_workers_read_many_blocks_at_once(cluster: Any, blocks: Any) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("suffix", ["", ".zarr", ".parquet"])
-def test_workers_read_out_of_ten_million_references(
+def test_workers_read_out_of_two_million_references(
     cluster: Any, suffix: str, tmp_path: Path
 ) -> None:
-    grid = (1000, 100, 100)
+    grid = (200, 100, 100)
     stored = np.random.default_rng(3).normal(size=10**6).astype("f4")
     stored.tofile(tmp_path / "a.bin")
     places = (np.arange(np.prod(grid)) % 10**4).reshape(grid)
     array = ManifestArray.from_arrays(
-        shape=(1000, 1000, 1000), chunks=(1, 10, 10), dtype="f4", path=str(tmp_path / "a.bin"),
+        shape=(200, 1000, 1000), chunks=(1, 10, 10), dtype="f4", path=str(tmp_path / "a.bin"),
         offsets=places * 400, lengths=400,
     )  # fmt: skip
     ds = xr.Dataset({"v": (("time", "y", "x"), array)})
@@ -347,7 +347,7 @@ def test_workers_read_out_of_ten_million_references(
     else:
         ds = ds.chunk("auto")
     assert carried(ds["v"])[0] < 1 * MB
-    part = ds["v"][500:503]
+    part = ds["v"][100:103]
     assert part.data.npartitions < 30
     np.testing.assert_allclose(part.mean(("y", "x")).compute(), stored.mean(), rtol=1e-3)
 
