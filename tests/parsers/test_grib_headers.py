@@ -152,6 +152,8 @@ def assert_shared_keys_are_its_own(data: bytes) -> dict[str, Any]:
     return own
 
 
+# Each makes some hundred headers, and lets ecCodes read each of them twice: 3 s.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("producer", few_quick(PRODUCERS, PRODUCERS[::6]))
 def test_keys_are_those_of_each_message_whichever_key_differs(producer: tuple[int, str]) -> None:
     template, local = producer
@@ -161,6 +163,7 @@ def test_keys_are_those_of_each_message_whichever_key_differs(producer: tuple[in
     assert sum(keys != seen[0] for keys in seen) > len(seen) // 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sample", FIRST_GRIDS)
 @pytest.mark.parametrize("local", FIRST_EDITION)
 def test_keys_of_edition_1_are_those_of_each_message(local: str, sample: str) -> None:
