@@ -111,6 +111,56 @@ def test_a_file_that_replaces_the_whole_set_shadows_the_others(write: Write) -> 
     assert_equal("refs.zarr", read_archive("first"))
 
 
+def test_another_choice_between_files_is_one_change(write: Write) -> None:
+    for number in range(3):
+        write(f"{number}", 2 * number)
+    for overlap in ("first", "last", "first"):
+        assert run(overlap=overlap).is_written
+        assert_equal("refs.zarr", read_archive(overlap))
+        assert not run(overlap=overlap).is_written
+
+
+def test_a_window_that_begins_earlier_in_a_file_is_a_change(write: Write) -> None:
+    for number in range(3):
+        write(f"{number}", 4 * number)
+    run(keep={"time": 6})
+    report = run(keep={"time": 7})
+    assert (names(report.replaced), report.unchanged, report.is_written) == (["1"], 1, True)
+    assert_equal("refs.zarr", read_archive().isel(time=slice(-7, None)))
+    assert not run(keep={"time": 7}).is_written
+
+
+def test_a_file_may_have_a_day_twice(write: Write) -> None:
+    file = days(0)
+    file = file.assign_coords(time=file["time"][[0, 1, 1, 3]].to_numpy())
+    os.utime(written(Path("data"), "00", file), (1, 1))
+    for name, first in (("01", 3), ("02", 5)):
+        write(name, first)
+        run(overlap="first")
+    parts = [file, days(3).isel(time=slice(1, 4)), days(5).isel(time=slice(2, 4))]
+    assert_equal("refs.zarr", xr.concat(parts, "time", data_vars="minimal"))
+
+
+def test_files_that_are_gone_and_too_old_are_not_kept(write: Write) -> None:
+    paths = [write(f"{number}", 4 * number) for number in range(2)]
+    how: Any = {"keep": {"time": 8}, "on_removed": "keep"}
+    run(**how)
+    paths[0].unlink()
+    assert names(run(**how).kept) == ["0"]
+    write("2", 8)
+    report = run(**how)
+    assert (names(report.dropped), report.kept) == (["0"], ())
+    # and a file that was too old, and still is, was not in the set
+    write("3", 12)
+    run(**how)
+    report = run(**how | {"keep": {"time": 9}})
+    assert (names(report.added), report.dropped) == (["1"], ())
+    write("4", 16)
+    assert names(run(**how | {"keep": {"time": 4}}).dropped) == ["1", "2", "3"]
+    report = run(**how | {"keep": {"time": 5}})
+    assert (names(report.added), report.dropped) == (["3"], ())
+
+
 @pytest.mark.parametrize("loaded", [[], ["n"]])
 def test_days_are_chosen_whichever_variables_are_loaded(loaded: list[str], write: Write) -> None:
     how: Any = {"overlap": "last", "loadable_variables": loaded}
@@ -162,9 +212,10 @@ def test_a_changed_file_may_have_other_days(write: Write) -> None:
     write("00", 0)
     write("01", 2, 6, seed=1)
     run(overlap="last")
-    for first, count in ((4, 4), (0, 3), (3, 9)):
+    # the first file is opened again, too, where days of it are used that were not
+    for first, count, others in ((4, 4, ["00"]), (0, 3, []), (3, 9, ["00"])):
         write("01", first, count, seed=first)
-        assert names(run(overlap="last").replaced) == ["01"]
+        assert names(run(overlap="last").replaced) == [*others, "01"]
         assert_equal("refs.zarr", read_archive())
 
 

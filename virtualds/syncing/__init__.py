@@ -422,7 +422,7 @@ def _remove_group(root: ManifestGroup, path: str) -> ManifestGroup:
 
 
 def _report_group(update: Update, changes: Changes, outcome: Outcome) -> SyncReport:
-    notes, added, lost = outcome
+    notes, added, lost, again = outcome
     new, changed, failed = {*changes.new}, {*changes.changed}, update.opener.failed
     noted = {*changes.noted, *new, *changed, *lost}
     outside, shadowed = (notes.select(kind) & noted for kind in (OUTSIDE, SHADOWED))
@@ -431,16 +431,20 @@ def _report_group(update: Update, changes: Changes, outcome: Outcome) -> SyncRep
     return SyncReport(
         target="",
         added=tuple(sorted(added)),
-        replaced=tuple(sorted(changed - left_out - failed.keys())),
+        replaced=tuple(sorted((changed | {*again}) - left_out - failed.keys())),
         dropped=(*update.list_dropped(changes), *sorted(lost)),
         shadowed=tuple(sorted({*changes.shadowed, *shadowed})),
         outside=tuple(sorted(outside)),
-        kept=() if update.drops else changes.removed,
+        kept=() if update.drops else tuple(url for url in changes.removed if url not in lost),
         waiting=changes.waiting,
         repeated=changes.repeated,
         failed=tuple(failed.values()),
         damaged=update.opener.damaged,
-        unchanged=changes.unchanged - len(left_out - new - changed) - len({*added} - new) + silent,
+        unchanged=changes.unchanged
+        - len(left_out - new - changed)
+        - len({*added} - new)
+        - len(again)
+        + silent,
     )
 
 

@@ -56,6 +56,7 @@ class Notes:
 
     ``kinds`` and ``extents``, along the first dimension, have one item for each file. ``cutoffs``
     are the first values within the window, by dimension, and ``keep`` describes that window.
+    ``overlap`` says which files positions are taken from.
     """
 
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
@@ -63,6 +64,7 @@ class Notes:
     extents: tuple[Extent, ...] = ()
     cutoffs: Mapping[str, float] = field(default_factory=dict)
     keep: str = ""
+    overlap: str = ""
 
     @classmethod
     def read(cls, noted: Mapping[str, Any], root: str) -> Notes:
@@ -78,7 +80,8 @@ class Notes:
             kinds = tuple(str(row[4]) for row in rows)
             extents = tuple(ANY if row[5] is None else (row[5], row[6]) for row in rows)
             cutoffs = {str(dim): value for dim, value in noted.get("cutoffs", {}).items()}
-            return cls(FileColumns.of(states), kinds, extents, cutoffs, str(noted.get("keep", "")))
+            said = (str(noted.get(name, "")) for name in ("keep", "overlap"))
+            return cls(FileColumns.of(states), kinds, extents, cutoffs, *said)
         except (LookupError, TypeError, ValueError, AttributeError, OSError, EOFError):
             return cls()
 
@@ -106,7 +109,7 @@ class Notes:
         rows.sort(key=lambda row: (row[0], row[4]))
         packed = gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0)
         found = {"files": base64.b64encode(packed).decode()}
-        more = {"keep": self.keep, "cutoffs": dict(self.cutoffs)}
+        more = {"keep": self.keep, "cutoffs": dict(self.cutoffs), "overlap": self.overlap}
         return found | {name: value for name, value in more.items() if value}
 
     def renew(

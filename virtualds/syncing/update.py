@@ -83,12 +83,14 @@ REMEDIES = {
 class Outcome(NamedTuple):
     """What happened to files of a group: its notes now, the added files, and those it lost.
 
-    Lost are files that are still there, since newer data are used instead.
+    Lost are files that are still there, since newer data are used instead. ``again`` are files that
+    have not changed, and of which the set has other positions than before.
     """
 
     notes: Notes
     added: Collection[str] = ()
     lost: Collection[str] = ()
+    again: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -149,19 +151,20 @@ class Update:
     def reopen(self, group: ManifestGroup, changes: Changes, before: KnownFiles) -> Changes:
         """Return the changes with those noted files to open again that the set may need now.
 
-        They may have positions of files that are replaced or removed, or the window may begin
-        earlier, since its end is removed.
+        They may have positions of files that are replaced or removed, the window may begin earlier,
+        since its end is removed, or positions are taken from other files than before.
         """
         lost, notes = {*self.list_dropped(changes), *changes.changed}, before.notes
-        is_moved = bool(lost) or notes.keep != str(self.window)
+        is_turned = self.chooses and notes.overlap != self.overlap
+        is_moved = bool(lost) or notes.keep != str(self.window) or is_turned
         if not changes.noted or not is_moved:
             return changes
         present = to_virtual_dataset(group)
-        wanted = set[str]()
+        wanted = notes.select(SHADOWED, CUT) if is_turned else set[str]()
         if lost and self.dim in present.indexes:
             values = find_values(present, self.dim, lost).values()
             extents = [find_extent(index, self.dim) for index in values if index.size]
-            wanted = notes.select(SHADOWED, CUT, within=extents)
+            wanted |= notes.select(SHADOWED, CUT, within=extents)
         coming = self._predict_values(present, changes, lost)
         now = self.window.find_cutoffs(coming)
         for dim, cutoff in notes.cutoffs.items():
@@ -337,7 +340,8 @@ class Update:
         stays = set(changes.noted) - set(changes.reopened)
         notes = earlier.renew(changes.listing.files, stays, kinds, extents)
         notes = notes.join(self._note_sidecars(earlier, changes, opened))
-        notes = replace(notes, cutoffs=cutoffs, keep=str(self.window))
+        overlap = self.overlap if self.chooses else earlier.overlap
+        notes = replace(notes, cutoffs=cutoffs, keep=str(self.window), overlap=overlap)
         noted, left_out = notes.write(self.known.root), notes.select(SHADOWED, OUTSIDE)
         if trimmed is before:
             after = before if noted == before.notes else replace(before, notes=noted)
@@ -346,8 +350,11 @@ class Update:
         trimmed = self._replace_static(trimmed, left_out, left_out)
         unused = earlier.select(SHADOWED, OUTSIDE)
         added = opened & {*changes.new, *(unused & {*changes.reopened})} - left_out
-        gone = (met | {*changes.changed}) & left_out - {*changes.new} - unused
-        return replace(trimmed, notes=noted), Outcome(notes, added, gone)
+        # also files that are not listed any more, which no notes have
+        empty = {url for url, kind in kinds.items() if kind in (SHADOWED, OUTSIDE)}
+        gone = (met | {*changes.changed}) & empty - {*changes.new} - unused
+        again = opened & {*changes.reopened} - unused - left_out
+        return replace(trimmed, notes=noted), Outcome(notes, added, gone, again)
 
     def _note_sidecars(self, earlier: Notes, changes: Changes, opened: set[str]) -> Notes:
         """Return the notes on sidecars, and on files of which only these know a state.
@@ -481,6 +488,10 @@ class Update:
         begins = np.flatnonzero(np.diff(codes[order], prepend=-2))
         best = rows.copy()
         best[order] = np.repeat(order[begins], np.diff([*begins, rows.size]))
+        # a file may have a value several times
+        is_new = rows >= codes.size - indexes[-1].size
+        is_same = (owners[best] == owners) & (owners != "") & (is_new[best] == is_new)
+        best[is_same] = rows[is_same]
         # missing values are equal to no others
         best[codes < 0] = rows[codes < 0]
         if not self.chooses:
