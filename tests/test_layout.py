@@ -171,6 +171,11 @@ def nodes(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]
         yield from nodes(child, inside)
 
 
+@functools.cache
+def nodes_of(module: str) -> list[tuple[ast.AST, bool]]:
+    return list(nodes(tree_of(module)))
+
+
 def typed_nodes(tree: ast.AST) -> set[int]:
     """The nodes that are there for type checkers alone."""
     checks = (node for node in ast.walk(tree) if isinstance(node, ast.If))
@@ -182,9 +187,14 @@ PLACE = re.compile(r"virtualds(\.\w+)+:\w+")
 """A module and a name in it, in tables of `virtualds.importing`."""
 
 
-def imports(module: str) -> Iterator[Import]:
+@functools.cache
+def imports(module: str) -> list[Import]:
+    return list(find_imports(module))
+
+
+def find_imports(module: str) -> Iterator[Import]:
     typed = typed_nodes(tree_of(module))
-    for node, inside in nodes(tree_of(module)):
+    for node, inside in nodes_of(module):
         is_run = id(node) not in typed
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -247,13 +257,13 @@ def own_imports_that_threads_do_at_once(module: str) -> list[str]:
     """Imports inside functions of the face that do not stand in ``with importing:``."""
     guarded = {
         id(node)
-        for block, _ in nodes(tree_of(module))
+        for block, _ in nodes_of(module)
         if isinstance(block, ast.With) and ast.unparse(block.items[0]) == "importing"
         for node in block.body
     }
     return [
         f"{module}:{node.lineno}"
-        for node, inside in nodes(tree_of(module))
+        for node, inside in nodes_of(module)
         if isinstance(node, ast.ImportFrom)
         and inside
         and id(node) not in guarded
@@ -275,7 +285,7 @@ def zarr_python(module: str) -> list[str]:
 
 
 def catching_everything(module: str) -> list[str]:
-    handlers = [node for node, _ in nodes(tree_of(module)) if isinstance(node, ast.ExceptHandler)]
+    handlers = [node for node, _ in nodes_of(module) if isinstance(node, ast.ExceptHandler)]
     wrong = [h for h in handlers if catches_everything(h) and not raises_again(h)]
     return [f"{module}:{handler.lineno}" for handler in wrong]
 
@@ -297,7 +307,7 @@ def asserts_and_coroutines(module: str) -> list[str]:
     shunned = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Assert
     if module in ADAPTERS | COROUTINES:
         shunned = ast.Assert
-    found = (node for node, _ in nodes(tree_of(module)) if isinstance(node, shunned))
+    found = (node for node, _ in nodes_of(module) if isinstance(node, shunned))
     return [f"{module}:{node.lineno}" for node in found]
 
 
@@ -305,7 +315,7 @@ def states_of_slotted_dataclasses(module: str) -> list[str]:
     """Before Python 3.11.4, ``dataclass(frozen=True, slots=True)`` overwrites these methods."""
     return [
         f"{module}:{method.lineno}"
-        for node, _ in nodes(tree_of(module))
+        for node, _ in nodes_of(module)
         if isinstance(node, ast.ClassDef)
         if any("slots=True" in ast.unparse(decorator) for decorator in node.decorator_list)
         for method in node.body
