@@ -42,8 +42,8 @@ XARRAY_FROM = "datasets"
 XARRAY_BELOW = {"codecs.cf": "xarray encodes and decodes the times of CF"}
 """Modules below it that import xarray all the same, and why."""
 
-MOST_MODULES_IN_ROOT = 11
-MOST_MODULES, LONGEST_CHAIN = 199, 25
+MAX_MODULES_IN_ROOT = 11
+MAX_MODULES, MAX_CHAIN = 199, 25
 """How many modules there are, and how many import one another in a row: what a person holds in the
 head. They may fall, and rise only with a subject that is new."""
 
@@ -369,8 +369,8 @@ def test_the_house_grows_only_with_what_is_new() -> None:
     graph, chains = graph_of_imports(), dict[str, int]()
     for module in TopologicalSorter(graph).static_order():
         chains[module] = 1 + max((chains[other] for other in graph[module]), default=0)
-    assert len(MODULES) <= MOST_MODULES, "a new subject may raise MOST_MODULES"
-    assert max(chains.values()) <= LONGEST_CHAIN
+    assert len(MODULES) <= MAX_MODULES, "a new subject may raise MAX_MODULES"
+    assert max(chains.values()) <= MAX_CHAIN
 
 
 def test_tables_name_what_is_there() -> None:
@@ -410,7 +410,7 @@ def test_pages_of_explanation_name_files_that_exist() -> None:
 
 
 def test_few_modules_lie_in_the_root() -> None:
-    assert len([path for path in FILES if path.parent == PACKAGE]) <= MOST_MODULES_IN_ROOT
+    assert len([path for path in FILES if path.parent == PACKAGE]) <= MAX_MODULES_IN_ROOT
 
 
 def test_public_names() -> None:

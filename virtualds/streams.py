@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-SMALL_TEXT, GROWS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
+SMALL_TEXT, GROWS_BY, MAX_TEXT = 2**26, 1000, 2**32
 """For an unknown decoded length: bytes that are always decoded, further bytes for each encoded
 byte, and the most that are ever decoded."""
 
@@ -116,4 +116,4 @@ def check_decoded_size(announced: int, nbytes: int | None, encoded: int) -> None
 
 def limit_decoded_size(nbytes: int) -> int:
     """Return the maximum number of bytes to which ``nbytes`` may decode if that is unknown."""
-    return min(LARGEST_TEXT, SMALL_TEXT + GROWS_BY * nbytes)
+    return min(MAX_TEXT, SMALL_TEXT + GROWS_BY * nbytes)

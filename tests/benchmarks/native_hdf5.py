@@ -15,7 +15,7 @@ HIDDEN = {
     *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties"),
 }
 """Attributes of dimension scales and of the netCDF library, which no netCDF reader shows."""
-MOST_OBJECTS = 100
+MAX_OBJECTS = 100
 """Groups and datasets of one file that are compared."""
 LARGEST = 2**28
 """Bytes of a dataset that is read; some files declare a million times more than they hold."""
@@ -34,7 +34,7 @@ def read_hdf5(path: Path) -> Iterator[Found]:
 
         def note(name: str, found: Any) -> bool | None:
             objects[f"/{name}"] = found
-            return len(objects) >= MOST_OBJECTS or None
+            return len(objects) >= MAX_OBJECTS or None
 
         file.visititems(note)
         for name, found in objects.items():

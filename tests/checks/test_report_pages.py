@@ -20,7 +20,7 @@ from virtualds.checks.diagnose.differences import (
     NOTHING,
     Expected,
     _write_choice,
-    find_mend,
+    find_fix,
     write_remedy,
 )
 from virtualds.checks.diagnose.report import CoordinateSpan, EraFile, EraStretch, place_eras
@@ -349,18 +349,18 @@ LINES_OF_CODE: dict[str, tuple[dict[str, str], Expected, str]] = {
 def test_a_line_repeats_what_was_given_but_no_secret(name: str) -> None:
     given, usual, expected = LINES_OF_CODE[name]
     row = difference("blocks", **given)
-    mend = find_mend(row, usual)
+    mend = find_fix(row, usual)
     code = write_remedy(row, mend, [mend], GIVEN, "1.nc", [])
     assert "vds = virtualds.open_virtual_mfdataset(" in code and 'concat_dim="time"' in code
     assert expected in code and "hunter2" not in code
     compile(code, "line", "exec")
     fine = difference("combines", **given)
-    assert write_remedy(fine, find_mend(fine, usual), [mend], GIVEN, "1.nc", []) == ""
+    assert write_remedy(fine, find_fix(fine, usual), [mend], GIVEN, "1.nc", []) == ""
 
 
 def test_no_line_has_the_secrets_of_files_that_it_would_name() -> None:
     row = difference("blocks", aspect="values")
-    mend = find_mend(row, Expected("a", "4"))
+    mend = find_fix(row, Expected("a", "4"))
     secret = "https://example.org/1.nc?token=hunter2"
     for first, lost in ((secret, []), ("1.nc", [secret])):
         assert write_remedy(row, mend, [mend], GIVEN, first, lost) == ""
@@ -368,7 +368,7 @@ def test_no_line_has_the_secrets_of_files_that_it_would_name() -> None:
 
 def test_a_calendar_that_lacks_days_is_never_converted_to() -> None:
     row = difference("costs", aspect="calendar", after="standard")
-    assert find_mend(row, Expected("noleap", "4")) == NOTHING
+    assert find_fix(row, Expected("noleap", "4")) == NOTHING
 
 
 def test_a_file_that_cannot_be_opened_is_left_out_by_the_line(tmp_path: Path) -> None:
@@ -500,7 +500,7 @@ def test_every_kind_of_problem_has_a_card(kind: str) -> None:
 
 
 def test_what_combines_needs_no_mend() -> None:
-    assert find_mend(difference("combines", aspect="order"), Expected("a", "4")) == NOTHING
+    assert find_fix(difference("combines", aspect="order"), Expected("a", "4")) == NOTHING
 
 
 def test_a_file_is_opened_once_in_a_condition() -> None:

@@ -33,7 +33,7 @@ import virtualds
 from virtualds import AccessError, BuildReport, FormatError, Progress
 from virtualds.combine import workers
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.stores.requests import LONGEST_WAIT
+from virtualds.stores.requests import MAX_WAIT
 
 pytestmark = pytest.mark.usefixtures("_processes_take_part")
 
@@ -359,7 +359,7 @@ def test_a_server_that_refuses_is_not_asked_again(files: list[Path]) -> None:
 
 
 def test_a_negative_number_of_retries_is_refused(files: list[Path]) -> None:
-    assert LONGEST_WAIT > 0
+    assert MAX_WAIT > 0
     with pytest.raises(ValueError, match="at least 0"):
         open_all(files, retries=-1)
 

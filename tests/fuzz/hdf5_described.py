@@ -19,7 +19,7 @@ from virtualds.chunks.columns import COLUMNS, compact
 
 PROBLEM = " (problem)"
 """What the names of items end with that are errors."""
-MOST_ROWS = 2**20
+MAX_ROWS = 2**20
 """Chunks up to which columns are described row by row, however they are held."""
 
 
@@ -70,11 +70,11 @@ def _array(array: ManifestArray) -> Any:
 
 
 def _column(column: Any) -> Any:
-    return np.asarray(column) if column.size <= MOST_ROWS else compact(column)
+    return np.asarray(column) if column.size <= MAX_ROWS else compact(column)
 
 
 def _axis(axis: Any) -> Any:
-    return token(tuple(axis.slabs())) if axis.nchunks <= MOST_ROWS else repr(axis)
+    return token(tuple(axis.slabs())) if axis.nchunks <= MAX_ROWS else repr(axis)
 
 
 # ---------------------------------------------------------------------- groups and datasets

@@ -25,7 +25,7 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 NOT_COPIED = {".git", "mutation-state", "fuzz-state", "docs/_build", "virtualds-demo"}
-MOST_MEMORY = 6 << 30
+MAX_MEMORY = 6 << 30
 """Bytes of memory of each process, so that code which allocates for ever fails."""
 TOO_LONG = -1
 
@@ -186,4 +186,4 @@ def _enter(folder: Path) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "mutation"]:
         del sys.modules[name]
     most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, most))
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, most))

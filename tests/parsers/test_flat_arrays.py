@@ -21,7 +21,7 @@ from products import looped
 
 import virtualds
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.flat_arrays import LONGEST_HEADER, parse_numpy_header
+from virtualds.parsers.flat_arrays import MAX_HEADER, parse_numpy_header
 
 RNG = np.random.default_rng(0)
 PAIR = np.dtype([("level", ">i2"), ("value", "<f8"), ("name", "S3")])
@@ -222,7 +222,7 @@ def test_python_that_is_nested_without_end_is_an_error(text: str) -> None:
 
 def test_a_header_without_end_is_not_read() -> None:
     raw = b"\x93NUMPY\2\0" + struct.pack("<I", 2**32 - 1)
-    with pytest.raises(FormatError, match=f"more than the {LONGEST_HEADER}"):
+    with pytest.raises(FormatError, match=f"more than the {MAX_HEADER}"):
         parse_numpy_header(raw, "it")
 
 

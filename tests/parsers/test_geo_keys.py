@@ -11,7 +11,7 @@ from products import looped
 from programs import run_code
 
 from virtualds.parsers import geo_keys
-from virtualds.parsers.geo_keys import PROJECTIONS, describe_system
+from virtualds.parsers.geo_keys import PROJECTIONS, describe_crs
 
 pyproj = geo_keys.import_pyproj()
 ELLIPSOID = {
@@ -79,7 +79,7 @@ def locate(system: Any) -> Any:
 @looped("name", METHODS)
 def test_a_projection_without_a_code_shows_the_same_ground(name: str) -> None:
     method, parameters, proj = METHODS[name]
-    attrs = describe_system(PROJECTED | ELLIPSOID | {"ProjCoordTransGeoKey": method} | parameters)
+    attrs = describe_crs(PROJECTED | ELLIPSOID | {"ProjCoordTransGeoKey": method} | parameters)
     expected = f"+proj={proj} +x_0=1000 +y_0=50 +ellps=GRS80 +units=m"
     np.testing.assert_allclose(locate(attrs["crs_wkt"]), locate(expected), rtol=0, atol=1e-6)
     # the attributes of CF say it too, where CF has the projection and its parameters
@@ -96,7 +96,7 @@ def test_every_projection_of_the_table_has_a_case() -> None:
 
 def test_an_albers_projection_has_the_attributes_of_rioxarray() -> None:
     """Keys of a national archive, and what rioxarray 0.19 says of them."""
-    attrs = describe_system({
+    attrs = describe_crs({
         "GTModelTypeGeoKey": 1, "GTCitationGeoKey": "Albers", "GeographicTypeGeoKey": 4326,
         "GeogAngularUnitsGeoKey": 9102, "GeogSemiMajorAxisGeoKey": 6378140.0,
         "GeogInvFlatteningGeoKey": 298.256999999996, "ProjectedCSTypeGeoKey": 32767,
@@ -123,7 +123,7 @@ def test_an_albers_projection_has_the_attributes_of_rioxarray() -> None:
 def test_a_zone_of_utm_needs_no_other_parameters(zone: int, code: int) -> None:
     keys = {"GTModelTypeGeoKey": 1, "GeographicTypeGeoKey": 4326, "ProjectionGeoKey": zone}
     np.testing.assert_allclose(
-        locate(describe_system(keys)["crs_wkt"]), locate(f"EPSG:{code}"), rtol=0, atol=1e-3
+        locate(describe_crs(keys)["crs_wkt"]), locate(f"EPSG:{code}"), rtol=0, atol=1e-3
     )
 
 
@@ -133,14 +133,14 @@ def test_a_system_of_heights_is_part_of_the_system() -> None:
         "GeographicTypeGeoKey": 4326,
         "VerticalCSTypeGeoKey": 5773,
     }
-    found = pyproj.CRS(describe_system(keys)["crs_wkt"])
+    found = pyproj.CRS(describe_crs(keys)["crs_wkt"])
     assert [part.to_epsg() for part in found.sub_crs_list] == [4326, 5773]
 
 
 def test_text_in_a_citation_is_the_system() -> None:
     text = pyproj.CRS("+proj=moll +lon_0=5 +datum=WGS84").to_wkt("WKT1_ESRI")
     keys = {"GTModelTypeGeoKey": 32767, "PCSCitationGeoKey": f"ESRI PE String = {text}"}
-    assert locate(describe_system(keys)["crs_wkt"]) == locate(text)
+    assert locate(describe_crs(keys)["crs_wkt"]) == locate(text)
 
 
 UTM = {"GTModelTypeGeoKey": 1, "ProjectedCSTypeGeoKey": 32618}
@@ -170,18 +170,18 @@ UNKNOWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", UNKNOWN)
 def test_a_system_that_is_not_known_is_not_guessed(kind: str) -> None:
     keys, expected = UNKNOWN[kind]
-    assert describe_system(keys) == expected
+    assert describe_crs(keys) == expected
 
 
 def test_an_image_without_keys_does_not_import_pyproj(monkeypatch: Any) -> None:
     monkeypatch.setattr(geo_keys, "import_pyproj", pytest.fail)
-    assert describe_system({}) == describe_system({"KeyRevision": 1}) == {}
+    assert describe_crs({}) == describe_crs({"KeyRevision": 1}) == {}
 
 
 def test_another_proj_in_the_process_does_no_harm() -> None:
     code = (
         "import warnings; warnings.filterwarnings('error', 'pyproj');"
-        "import eccodes; from virtualds.parsers.geo_keys import describe_system as describe;"
+        "import eccodes; from virtualds.parsers.geo_keys import describe_crs as describe;"
         f"print(describe({UTM!r})['grid_mapping_name'])"
     )
     done = run_code(code)
@@ -191,6 +191,6 @@ def test_another_proj_in_the_process_does_no_harm() -> None:
 def test_without_pyproj_the_code_is_the_system(monkeypatch: Any) -> None:
     geo_keys._describe.cache_clear()
     monkeypatch.setitem(sys.modules, "pyproj", None)
-    assert describe_system(UTM) == {"spatial_ref": "EPSG:32618"}
-    assert describe_system(PROJECTED | ELLIPSOID | {"ProjCoordTransGeoKey": 1}) == {}
+    assert describe_crs(UTM) == {"spatial_ref": "EPSG:32618"}
+    assert describe_crs(PROJECTED | ELLIPSOID | {"ProjCoordTransGeoKey": 1}) == {}
     geo_keys._describe.cache_clear()

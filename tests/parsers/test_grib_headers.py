@@ -16,7 +16,7 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds.parsers.grib import messages as grib_messages
-from virtualds.parsers.grib.messages import LONGEST_HEADER as LONGEST
+from virtualds.parsers.grib.messages import MAX_HEADER as MAX_HOURS
 from virtualds.parsers.grib.messages import SharedHeader, find_shared_header
 
 Keys = Mapping[str, Any]
@@ -252,7 +252,7 @@ def test_damaged_and_long_headers_are_not_alike() -> None:
         assert find_shared_header(data[:place] + bytes([value]) + data[place + 1 :]) is None
     for length in range(len(data) - 15):
         assert find_shared_header(data[:length]) is None
-    assert find_shared_header(data + bytes(LONGEST)) is None
+    assert find_shared_header(data + bytes(MAX_HOURS)) is None
 
 
 def test_a_section_that_says_more_than_it_has_room_for_shares_nothing() -> None:

@@ -34,7 +34,7 @@ for line in sys.stdin:
     except BaseException as error:
         print(f"failed with {error!r}"[:300], flush=True)
 """
-MOST_SECONDS = 20
+MAX_SECONDS = 20
 
 
 class Child:
@@ -55,7 +55,7 @@ class Child:
         assert self.process.stdout is not None
         self.process.stdin.write(f"{path}\n")
         self.process.stdin.flush()
-        if not select.select([self.process.stdout], [], [], MOST_SECONDS)[0]:
+        if not select.select([self.process.stdout], [], [], MAX_SECONDS)[0]:
             return "came to no end"
         return self.process.stdout.readline().strip() or "ended the process"
 

@@ -325,7 +325,7 @@ def test_a_retry_waits_as_long_as_the_server_asks(after: str, least: float, most
 def test_waits_grow_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "FIRST_WAIT", 1.0)
     longest = [max(requests.choose_wait(n, OSError()) for _ in range(200)) for n in (1, 3, 9)]
-    assert longest[0] <= 1 < longest[1] <= 4 < longest[2] <= requests.LONGEST_WAIT
+    assert longest[0] <= 1 < longest[1] <= 4 < longest[2] <= requests.MAX_WAIT
 
 
 # ---------------------------------------------------------------------- another file than before

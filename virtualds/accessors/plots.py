@@ -42,7 +42,7 @@ WIDTH = 9.0
 """Width of a new figure in inches."""
 LONG_NAME = 24
 """Characters of a name that takes too much space beside an axis."""
-LONGEST_NAME = 40
+MAX_NAME = 40
 """Characters of a name that is shown beside an axis."""
 LEGEND_WIDTH = 64
 """Characters of a line of a legend."""
@@ -215,9 +215,9 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
 def cut_name(name: str) -> str:
     """Return a name in one line, without its middle if it is long."""
     line = " ".join(name.split())
-    if len(line) <= LONGEST_NAME:
+    if len(line) <= MAX_NAME:
         return line
-    return f"{line[: LONGEST_NAME // 2 - 2]}…{line[1 - LONGEST_NAME // 2 :]}"
+    return f"{line[: MAX_NAME // 2 - 2]}…{line[1 - MAX_NAME // 2 :]}"
 
 
 # ---------------------------------------------------------------------- sizes

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import check_axes
-from virtualds.chunks.axes import LONGEST_AXIS, ChunkAxis
+from virtualds.chunks.axes import MAX_AXIS, ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
@@ -364,7 +364,7 @@ def build_flat_array(
     """Return an array whose values are one contiguous piece of a file, with its ``checksum``."""
     shape = tuple(shape)
     check_axes(len(shape), "an array")
-    if any(type(n) is not int or not 0 <= n < LONGEST_AXIS for n in shape):
+    if any(type(n) is not int or not 0 <= n < MAX_AXIS for n in shape):
         raise FormatError(
             f"the shape {shape!r:.200} is not a shape; the file is damaged, fetch it again"
         )

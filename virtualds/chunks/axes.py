@@ -138,7 +138,7 @@ def find_runs(positions: Ints) -> list[tuple[int, int]]:
 
 # ---------------------------------------------------------------------- axes
 
-LONGEST_AXIS = 2**62
+MAX_AXIS = 2**62
 """Limit of the elements of an axis, so that sums of two positions fit into 64-bit integers."""
 
 
@@ -328,7 +328,7 @@ class RegularAxis(ChunkAxis):
                 f"not cut "
                 f"of an axis; size is at least 0, chunk at least 1, inset within a chunk"
             )
-        if max(self.length, self.step) >= LONGEST_AXIS:
+        if max(self.length, self.step) >= MAX_AXIS:
             raise ValueError(f"ChunkAxis: size {self.length}, chunk {self.step} is too long")
         shown = (self.hidden + self.length) - (self.nchunks - 1) * self.step
         if self.length and not shown <= self.last <= self.step:

@@ -27,7 +27,7 @@ from typing import Any, Self
 import numpy as np
 
 from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, check_length
-from virtualds.codecs.numcodecs import LARGEST_FRAME, STORED_BITS, lz4_block, unshuffle_stored, zstd
+from virtualds.codecs.numcodecs import MAX_FRAME, STORED_BITS, lz4_block, unshuffle_stored, zstd
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer, check_decoded_size
@@ -37,7 +37,7 @@ Decompress = Callable[[memoryview, int], Buffer]
 HEADER = 12
 """Bytes of the header of a chunk."""
 
-LARGEST = 2**31
+MAX_BYTES = 2**31
 """Limit of the bytes of an element, and of the elements of a block: client data have 32 bits."""
 
 LENGTH = 4
@@ -46,7 +46,7 @@ LENGTH = 4
 TARGET = 8192
 """Bytes of a block of bitshuffle by default."""
 
-FEWEST = 128
+MIN_ELEMENTS = 128
 """Elements of a block of bitshuffle by default, at least."""
 
 COMPRESSORS = {0: "", 2: "lz4", 3: "zstd"}
@@ -95,7 +95,7 @@ class Bitshuffle(Codec):
     grows_by = 0
 
     def __post_init__(self) -> None:
-        known = 0 < self.itemsize < LARGEST and 0 <= self.block < LARGEST
+        known = 0 < self.itemsize < MAX_BYTES and 0 <= self.block < MAX_BYTES
         if not known or self.block % 8:
             raise UnsupportedError(
                 f"bitshuffle: blocks of {self.block} elements of {self.itemsize} bytes, which are "
@@ -142,7 +142,7 @@ class BitshuffleBlocks(Codec):
     damage = DECODE_ERRORS
 
     def __post_init__(self) -> None:
-        if not 0 < self.itemsize < LARGEST or self.compressor not in DECOMPRESS:
+        if not 0 < self.itemsize < MAX_BYTES or self.compressor not in DECOMPRESS:
             raise UnsupportedError(
                 f"bitshuffle: compressor {self.compressor!r} of elements of {self.itemsize} bytes "
                 f"is not one of {sorted(DECOMPRESS)}; leave the variable out with drop_variables"
@@ -214,7 +214,7 @@ def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
 
     Without imagecodecs, Blosc does it: the same order of bits, at two thirds of the speed.
     """
-    size = block or max(TARGET // itemsize // 8 * 8, FEWEST)
+    size = block or max(TARGET // itemsize // 8 * 8, MIN_ELEMENTS)
     library = _import_imagecodecs()
     if library is not None:
         return bytes(library.bitshuffle_decode(data, itemsize=itemsize, blocksize=size))
@@ -223,7 +223,7 @@ def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
             f"bitshuffle: elements of {itemsize} bytes need imagecodecs; pip install imagecodecs"
         )
     out = np.empty(len(data), np.uint8)
-    step = max(LARGEST_FRAME // (size * itemsize), 1) * size * itemsize
+    step = max(MAX_FRAME // (size * itemsize), 1) * size * itemsize
     for start in range(0, len(data), step):
         part = memoryview(data)[start : start + step]
         length = min(size * itemsize, len(part))

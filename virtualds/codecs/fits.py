@@ -77,9 +77,9 @@ PRIMARY = b"".join(
 END = b"END".ljust(CARD)
 LENGTHS = struct.Struct(">II")
 """Rows and columns of an HCOMPRESS stream."""
-LARGEST = 8
+MAX_ITEMSIZE = 8
 """Bytes of a pixel."""
-RICE, LONGEST_BLOCK = ("RICE_1", "RICE_ONE"), 2**16
+RICE, MAX_BLOCK = ("RICE_1", "RICE_ONE"), 2**16
 """Names of Rice's algorithm, and most pixels that it codes together; the standard has 16 or 32."""
 
 DECODERS = "astropy.io.fits.hdu.compressed._compression"
@@ -184,7 +184,7 @@ def _check_rice(header: Mapping[str, Any]) -> None:
     names = [name for name in header if re.fullmatch(r"ZNAME\d+", name)]
     values = {str(header[name]).upper(): header.get(f"ZVAL{name[5:]}") for name in names}
     block, word = values.get("BLOCKSIZE", 32), values.get("BYTEPIX", 4)
-    is_sound = type(block) is int and 0 < block <= LONGEST_BLOCK
+    is_sound = type(block) is int and 0 < block <= MAX_BLOCK
     if not is_sound or type(word) is not int or word not in (1, 2, 4):
         raise ValueError(f"blocks of {block!r} pixels, and {word!r} bytes for each")
 
@@ -201,7 +201,7 @@ def _is_hcompress(stream: bytes, pixels: int) -> bool:
 
 
 def _is_gzip(stream: bytes, pixels: int) -> bool:
-    limit = LARGEST * pixels
+    limit = MAX_ITEMSIZE * pixels
     return len(zlib.decompressobj(wbits=31).decompress(stream, limit + 1)) <= limit
 
 

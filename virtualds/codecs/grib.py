@@ -25,7 +25,7 @@ from virtualds.streams import Buffer
 UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""
 
-LEAST_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
+MIN_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
 """Minimum number of bytes of the sections of edition 1."""
 
 REPEATED, END = b"\xfe", b"7777"
@@ -55,7 +55,7 @@ def check_first_edition(message: bytes) -> None:
     present = [1, *([2] if flags & 0x80 else []), *([3] if flags & 0x40 else []), 4]
     for number in present:
         length = _read_number(message, place, 3)
-        if length < LEAST_LENGTHS[number] or place + length + 4 > len(message):
+        if length < MIN_LENGTHS[number] or place + length + 4 > len(message):
             raise ContradictionError(
                 f"section {number} has {length} bytes at byte {place} of {len(message)}"
             )

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.codecs.codec import KEY, Codec, check_length
-from virtualds.codecs.numcodecs import LARGEST_FRAME, STORED_BYTES, unshuffle_stored
+from virtualds.codecs.numcodecs import MAX_FRAME, STORED_BYTES, unshuffle_stored
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer, Bytes, check_decoded_size, limit_decoded_size
@@ -119,7 +119,7 @@ def _find_unshuffle(itemsize: int) -> Unshuffle:
 
 def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
     """Unshuffle with numpy and, for longer chunks, Blosc, which are always installed."""
-    if itemsize in TILED and FEW_BYTES <= len(data) <= LARGEST_FRAME:
+    if itemsize in TILED and FEW_BYTES <= len(data) <= MAX_FRAME:
         unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
     elif itemsize < LONG or len(data) >= FEW_BYTES:
         unshuffle_by_planes(data, out, itemsize)
@@ -184,10 +184,10 @@ SZIP_HEADER = 4
 NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
 
-LONGEST_SCANLINE = 4096
+MAX_SCANLINE = 4096
 """Maximum number of pixels of a scanline (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
 
-LARGEST_BLOCK = 64
+MAX_BLOCK = 64
 """Maximum number of pixels of a block (in libaec; 32 in szlib)."""
 
 
@@ -231,7 +231,7 @@ class Szip(Codec):
         size = int.from_bytes(data[:SZIP_HEADER], "little")
         stream = bytes(data[SZIP_HEADER:])
         check_decoded_size(size, nbytes, len(data))
-        if 0 < self.pixels_per_scanline <= LONGEST_SCANLINE and self._padding:
+        if 0 < self.pixels_per_scanline <= MAX_SCANLINE and self._padding:
             return self._decode_padded(stream, size)
         return self._decode_plain(stream, size, self)
 
@@ -239,7 +239,7 @@ class Szip(Codec):
     def _padding(self) -> int:
         """Pixels that the encoder adds to each scanline, to fill whole blocks."""
         block = self.pixels_per_block
-        return -self.pixels_per_scanline % block if 0 < block <= LARGEST_BLOCK else 0
+        return -self.pixels_per_scanline % block if 0 < block <= MAX_BLOCK else 0
 
     def _decode_plain(self, stream: bytes, size: int, coded: Szip) -> memoryview:
         """Decode ``size`` bytes of a stream that was coded with these parameters."""
@@ -535,7 +535,7 @@ def _kind_of(values: Sequence[int]) -> str | None:
 
 RUN, COUNT = 0x80, 0x7F
 """Bits of the byte before a run or before plain bytes: the kind, and the length less the least."""
-LEAST_RUN, LEAST_PLAIN = 3, 1
+MIN_RUN, MIN_PLAIN = 3, 1
 SYMBOLS = 256
 """Number of leaves of a tree of the Huffman code, one for each byte."""
 
@@ -552,10 +552,10 @@ class RunLength(Codec):
         while place < len(source) and len(out) < most:
             head = source[place]
             if head & RUN:
-                out += source[place + 1 : place + 2] * ((head & COUNT) + LEAST_RUN)
+                out += source[place + 1 : place + 2] * ((head & COUNT) + MIN_RUN)
                 place += 2
             else:
-                stop = place + 1 + (head & COUNT) + LEAST_PLAIN
+                stop = place + 1 + (head & COUNT) + MIN_PLAIN
                 out += source[place + 1 : stop]
                 place = stop
         if nbytes is None and place < len(source):

@@ -67,7 +67,7 @@ SUBSAMPLING: dict[Any, Any] = {
 JPEG_KEYS = {"quality", "encoded_color_space", "subsampling"}
 """Keys of the configuration of ``jpeg``."""
 
-LONGEST_SIDE = 65535
+MAX_SIDE = 65535
 """Lines of an image, and samples of a line."""
 
 YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
@@ -175,8 +175,8 @@ class JpegChunk(ShapedCodec):
             raise ValueError(f"jpeg: {self.dtype} is not uint8")
         if len(self.shape) not in (2, 3) or self._components not in (1, 3):
             raise ValueError(f"jpeg: chunks of {self.shape} are not images of 1 or 3 components")
-        if max(self.shape) > LONGEST_SIDE:
-            raise ValueError(f"jpeg: chunks of {self.shape} are longer than {LONGEST_SIDE}")
+        if max(self.shape) > MAX_SIDE:
+            raise ValueError(f"jpeg: chunks of {self.shape} are longer than {MAX_SIDE}")
         if unknown := self.parameters.keys() - JPEG_KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
         _check_quality(self.parameters.get("quality", 90))

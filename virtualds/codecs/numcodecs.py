@@ -57,7 +57,7 @@ RATIO = 256
 STORED_BYTES, STORED_BITS = 0x11, 0x14
 """Blosc's flags for blocks that are not split, and whose bytes, or bits, are shuffled."""
 
-LARGEST_FRAME = 2**24
+MAX_FRAME = 2**24
 """Maximum number of bytes that Blosc unshuffles: it uses three times the memory of its block."""
 
 _threads = threading.local()
@@ -209,7 +209,7 @@ def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags:
     data : buffer
         Shuffled, in blocks of ``block`` bytes.
     out : array of bytes
-        As long as ``data``, at most `LARGEST_FRAME`.
+        As long as ``data``, at most `MAX_FRAME`.
     itemsize : int
         Below 256.
     block : int

@@ -58,7 +58,7 @@ PROMOTED = {"|i1": "<i4", "|u1": "<i4", "<i2": "<i4", "<u2": "<i4", "<f2": "<f4"
 MAX_BITS, MAX_PLANES = 16658, 64
 """Maximum numbers of bits and bit planes of a block."""
 
-LEAST, BIAS = -1074, 16495
+MIN_EXPONENT, BIAS = -1074, 16495
 """The lowest exponent of a bit plane, at which all planes are kept; headers add the bias to it."""
 
 Limits = tuple[int, int, int, int]
@@ -264,7 +264,7 @@ class ZfpChunk(ShapedCodec):
             (max(least, 1) - 1, 15),
             (min(most, 1 << 15) - 1, 15),
             (planes - 1, 7),
-            (max(exponent, LEAST - 1) + BIAS, 15),
+            (max(exponent, MIN_EXPONENT - 1) + BIAS, 15),
         ]
         bits = place = 0
         for value, width in fields:
@@ -320,7 +320,7 @@ def _check_limits(limits: Limits) -> None:
 
 
 def _make_reversible_limits(dtype: str, rank: int) -> Limits:
-    return 1, MAX_BITS, MAX_PLANES, LEAST - 1
+    return 1, MAX_BITS, MAX_PLANES, MIN_EXPONENT - 1
 
 
 def _make_expert_limits(
@@ -333,18 +333,18 @@ def _make_rate_limits(dtype: str, rank: int, rate: float) -> Limits:
     # a block of floats contains at least its exponent
     least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
     bits = max(floor(SIDE**rank * _check_number(rate) + 0.5), least)
-    return bits, bits, MAX_PLANES, LEAST
+    return bits, bits, MAX_PLANES, MIN_EXPONENT
 
 
 def _make_precision_limits(dtype: str, rank: int, precision: int) -> Limits:
     planes = min(precision, MAX_PLANES) if precision else MAX_PLANES
-    return 1, MAX_BITS, planes, LEAST
+    return 1, MAX_BITS, planes, MIN_EXPONENT
 
 
 def _make_accuracy_limits(dtype: str, rank: int, tolerance: float) -> Limits:
     if dtype not in ("<f4", "<f8"):
         raise ValueError("zfp: integers have no fixed accuracy")
-    exponent = frexp(tolerance)[1] - 1 if _check_number(tolerance) else LEAST
+    exponent = frexp(tolerance)[1] - 1 if _check_number(tolerance) else MIN_EXPONENT
     return 1, MAX_BITS, MAX_PLANES, exponent
 
 

@@ -56,7 +56,7 @@ from virtualds.datasets.keywords import check_arguments, select_fields, to_names
 from virtualds.datasets.location import explain_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
-from virtualds.datasets.structure import Systems, check_one_system, list_systems
+from virtualds.datasets.structure import Systems, check_one_crs, list_crs
 from virtualds.errors import CombineError, format_count, list_details, warn_user, without_secrets
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
@@ -545,9 +545,9 @@ class Build:
         groups: dict[str, dict[str, Systems]] = defaultdict(dict)
         for number, each in found.items():
             for path, part in list_groups(each).items():
-                groups[path][without_secrets(str(names[number]))] = list_systems(part)
+                groups[path][without_secrets(str(names[number]))] = list_crs(part)
         for systems in groups.values():
-            check_one_system(systems)
+            check_one_crs(systems)
         extents = {n: Extent.of(names[n], found[n], dims) for n in found}
         if dims and len(found) < len(names) and not self.files.keep_positions(found):
             raise CombineError(

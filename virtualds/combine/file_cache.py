@@ -68,7 +68,7 @@ from virtualds.urls import join_path, normalise_url, scheme_of
 
 MAX_OTHER_FILES = 8
 """Maximum number of other files to which a cached file may refer: each of them is checked, too."""
-MAX_WAITING, LONGEST_WAIT = 256, 10.0
+MAX_WAITING, MAX_WAIT = 256, 10.0
 """After how many files opened one by one, or seconds, a part is written: no more is ever lost."""
 SUFFIX = ".part"
 
@@ -135,7 +135,7 @@ class FileCache:
             batch = _copy_values(batch)
         with self._lock:
             self._waiting.append(batch)
-            waits = time.monotonic() - self._since > LONGEST_WAIT
+            waits = time.monotonic() - self._since > MAX_WAIT
             if len(batch) == 1 and not waits and len(self._waiting) < MAX_WAITING:
                 return
         self.finish()

@@ -136,7 +136,7 @@ SYSTEM = "coordinate reference system"
 CHUNKS, ATTRIBUTE = "chunks along ", "attribute "
 """Prefixes of aspects; the name of a dimension or an attribute follows."""
 THERE = "there"
-LONGEST_TEXT = 160
+MAX_TEXT = 160
 """Longest text of a fact; longer texts are cut and end in a digest."""
 
 Opened = xr.Dataset | xr.DataTree
@@ -282,10 +282,10 @@ def name_attribute(subject: str, name: Any) -> Fact:
 def shorten(value: Any) -> str:
     """Format an attribute as text; long text is cut and gets a digest."""
     text = str(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
-    if len(text) <= LONGEST_TEXT:
+    if len(text) <= MAX_TEXT:
         return text
     name = blake2b(text.encode(errors="replace"), digest_size=4).hexdigest()
-    return f"{text[: LONGEST_TEXT - 30]}... ({len(text)} letters, {name})"
+    return f"{text[: MAX_TEXT - 30]}... ({len(text)} letters, {name})"
 
 
 # ---------------------------------------------------------------------- combine errors
@@ -402,23 +402,23 @@ Systems = Mapping[tuple[str, int], System]
 """CRSs by the variable that names them, or that holds them; a variable may name several."""
 
 
-def list_systems(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
+def list_crs(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
     """Return the CRSs of the variables of a dataset.
 
     Examples
     --------
     >>> attributes = {"grid_mapping_name": "latitude_longitude"}
     >>> found = xr.Dataset({"t": ("x", [1.0], {"grid_mapping": "crs"}), "crs": ((), 0, attributes)})
-    >>> sorted(list_systems(found))
+    >>> sorted(list_crs(found))
     [('crs', 0), ('t', 0)]
     """
     naming = "grid_mapping"
-    return find_systems(
+    return find_crs(
         {n: {naming: v.encoding.get(naming), **v.attrs} for n, v in dataset.variables.items()}
     )
 
 
-def find_systems(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int], System]:
+def find_crs(attributes: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[str, int], System]:
     """Return the CRSs of variables, given the attributes of all."""
     found: dict[tuple[str, int], System] = {}
     for name, given in attributes.items():
@@ -446,7 +446,7 @@ def _list_mappings(text: Any) -> list[str]:
     return named or words[:1]
 
 
-def check_one_system(files: Mapping[str, Systems]) -> None:
+def check_one_crs(files: Mapping[str, Systems]) -> None:
     """Raise an error if the CRS differs between files."""
     first: dict[tuple[str, int], tuple[str, System]] = {}
     for file, systems in files.items():
@@ -461,13 +461,13 @@ def check_one_system(files: Mapping[str, Systems]) -> None:
                 )
 
 
-def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = None) -> None:
+def check_crs_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = None) -> None:
     """Raise an error if the CRS of a dataset differs from the ``known`` ones of a set.
 
     ``systems`` are those that the set would have once the dataset is added; by default those of the
     dataset.
     """
-    for key, system in (list_systems(new) if systems is None else systems).items():
+    for key, system in (list_crs(new) if systems is None else systems).items():
         difference = describe_difference(known.get(key, {}), system)
         if difference is not None:
             one, other = difference
@@ -536,7 +536,7 @@ def _format_code(system: System, name: str) -> str | None:
     return ":".join(found.groups()) if found else text
 
 
-def describe_system(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
+def describe_crs(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
     """Return the name of a CRS, or else its attributes of the given names."""
     code = find_code(system)
     of_texts = (TITLE.match(str(system.get(name, ""))) for name in TEXTS)
@@ -550,8 +550,8 @@ def describe_system(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -
 
 def _describe(system: System, other: System, names: Sequence[str]) -> str:
     """Return the name of a CRS, or what differs if both have the same name."""
-    shown = describe_system(system, names)
-    if shown != describe_system(other, names):
+    shown = describe_crs(system, names)
+    if shown != describe_crs(other, names):
         return shown
     found = [f"{n}={_shorten(system[n])}" for n in names if n in system]
     return f"{shown} with {', '.join(found)}"
@@ -610,4 +610,4 @@ def iterate_crs_names(dataset: xr.Dataset) -> Iterator[tuple[Hashable, str]]:
     }
     for name, variable in dataset.variables.items():
         if name in mappings or not variable.attrs.keys().isdisjoint(SYSTEM_ATTRIBUTES):
-            yield name, describe_system(variable.attrs)
+            yield name, describe_crs(variable.attrs)

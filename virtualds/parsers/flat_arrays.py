@@ -41,7 +41,7 @@ MAGIC = b"\x93NUMPY"
 WIDTHS = {1: 2, 2: 4, 3: 4}
 """Bytes of the length of the header, by major version."""
 KEYS = {"descr", "fortran_order", "shape"}
-LONGEST_HEADER = 10_000
+MAX_HEADER = 10_000
 """Characters of the longest header, as in numpy: longer ones can crash Python's parser."""
 USUAL_HEADER = 256
 """Bytes that are enough for most headers."""
@@ -194,9 +194,9 @@ def parse_header_size(head: bytes, where: str) -> int:
         )
     width = WIDTHS[head[6]]
     length = int.from_bytes(head[8 : 8 + width], "little")
-    if length > LONGEST_HEADER:
+    if length > MAX_HEADER:
         raise FormatError(
-            f"{where}: its header has {length} characters, more than the {LONGEST_HEADER} that are "
+            f"{where}: its header has {length} characters, more than the {MAX_HEADER} that are "
             f"read; it is damaged, or its dtype has too many fields"
         )
     return 8 + width + length
@@ -266,7 +266,7 @@ NPZ = Parser(
 
 WIDTH = 8
 """Bytes of the length of the header."""
-LONGEST_JSON = 100_000_000
+MAX_JSON = 100_000_000
 """Bytes of the longest header: the limit of the format's own library."""
 METADATA = "__metadata__"
 TYPES = {
@@ -291,7 +291,7 @@ def detect_tensors(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is a safetensors file."""
     length = int.from_bytes(head[:WIDTH], "little")
     begins = head[WIDTH : WIDTH + 2]
-    return 2 <= length <= LONGEST_JSON and begins in (b'{"', b"{}")
+    return 2 <= length <= MAX_JSON and begins in (b'{"', b"{}")
 
 
 def read_tensors(
@@ -341,7 +341,7 @@ def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
     store = find_store(url)
     [head] = store.get_ranges(source, [(0, min(size, FIRST_PAGES * PAGE))])
     begin = WIDTH + int.from_bytes(head[:WIDTH], "little")
-    if begin > size or begin > WIDTH + LONGEST_JSON:
+    if begin > size or begin > WIDTH + MAX_JSON:
         raise FormatError(
             f"{url}: it has {size} bytes, and a header of {begin}; it is truncated or damaged, "
             f"fetch it again"

@@ -107,7 +107,7 @@ class _UnknownCrsError(Exception):
     """A CRS that cannot be translated."""
 
 
-def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
+def describe_crs(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of the CF grid mapping of a CRS, and its well-known text.
 
     Parameters

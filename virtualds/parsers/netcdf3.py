@@ -25,7 +25,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.bounds import MAX_AXES, check_axes
-from virtualds.chunks.axes import LONGEST_AXIS, ChunkAxis
+from virtualds.chunks.axes import MAX_AXIS, ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import StridedReferences
@@ -286,7 +286,7 @@ class _Parser:
         """Read a length (NON_NEG), which is never negative, and not longer than an axis can be."""
         found = self.parse_number(self.wide)
         # CDF-1 limits counts to 2**31, but longer files exist
-        if found >= LONGEST_AXIS:
+        if found >= MAX_AXIS:
             raise self.describe_damage(f"a length of {found}", self.at - self.wide)
         return found
 
@@ -320,7 +320,7 @@ def _check_unique(parser: _Parser, what: str, names: list[str]) -> None:
 
 # ---------------------------------------------------------------------- netcdf3
 
-LONGEST = 2**28
+MAX_HEADER = 2**28
 """Bytes of the longest header that the parser reads."""
 DASK_BLOCK = 2**24
 """Bytes of records that dask should read at a time."""
@@ -407,12 +407,12 @@ def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
                     f"{url}: it has {size} bytes, and its header needs {error.stop}; the file is "
                     f"truncated or damaged, fetch it again"
                 ) from error
-            if error.stop > LONGEST:
+            if error.stop > MAX_HEADER:
                 raise FormatError(
-                    f"{url}: its header would have more than {LONGEST} bytes; the file is damaged, "
-                    f"fetch it again"
+                    f"{url}: its header would have more than {MAX_HEADER} bytes; the file is "
+                    f"damaged, fetch it again"
                 ) from error
-            wanted = min(max(error.stop + FIRST_PAGES * PAGE, GROWTH * wanted), LONGEST)
+            wanted = min(max(error.stop + FIRST_PAGES * PAGE, GROWTH * wanted), MAX_HEADER)
 
 
 def _shape_of(variable: NetCDF3Variable, records: int) -> tuple[int, ...]:

@@ -420,7 +420,7 @@ def _show_entry(shade: Shade, words: object) -> Markup:
     return element("span", swatch, join(words))
 
 
-LONGEST_LABEL = 22
+MAX_LABEL = 22
 """Characters of a label below a strip."""
 
 
@@ -446,4 +446,4 @@ def _place(part: float) -> str:
 
 def _cut_label(words: str) -> str:
     """Return a date, or the end of the name of a file, in which it differs from others."""
-    return words if len(words) <= LONGEST_LABEL else f"…{words[1 - LONGEST_LABEL :]}"
+    return words if len(words) <= MAX_LABEL else f"…{words[1 - MAX_LABEL :]}"

@@ -153,7 +153,7 @@ def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None
 # opening.
 
 
-SMALLEST_CACHED = 16 * 1024
+MIN_CACHED = 16 * 1024
 """Decoded bytes of a chunk below which caching it costs about as much as decoding it."""
 
 
@@ -176,7 +176,7 @@ def make_chunk_key(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
     """
     pipeline = batch.pipelines[task.pipeline]
     size = prod(task.encoded) * pipeline.hidden_size
-    if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < SMALLEST_CACHED:
+    if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < MIN_CACHED:
         return None
     file, shape = batch.fragment.manifest.files[batch.file], pipeline.stored_shape(task.encoded)
     since = opened if file.mtime is None and file.etag is None else 0

@@ -35,7 +35,7 @@ BATCH_BYTES = 2**20
 PLAIN_BATCH_BYTES = 2**22
 """Maximum number of bytes of a batch without codecs: the calls take a larger share of the time."""
 
-SMALLEST_BATCH = 2**18
+MIN_BATCH = 2**18
 """Bytes below which a batch is not divided further among the cores."""
 
 BLOCK_TASKS = 2**16
@@ -286,7 +286,7 @@ def merge_tasks(tasks: Iterable[NumberedTask]) -> list[NumberedTask]:
 def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator[Batch]:
     """Batch chunks of one file: local ones up to a number and a size, remote ones by run."""
     largest = BATCH_BYTES if any(p.codecs for p in part.pipelines) else PLAIN_BATCH_BYTES
-    most = min(largest, max(SMALLEST_BATCH, part.nbytes // (4 * count_cores())))
+    most = min(largest, max(MIN_BATCH, part.nbytes // (4 * count_cores())))
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
         store = store_of(part.fragment, file)
         rows = (task for _, task in group)
@@ -402,13 +402,13 @@ TINY_CHUNK = 32 * 1024
 MAX_TILE_CHUNKS = 2**13
 """Maximum number of chunks of a tile, unless one row of the grid has more."""
 
-FEWEST_CHUNKS = 16
+MIN_CHUNKS = 16
 """Minimum average number of chunks of a box for which tiles are worth the effort."""
 
-LARGEST_TILE = 2**20
+MAX_TILE = 2**20
 """Maximum number of decoded bytes of a tile of local chunks, so that it fits the CPU's cache."""
 
-SMALLEST_TILE = 2**17
+MIN_TILE = 2**17
 """Decoded bytes below which a tile is not divided further among the cores."""
 
 
@@ -494,11 +494,7 @@ def _is_worth_tiling(part: ChunkSelection) -> bool:
     """Return whether there are many chunks in few boxes of equal ones, none of them used twice."""
     boxes = prod(len(p.runs) for p in part.projections)
     chunks = prod(p.chunk.size for p in part.projections)
-    if (
-        not part.projections
-        or chunks < FEWEST_CHUNKS * boxes
-        or _find_least_bytes(part) > TINY_CHUNK
-    ):
+    if not part.projections or chunks < MIN_CHUNKS * boxes or _find_least_bytes(part) > TINY_CHUNK:
         return False
     axes = range(len(part.projections))
     return all(group_equal_slabs(part.fragment, part.projections, axis) is None for axis in axes)
@@ -542,7 +538,7 @@ def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes
     store = store_of(part.fragment, int(file))
     if store is not None and store.reach.at_once:
         return store.reach.run
-    return min(LARGEST_TILE, max(SMALLEST_TILE, nbytes // (4 * count_cores())))
+    return min(MAX_TILE, max(MIN_TILE, nbytes // (4 * count_cores())))
 
 
 def _cut_boxes(

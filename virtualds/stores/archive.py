@@ -111,7 +111,7 @@ BLOCK = 512
 METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
 """Compression methods that are not supported (APPNOTE, 4.4.5); 0 is none, 8 is deflate."""
 
-LONGEST_HEADER = LOCAL_HEADER + 2 * (2**16 - 1)
+MAX_HEADER = LOCAL_HEADER + 2 * (2**16 - 1)
 """Bytes of the longest local header."""
 
 DESCRIPTOR = 24
@@ -196,7 +196,7 @@ def _parse_zip_member(
         PRESENT + entry.CRC,
         stored if is_packed else None,
         # there may be something else between two members
-        min(whole, LONGEST_HEADER + stored + DESCRIPTOR),
+        min(whole, MAX_HEADER + stored + DESCRIPTOR),
     )
 
 

@@ -542,7 +542,7 @@ def too_short_error(missing: int, item: int) -> StoreError:
 KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
 """Whether the system reports which pages are in its cache, and can be asked to read ahead."""
 
-LEAST_PREFETCH = 2**16
+MIN_PREFETCH = 2**16
 """Bytes: for less than these, reading ahead saves no time."""
 
 
@@ -581,7 +581,7 @@ class LocalStore(Store):
     def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Ask the system to read ahead, if ``posix_fadvise`` is available."""
         wanted = sum(length for _, length in ranges)
-        if not KNOWS_WHAT_IT_HOLDS or wanted < LEAST_PREFETCH:
+        if not KNOWS_WHAT_IT_HOLDS or wanted < MIN_PREFETCH:
             return
         begin = min(offset for offset, _ in ranges)
         span = max(offset + length for offset, length in ranges) - begin

@@ -63,9 +63,9 @@ def is_abandoned() -> bool:
 
 T = TypeVar("T")
 
-FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
+FIRST_WAIT, MAX_WAIT = 0.2, 10.0
 """Seconds: the longest wait before the second attempt, and before any later one."""
-LONGEST_RETRY_AFTER = 60.0
+MAX_RETRY_AFTER = 60.0
 """Seconds: the longest wait that a server can request."""
 NAP = 0.2
 """Seconds of one sleep: within this time, waiting threads notice that the process ends."""
@@ -222,9 +222,9 @@ def error_names_of(error: BaseException) -> set[str]:
 
 def choose_wait(attempt: int, error: BaseException) -> float:
     """Return how many seconds to wait after a failure, before an attempt, counted from 0."""
-    most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
+    most = min(MAX_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
     asked = max((_retry_after(cause) for cause in iterate_causes(error)), default=0.0)
-    return max(random.uniform(0, most), min(asked, LONGEST_RETRY_AFTER))
+    return max(random.uniform(0, most), min(asked, MAX_RETRY_AFTER))
 
 
 def iterate_causes(error: BaseException) -> Iterator[BaseException]:
@@ -272,7 +272,7 @@ def _retry_after(error: BaseException) -> float:
 # A timeout between two reads does not limit a server that sends a byte now and then.
 
 
-LONGEST_SECONDS = 366 * 86400.0
+MAX_SECONDS = 366 * 86400.0
 """Seconds: clocks of other libraries do not support infinity."""
 
 
@@ -290,7 +290,7 @@ class TooSlowError(IncompleteResponse):
 def compute_time_limit(nbytes: int) -> float:
     """Return how many seconds a request may take until ``nbytes`` have arrived."""
     options = get_options()
-    return min(options.request_timeout + nbytes / options.least_rate, LONGEST_SECONDS)
+    return min(options.request_timeout + nbytes / options.least_rate, MAX_SECONDS)
 
 
 def join_parts(parts: Iterable[bytes], begun: float) -> bytes:

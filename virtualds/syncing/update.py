@@ -695,7 +695,7 @@ class Update:
             found = found.drop_vars([name for name in found.variables if name not in moved])
             [found] = self.padding.pad(urls[:1], [found], moved, least=list_sizes(group))
             others = group_from_dataset(found).variables
-        mended: dict[str, ManifestVariable] = {}
+        found_again: dict[str, ManifestVariable] = {}
         for name, variable in moved.items():
             other = others.get(name)
             shape = variable.dims, variable.data.shape
@@ -704,8 +704,8 @@ class Update:
                     f"{name}: it lies in a file that is no longer there, and the other files do "
                     f"not have it in this shape; write the set anew"
                 )
-            mended[name] = other
-        return as_read(replace(group, variables={**group.variables, **mended}))
+            found_again[name] = other
+        return as_read(replace(group, variables={**group.variables, **found_again}))
 
     def _find_longest(self, group: ManifestGroup, urls: Sequence[str]) -> str:
         """Return the file of a set that reaches furthest along the dimensions that are padded."""

@@ -54,7 +54,7 @@ from virtualds.datasets.source_positions import (
     pair_stretches,
     urls_of,
 )
-from virtualds.datasets.structure import check_systems_of_set, list_systems
+from virtualds.datasets.structure import check_crs_of_set, list_crs
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, VirtualdsError, list_details
 from virtualds.formats.undecodable import decode_group
@@ -254,7 +254,7 @@ def replace_sources(
     new = restore_references(new)
     dims = () if dim is None else (dim,)
     present = open_set(old, new, dims)
-    check_systems_of_set(list_systems(present), new)
+    check_crs_of_set(list_crs(present), new)
     if dim is None:
         dim = find_only_dimension(present, urls_of(new))
     present, new = pad_to_set(present, new, padding, (dim,))
@@ -460,7 +460,7 @@ def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Data
 def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: AppendOptions) -> xr.Dataset:
     """Return the variables that grow; raise an error for variables that do not fit the set."""
     dim = how.dim
-    check_systems_of_set(list_systems(present), new)
+    check_crs_of_set(list_crs(present), new)
     if problems := list_problems(present, new, (dim,), how.if_extra):
         said = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "

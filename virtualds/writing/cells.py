@@ -47,7 +47,7 @@ from virtualds.datasets.source_positions import (
     put_values,
     urls_of,
 )
-from virtualds.datasets.structure import check_systems_of_set, list_systems
+from virtualds.datasets.structure import check_crs_of_set, list_crs
 from virtualds.errors import CombineError, list_details, name_some
 from virtualds.writing.append import (
     AppendOptions,
@@ -92,7 +92,7 @@ class CellGrid:
         """
         new = restore_references(new)
         present = self._open(old, new)
-        check_systems_of_set(list_systems(present), new)
+        check_crs_of_set(list_crs(present), new)
         group, new = self._expand_coordinates(old, present, new)
         present = present if group is old else self._open(group, new)
         padded, new = pad_to_set(present, new, self.padding, self.dims)

@@ -356,7 +356,7 @@ def find_original(file: SourceFile) -> Original | None:
 
 BLOCK = 8 * MIB
 """How many bytes are read at a time, unless chunks are larger: an interrupt waits no longer."""
-LARGEST_BLOCK = 64 * MIB
+MAX_BLOCK = 64 * MIB
 """The size of a block in bytes above which chunks are decoded more than once."""
 
 Box = tuple[slice, ...]
@@ -383,8 +383,8 @@ def list_blocks(array: ManifestArray, chunks: Sequence[int], wanted: Mask) -> li
             continue
         nbytes = prod(s.stop - s.start for s in box) * max(array.dtype.itemsize, 1)
         parts = _cut_box(box, stored, nbytes, BLOCK) if nbytes > BLOCK or not inside.all() else []
-        if not parts and nbytes > LARGEST_BLOCK:
-            parts = _cut_box(box, cells, nbytes, LARGEST_BLOCK)
+        if not parts and nbytes > MAX_BLOCK:
+            parts = _cut_box(box, cells, nbytes, MAX_BLOCK)
         boxes += reversed(parts)
         if not parts and inside.all():
             found.append(box)

@@ -29,9 +29,9 @@ from virtualds.datasets.lazy import get_virtual_array, replace_variables, restor
 from virtualds.datasets.padding import Padding
 from virtualds.datasets.structure import (
     Systems,
-    check_systems_of_set,
-    find_systems,
-    list_systems,
+    check_crs_of_set,
+    find_crs,
+    list_crs,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, UnsupportedError, list_details, locating
@@ -81,7 +81,7 @@ def write_variables(
                 f"dataset; select the same elements, or append along it (append_dim)"
             )
     replaced = new.data_vars if not adds or on_duplicate == "replace" else ()
-    check_systems_of_set(_find_systems_besides(old, replaced), new)
+    check_crs_of_set(_find_systems_besides(old, replaced), new)
     names = [str(name) for name in new.coords if name is not None and name in old.variables]
     there = _decode_some(old, names).variables
     shared = {n for n in names if there[n].equals(new.variables[n])}  # type: ignore[no-untyped-call]
@@ -108,7 +108,7 @@ def write_variables(
     # keep the grid mapping of the variables that stay
     differing = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
     known_systems, found = (_find_systems_besides(group, differing) for group in (old, result))
-    check_systems_of_set(known_systems, new, found)
+    check_crs_of_set(known_systems, new, found)
     return result
 
 
@@ -134,7 +134,7 @@ def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
 
 def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
     """Return the CRSs of a group, except for those of variables to be replaced."""
-    found = find_systems({name: v.attributes for name, v in old.variables.items()})
+    found = find_crs({name: v.attributes for name, v in old.variables.items()})
     return {key: system for key, system in found.items() if key[0] not in replaced}
 
 
@@ -539,7 +539,7 @@ def fill_region(
     new = restore_references(new)
     present = decode_group(old, "raise", to_virtual_dataset)
     present = load_alike(present, new, root, only_own=True)
-    check_systems_of_set(list_systems(present), new)
+    check_crs_of_set(list_crs(present), new)
     slices = _find_slices(present, new, region)
     new = _drop_indexes(present, new, slices)
     if others := [str(n) for n, v in new.variables.items() if not slices.keys() & set(v.dims)]:

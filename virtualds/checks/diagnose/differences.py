@@ -106,7 +106,7 @@ class Expected(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Mend:
+class Fix:
     """A change to the call of `open_virtual_mfdataset`.
 
     Parameters
@@ -127,7 +127,7 @@ class Mend:
     choice: str = ""
 
 
-NOTHING = Mend()
+NOTHING = Fix()
 
 
 def is_fault(row: Difference) -> bool:
@@ -135,20 +135,20 @@ def is_fault(row: Difference) -> bool:
     return row.verdict == "blocks" or (row.verdict == "costs" and row.leads)
 
 
-def find_mend(row: Difference, expected: Expected) -> Mend:
+def find_fix(row: Difference, expected: Expected) -> Fix:
     """Return the fix for a difference."""
     if row.verdict == "combines":
         return NOTHING
     if (options := SIDE_BY_SIDE.get(row.remedy)) is not None:
-        return Mend(options)
+        return Fix(options)
     find = _take_first_system if expected.attribute is not None else _MENDS.get(row.aspect)
     return NOTHING if find is None else find(row, expected)
 
 
 def write_remedy(
     row: Difference,
-    mend: Mend,
-    needed: Sequence[Mend],
+    fix: Fix,
+    needed: Sequence[Fix],
     given: Arguments,
     first: str,
     lost: Sequence[str],
@@ -158,10 +158,10 @@ def write_remedy(
     Parameters
     ----------
     row : Difference
-    mend : Mend
+    fix : Fix
         Its fix.
-    needed : sequence of Mend
-        All fixes that the line needs to work, including ``mend``.
+    needed : sequence of Fix
+        All fixes that the line needs to work, including ``fix``.
     given : mapping
         The arguments of `open_virtual_mfdataset` in the trial; the function of the user has the
         name from its code.
@@ -174,7 +174,7 @@ def write_remedy(
         return ""
     if row.aspect == GAP:
         return "print(vds.virtual.gaps)"
-    if mend != NOTHING:
+    if fix != NOTHING:
         return _write_call(needed, given, first, lost)
     if row.aspect == TOGETHER and row.remedy == EXPLANATIONS[TOGETHER].remedy:
         return f"virtualds.open_virtual_dataset({_quote(without_secrets(row.first_file))})"
@@ -183,17 +183,17 @@ def write_remedy(
     return ""
 
 
-def _write_call(mends: Sequence[Mend], given: Arguments, first: str, lost: Sequence[str]) -> str:
+def _write_call(fixes: Sequence[Fix], given: Arguments, first: str, lost: Sequence[str]) -> str:
     """Return a call as code, or "" if it would be long, or show a secret."""
     arguments = dict(given)
-    for mend in mends:
-        arguments |= mend.arguments
-    if drops := [name for mend in mends for name in mend.drops]:
+    for fix in fixes:
+        arguments |= fix.arguments
+    if drops := [name for fix in fixes for name in fix.drops]:
         before = to_names("drop_variables", given.get("drop_variables"))
         arguments["drop_variables"] = list(dict.fromkeys([*before, *drops]))
-    steps = list(dict.fromkeys(step for mend in mends for step in mend.steps))
+    steps = list(dict.fromkeys(step for fix in fixes for step in fix.steps))
     function = _write_function(steps, given.get("preprocess"))
-    choices = list(dict.fromkeys(mend.choice for mend in mends if mend.choice))
+    choices = list(dict.fromkeys(fix.choice for fix in fixes if fix.choice))
     named_files = [*lost, *([first] if any("{first}" in choice for choice in choices) else [])]
     hides = any(without_secrets(file) != file for file in named_files)
     if choices and (hides or len(lost) > MAX_LOST):
@@ -205,7 +205,7 @@ def _write_call(mends: Sequence[Mend], given: Arguments, first: str, lost: Seque
     ]
     begun = ""
     if choices and steps:
-        begun, function = f"mend = {function}; ", "mend"
+        begun, function = f"fix = {function}; ", "fix"
     named += [f"preprocess={function}"] if function else []
     files = _write_choice(choices, function, given, first, lost) if choices else "files"
     begun = f"import numpy as np; {begun}" if "np." in files else begun
@@ -248,40 +248,40 @@ def _quote(value: Any) -> str:
     return f"[{', '.join(map(_quote, value))}]"
 
 
-def _rename(row: Difference, expected: Expected) -> Mend:
+def _rename(row: Difference, expected: Expected) -> Fix:
     pairs = zip(row.after.split(", "), row.before.split(", "), strict=True)
-    return Mend(steps=(format_rename(dict(pairs)).removeprefix("lambda ds: "),))
+    return Fix(steps=(format_rename(dict(pairs)).removeprefix("lambda ds: "),))
 
 
-def _rename_variable(row: Difference, expected: Expected) -> Mend:
+def _rename_variable(row: Difference, expected: Expected) -> Fix:
     before, after = _quote(row.before), _quote(row.after)
-    return Mend(steps=(f"ds.rename({{{after}: {before}}} if {after} in ds else {{}})",))
+    return Fix(steps=(f"ds.rename({{{after}: {before}}} if {after} in ds else {{}})",))
 
 
-def _take_first_kind(row: Difference, expected: Expected) -> Mend:
-    return Mend(choice=f"{_quote(row.before.split(', ')[0])} in {{ds}}")
+def _take_first_kind(row: Difference, expected: Expected) -> Fix:
+    return Fix(choice=f"{_quote(row.before.split(', ')[0])} in {{ds}}")
 
 
-def _take_first_grid(row: Difference, expected: Expected) -> Mend:
+def _take_first_grid(row: Difference, expected: Expected) -> Fix:
     """Select the files on the grid of the first file, or drop the coordinate.
 
     If no dimension has the values, the variable is dropped.
     """
     if expected.size is None:
-        return Mend(drops=(row.variable,))
+        return Fix(drops=(row.variable,))
     if expected.resized:
         return _take_first_size(row, expected)
     name = _quote(row.variable)
-    return Mend(choice=f"({name} not in {{ds}} or {{ds}}[{name}].equals({{first}}.get({name})))")
+    return Fix(choice=f"({name} not in {{ds}} or {{ds}}[{name}].equals({{first}}.get({name})))")
 
 
-def _take_first_size(row: Difference, expected: Expected) -> Mend:
-    return Mend(
+def _take_first_size(row: Difference, expected: Expected) -> Fix:
+    return Fix(
         choice=f"{{ds}}.sizes.get({_quote(row.variable)}, {expected.size}) == {expected.size}"
     )
 
 
-def _take_first_system(row: Difference, expected: Expected) -> Mend:
+def _take_first_system(row: Difference, expected: Expected) -> Fix:
     """Select the files with the first CRS, by its name or by a number that differs."""
     attributes = f'getattr({{ds}}.get({_quote(row.variable)}), "attrs", {{}})'
     if expected.attribute is not None:
@@ -289,49 +289,49 @@ def _take_first_system(row: Difference, expected: Expected) -> Mend:
         if any("..." in value for value in expected.values):
             # a report does not contain long strings
             known = f"{{first}}[{_quote(row.variable)}].attrs.get({_quote(expected.attribute)})"
-            return Mend(choice=f"{found} in (None, {known})")
+            return Fix(choice=f"{found} in (None, {known})")
         # for a number, several numbers, and text
-        return Mend(
+        return Fix(
             choice=f"str(np.array({found}).tolist()) in {_quote(['None', *expected.values])}"
         )
     title = expected.text.partition(" (")[2].removesuffix(")") or expected.text
     if row.aspect != SYSTEM or "=" in title or title in row.after:
         return NOTHING
-    return Mend(choice=f"{_quote(title)} in str({attributes} or {_quote(title)})")
+    return Fix(choice=f"{_quote(title)} in str({attributes} or {_quote(title)})")
 
 
-def _transpose(row: Difference, expected: Expected) -> Mend:
+def _transpose(row: Difference, expected: Expected) -> Fix:
     dims = expected.text.split(", ")
     if dims == ["none"] or sorted(dims) != sorted(row.after.split(", ")):
         return NOTHING
     listed = ", ".join(map(_quote, dims))
     fits = f"n in ds and set(ds[n].dims) == {{{listed}}}"
     found = f"{{n: ds[n].transpose({listed}) for n in [{_quote(row.variable)}] if {fits}}}"
-    return Mend(steps=(f"ds.assign({found})",))
+    return Fix(steps=(f"ds.assign({found})",))
 
 
-def _change_role(row: Difference, expected: Expected) -> Mend:
+def _change_role(row: Difference, expected: Expected) -> Fix:
     is_coordinate = expected.text == "coordinate"
     method, members = ("set_coords", "ds") if is_coordinate else ("reset_coords", "ds.coords")
-    return Mend(steps=(f"ds.{method}([n for n in [{_quote(row.variable)}] if n in {members}])",))
+    return Fix(steps=(f"ds.{method}([n for n in [{_quote(row.variable)}] if n in {members}])",))
 
 
 NO_LEAP_DAYS = ("noleap", "365_day")
 LEAP_DAYS = ("standard", "gregorian", "proleptic_gregorian")
 
 
-def _convert_calendar(row: Difference, expected: Expected) -> Mend:
+def _convert_calendar(row: Difference, expected: Expected) -> Fix:
     """Convert to a calendar that has all days of the other one; otherwise days would be lost."""
     if expected.size is None or expected.text not in LEAP_DAYS or row.after not in NO_LEAP_DAYS:
         return NOTHING
     name = _quote(row.variable)
     call = f"ds.convert_calendar({_quote(expected.text)}, dim={name}) if {name} in ds.dims else ds"
-    return Mend(steps=(call,))
+    return Fix(steps=(call,))
 
 
-_MENDS: dict[str, Callable[[Difference, Expected], Mend]] = {
-    OPENING: lambda row, expected: Mend({"on_error": "collect"}),
-    PRESENCE: lambda row, expected: Mend(drops=(row.variable,)),
+_MENDS: dict[str, Callable[[Difference, Expected], Fix]] = {
+    OPENING: lambda row, expected: Fix({"on_error": "collect"}),
+    PRESENCE: lambda row, expected: Fix(drops=(row.variable,)),
     SIZE: _take_first_size,
     VALUES: _take_first_grid,
     RENAMED: _rename,
@@ -341,9 +341,9 @@ _MENDS: dict[str, Callable[[Difference, Expected], Mend]] = {
     ROLE: _change_role,
     DIMENSIONS: _transpose,
     CALENDAR: _convert_calendar,
-    OVERLAP: lambda row, expected: Mend({"overlap": "last"}),
-    ORDER: lambda row, expected: Mend({"sort": True}),
-    TOGETHER: lambda row, expected: Mend(drops=(row.variable,)) if row.variable else NOTHING,
+    OVERLAP: lambda row, expected: Fix({"overlap": "last"}),
+    ORDER: lambda row, expected: Fix({"sort": True}),
+    TOGETHER: lambda row, expected: Fix(drops=(row.variable,)) if row.variable else NOTHING,
 }
 """What to change in the call of `open_virtual_mfdataset`, by aspect."""
 
@@ -457,16 +457,16 @@ def _add_code(
     for row in rows:
         if row.aspect == RENAMED:
             renames |= zip(row.after.split(", "), row.before.split(", "), strict=True)
-    mends = []
+    fixes = []
     for row in rows:
         if row.aspect in (SIZE, VALUES):
             # the lines rename dimensions before they select files
             row = replace(row, variable=renames.get(row.variable, row.variable))
-        mends.append(find_mend(row, _find_expected(row, survey)))
-    faults = [mend for row, mend in zip(rows, mends, strict=True) if is_fault(row)]
-    for row, mend in zip(rows, mends, strict=True):
-        needed = [*faults, *([mend] if mend not in faults else [])]
-        yield replace(row, code=write_remedy(row, mend, needed, given, first, lost))
+        fixes.append(find_fix(row, _find_expected(row, survey)))
+    faults = [fix for row, fix in zip(rows, fixes, strict=True) if is_fault(row)]
+    for row, fix in zip(rows, fixes, strict=True):
+        needed = [*faults, *([fix] if fix not in faults else [])]
+        yield replace(row, code=write_remedy(row, fix, needed, given, first, lost))
 
 
 def _find_expected(row: Difference, survey: FileSurvey) -> Expected:

@@ -36,7 +36,7 @@ TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 RECORDS = ("struct", "structured")
 """The registered name of compound types, and its former name."""
 VARIABLE_LENGTH = ("string", "variable_length_utf8", "bytes", "variable_length_bytes")
-LONGEST_STEP = 2**31 - 1
+MAX_STEP = 2**31 - 1
 """The largest multiple of a unit that numpy's times can have."""
 
 _CODES = {np.dtype(code).char: name for name, code in NAMES.items()}
@@ -140,7 +140,7 @@ def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[
         # numpy accepts only one of the two characters that look like mu
         unit = configuration["unit"].replace("\u03bc", "u").replace("\u00b5", "u")
         factor = configuration["scale_factor"]
-        if type(factor) is not int or not 0 < factor <= LONGEST_STEP:
+        if type(factor) is not int or not 0 < factor <= MAX_STEP:
             raise ValueError(f"scale factor {factor!r}")
         return np.dtype(kind if unit == "generic" else f"{kind}8[{factor}{unit}]")
     if kind is not None:

@@ -340,11 +340,11 @@ DAP = "{http://xml.opendap.org/ns/DAP/4.0#}"
 SECURE, PLAIN = "https://xml.opendap.org/", "http://xml.opendap.org/"
 """Prefixes of namespaces in some sidecars, and in all others."""
 SUFFIX = ".dmrpp"
-LONGEST = 2**28
+MAX_BYTES = 2**28
 """Bytes of the longest sidecar."""
 MAX_NODES = 2**22
 """Elements and attributes of the largest sidecar, which take about 500 MB: a million chunks."""
-DEEPEST = 64
+MAX_DEPTH = 64
 """Nesting of groups, and of containers of attributes."""
 PLACEHOLDER = "OPeNDAP_DMRpp_DATA_ACCESS_URL"
 """Placeholder for the url of the file until a server knows it."""
@@ -401,9 +401,9 @@ def parse_sidecar(source: SourceFile) -> Element:
             f"{source.url}: the file is a DMR of OPeNDAP, which says what a file holds, and not "
             f"where; open the file itself, or its sidecar ({SUFFIX})"
         )
-    if any(depth > DEEPEST for depth in _measure_depths(root)):
+    if any(depth > MAX_DEPTH for depth in _measure_depths(root)):
         raise FormatError(
-            f"{source.url}: more than {DEEPEST} elements within each other; the sidecar is "
+            f"{source.url}: more than {MAX_DEPTH} elements within each other; the sidecar is "
             f"damaged, fetch it again"
         )
     return root
@@ -425,9 +425,9 @@ def _has_namespace(data: bytes, namespace: str) -> bool:
 
 def _read(source: SourceFile) -> bytes:
     url, size = source.url, source.size
-    if size is not None and size > LONGEST:
+    if size is not None and size > MAX_BYTES:
         raise UnsupportedError(
-            f"{url}: a sidecar of {size} bytes, where at most {LONGEST} are read; open the file "
+            f"{url}: a sidecar of {size} bytes, where at most {MAX_BYTES} are read; open the file "
             f"that it describes"
         )
     store = find_store(url)

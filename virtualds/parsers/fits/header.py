@@ -39,7 +39,7 @@ FIRST_KEYWORDS = ("SIMPLE", "XTENSION")
 COMMENTARY = ("COMMENT", "HISTORY", "")
 NO_NAME = "COMPRESSED_IMAGE"
 """The EXTNAME that fpack gives a table before the cards of its image, which may have a name."""
-LARGEST = 999
+MAX_AXES = 999
 """The largest value of NAXIS."""
 TWICE = "stands twice, and readers disagree which one counts"
 WITHOUT_VALUE = "stands on a card without a value"
@@ -82,7 +82,7 @@ class HeaderDataUnit:
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes, the fastest one last."""
         count = self.cards.get("NAXIS")
-        if type(count) is not int or not 0 <= count <= LARGEST:
+        if type(count) is not int or not 0 <= count <= MAX_AXES:
             raise make_damage(self, f"NAXIS is {count!r}")
         found = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
         lengths = tuple(n for n in found if type(n) is int and n >= 0)

@@ -252,7 +252,7 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
 # definitions of ERA6 need it.
 
 
-LONGEST_HEADER = 16 * 1024
+MAX_HEADER = 16 * 1024
 """Maximum number of bytes of a header that is cached."""
 PLAIN = 21
 """Bytes of section 1 without its own calendar; its octets 13 to 16 are year, month and day."""
@@ -298,14 +298,14 @@ class SharedHeader(NamedTuple):
 def find_shared_header(header: bytes) -> SharedHeader | None:
     """Return what a header shares with others, or None if its slots are unknown."""
     found = _find_first_edition(header) if header[7:8] == b"\1" else _find_second_edition(header)
-    return found if found and len(found.message) <= LONGEST_HEADER else None
+    return found if found and len(found.message) <= MAX_HEADER else None
 
 
 # ---------------------------------------------------------------------- edition 2
 
 
 def _find_second_edition(header: bytes) -> SharedHeader | None:
-    found = _split_sections(header) if len(header) <= LONGEST_HEADER else None
+    found = _split_sections(header) if len(header) <= MAX_HEADER else None
     if found is None:
         return None
     (start, reference, local, grid, product, packing), rest = found[:6], found[6]
@@ -570,7 +570,7 @@ FIRST_DAY = 10101
 """The first day with a year, in the form of ecCodes."""
 NOT_GIVEN = -1e100
 """An increment that a grid does not have."""
-LONGEST = 2**63 // (3600 * 10**9)
+MAX_HOURS = 2**63 // (3600 * 10**9)
 """Maximum number of hours of a step that nanoseconds can represent."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
 """Seconds of units of time (code table 4.4, and ecCodes' own for edition 1)."""
@@ -662,7 +662,7 @@ class GribField:
                 f"no fixed length; extract it with grib_copy"
             )
         hours = int(self.keys["endStep"]) * SECONDS[unit] / 3600
-        if abs(hours) > LONGEST:
+        if abs(hours) > MAX_HOURS:
             raise FormatError(
                 f"GRIB message at byte {self.offset}: its step is {hours} hours; the file is "
                 f"damaged"

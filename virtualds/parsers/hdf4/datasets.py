@@ -29,7 +29,7 @@ import numpy.typing as npt
 from virtualds.arrays.group import ManifestVariable
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.eos_metadata import join_metadata, read_structures
-from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, REFERENCE_SYSTEM, describe_system
+from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, REFERENCE_SYSTEM, describe_crs
 from virtualds.parsers.hdf4.elements import (
     CALIBRATION,
     COORDINATE_SYSTEM,
@@ -399,7 +399,7 @@ def convert_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
 
 AXES = {"YDim": "y", "XDim": "x"}
 """Dimensions of grids, and their names here."""
-LONGEST = 2**24
+MAX_CELLS = 2**24
 """Maximum number of cells along an axis that get coordinates."""
 CENTRE, UPPER_LEFT = "HDFE_CENTER", "HDFE_GD_UL"
 """Defaults of a grid for its cells."""
@@ -532,7 +532,7 @@ class _Axes:
             west, north, east, south = map(unpack_degrees, corners)
             corners = west, north, east, south
         inset = 0.5 if grid.get("PixelRegistration", CENTRE) == CENTRE else 0.0
-        if not (0 < columns <= LONGEST and 0 < rows <= LONGEST and np.isfinite(corners).all()):
+        if not (0 < columns <= MAX_CELLS and 0 < rows <= MAX_CELLS and np.isfinite(corners).all()):
             return None
         return cls(columns, rows, corners, inset, grid["Projection"], parameters, zone, sphere)
 
@@ -589,18 +589,18 @@ def _describe(
     keys = _find_ellipsoid(parameters, sphere)
     if projection == GEO:
         name = {"grid_mapping_name": "latitude_longitude"}
-        return name | describe_system({"GTModelTypeGeoKey": GEOGRAPHIC, **keys})
+        return name | describe_crs({"GTModelTypeGeoKey": GEOGRAPHIC, **keys})
     keys["GTModelTypeGeoKey"] = PROJECTED
     if projection == UTM and sphere in UTM_DATUMS:
         system = {"GeographicTypeGeoKey": UTM_DATUMS[sphere]}
         hemisphere = 16000 if zone > 0 else 16100
-        return describe_system({**keys, **system, "ProjectionGeoKey": hemisphere + abs(zone)})
+        return describe_crs({**keys, **system, "ProjectionGeoKey": hemisphere + abs(zone)})
     if projection not in PROJECTIONS or len(parameters) < 8:
         return {}
     number, degrees = PROJECTIONS[projection]
     keys["ProjCoordTransGeoKey"] = number
     keys |= {name: unpack_degrees(parameters[place]) for place, name in degrees.items()}
-    return describe_system(keys | {name: parameters[place] for place, name in SHIFTS.items()})
+    return describe_crs(keys | {name: parameters[place] for place, name in SHIFTS.items()})
 
 
 def _find_ellipsoid(parameters: tuple[float, ...], sphere: int) -> dict[str, Any]:

@@ -108,7 +108,7 @@ IN_BLOCKS, EXTERNAL, ENCODED, CHUNKED = 1, 2, 3, 5
 """Kinds of extended elements (section 10)."""
 ABSENT = 2**32 - 1
 """Offset of an element that was never written."""
-LARGEST = 2**31 - 1
+MAX_OFFSET = 2**31 - 1
 """The largest offset and length: the library treats larger numbers as negative."""
 DESCRIPTOR = struct.Struct(">HHII")
 BLOCK_HEADER = struct.Struct(">HI")
@@ -165,7 +165,7 @@ class Elements:
         found = self.descriptors.get(key)
         if found is None or found.offset == ABSENT:
             return None
-        if max(found.offset, found.length) > LARGEST:
+        if max(found.offset, found.length) > MAX_OFFSET:
             raise FormatError(
                 f"element {key} has {found.length} bytes at byte {found.offset}, and files of HDF4 "
                 f"end before 2 GiB; the file is damaged, fetch it again"

@@ -30,7 +30,7 @@ from virtualds.options import get_options
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
 from virtualds.parsers.hdf5.file_structure import (
-    FEWEST,
+    MIN_FILES,
     Dimension,
     FileStructure,
     ManyFiles,
@@ -245,7 +245,7 @@ def _join_divisions(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
 
 UNLIMITED_AXIS = -1
 """The maximum length of an unlimited axis, in a column."""
-LONGEST = 2**40
+MAX_ELEMENTS = 2**40
 """Maximum number of elements of a variable of a file that is read together with others."""
 
 
@@ -305,7 +305,7 @@ class _ColumnReader:
         self.shapes = {name: self._read_shape(v) for name, v in known.variables.items()}
         self.lengths = self._read_lengths()
         for shape in self.shapes.values():
-            self.sound &= shape.astype(float).prod(axis=1) <= LONGEST
+            self.sound &= shape.astype(float).prod(axis=1) <= MAX_ELEMENTS
 
     def _get_column(self, *key: object) -> Ints:
         return read_uints(self._match.get_column(self._slots[key]))
@@ -650,7 +650,7 @@ def read_together(
     below: bool = False,
 ) -> Iterator[Sequence[HDF5FileBatch]]:
     """Read files of the same structure together; implements `ReadTogether`."""
-    if get_options().hdf5 != "auto" or not isinstance(group, str | None) or len(urls) < FEWEST:
+    if get_options().hdf5 != "auto" or not isinstance(group, str | None) or len(urls) < MIN_FILES:
         yield ()
         return
     part = Part((group or "").strip("/"), frozenset(skip), below)
@@ -683,7 +683,7 @@ class _BatchReader:
         for known in STRUCTURES.list(self.part):
             rest = self._take(known, rest)
         tries = 0
-        while len(rest) >= FEWEST and tries < MAX_TRIES:
+        while len(rest) >= MIN_FILES and tries < MAX_TRIES:
             reader = self.files.readers[rest[0]]
             with reader.hold():
                 made = read_structure(reader.source, self.part)
@@ -691,14 +691,14 @@ class _BatchReader:
                 rest, tries = rest[1:], tries + 1
                 continue
             left = self._take(made, rest)
-            tries += len(rest) - len(left) < FEWEST
+            tries += len(rest) - len(left) < MIN_FILES
             # the first file matches its own structure, unless it has changed meanwhile
             rest = left if len(left) < len(rest) else rest[1:]
         return self.found
 
     def _take(self, known: FileStructure, which: Ints) -> Ints:
         """Add the files with a structure; return the files without it."""
-        if len(which) < FEWEST:
+        if len(which) < MIN_FILES:
             return which
         files = self.files.select(which)
         files.half = known.half
@@ -711,7 +711,7 @@ class _BatchReader:
         STRUCTURES.use(self.part, known)
         fits = np.flatnonzero(found.sound & known.find_equal(match, self.must_be_equal))
         attributes = None
-        while attributes is None and len(fits) >= FEWEST:
+        while attributes is None and len(fits) >= MIN_FILES:
             try:
                 attributes = known.read_attributes(match, fits)
             except SeparateAttributesError as error:

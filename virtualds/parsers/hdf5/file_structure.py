@@ -525,7 +525,7 @@ def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
 
 # ---------------------------------------------------------------------- many files
 
-FEWEST = 3
+MIN_FILES = 3
 """Minimum number of files that are read together."""
 OPEN_ERRORS = (OSError, ValueError)
 """What opening raises for an unreadable file, which is then opened alone for its own error."""
@@ -738,9 +738,9 @@ def open_many(
         fetch = None if is_local else partial(_fetch_ranges, run)
         found: list[FileReader | None] = []
         try:
-            found += run(open_one, urls if is_local else urls[:FEWEST])
+            found += run(open_one, urls if is_local else urls[:MIN_FILES])
             if not is_local and is_alike(_list_open(found, fetch)):
-                found += run(open_one, urls[FEWEST:])
+                found += run(open_one, urls[MIN_FILES:])
             numbers = np.flatnonzero([reader is not None for reader in found])
             yield _list_open(found, fetch), numbers
         finally:

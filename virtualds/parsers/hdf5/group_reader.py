@@ -31,7 +31,7 @@ from virtualds.arrays.group import (
     find_places,
 )
 from virtualds.bounds import check_selection, is_small_enough_to_load
-from virtualds.chunks.axes import LONGEST_AXIS
+from virtualds.chunks.axes import MAX_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.options import get_options
@@ -487,7 +487,7 @@ def _visit_chunks(place: HDF5Location) -> list[Work]:
 # ---------------------------------------------------------------------- groups
 
 
-LARGEST_VOID = 2**31 - 1
+MAX_VOID = 2**31 - 1
 """Maximum number of bytes of an element in numpy."""
 NOT_A_COORDINATE = "_nc4_non_coord_"
 """netCDF-C's prefix for a variable with the name of a dimension whose scale it is not."""
@@ -550,7 +550,7 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
 
 EOS_INFORMATION = "HDFEOS INFORMATION"
 """The group of HDF-EOS5 with the structural metadata."""
-LONGEST_METADATA = 2**24
+MAX_METADATA = 2**24
 """Maximum number of bytes of a part of the structural metadata."""
 
 
@@ -568,7 +568,7 @@ def _read_text(dataset: Dataset) -> str:
     """Return the text of a scalar dataset."""
     if contains_texts(dataset):
         return str(read_texts(dataset, ()).ravel()[0])
-    if dataset.type.kind != TypeClass.STRING or not dataset.type.size <= LONGEST_METADATA:
+    if dataset.type.kind != TypeClass.STRING or not dataset.type.size <= MAX_METADATA:
         return ""
     [(_, elements), *_] = read_elements(dataset, dataset.type.size)
     return elements.tobytes().partition(b"\0")[0].decode("utf-8", "replace")
@@ -642,7 +642,7 @@ class _GroupReader:
             if odd := [dim for dim, n in own.items() if sizes.get(dim, n) != n]:
                 self._note(shown, _contradiction_error(odd[0], own[odd[0]], sizes[odd[0]]))
                 continue
-            if max(shape, default=0) >= LONGEST_AXIS:
+            if max(shape, default=0) >= MAX_AXIS:
                 self._note(shown, _length_error(max(shape)))
                 continue
             sizes |= own
@@ -707,7 +707,7 @@ class _GroupReader:
         except (VirtualdsError, *HDF5_ERRORS) as error:
             problem = self._note(name, error, source=dataset.source)
             data = ManifestArray.unreadable(
-                shape, f"V{min(dataset.type.size, LARGEST_VOID)}", f"{problem}"
+                shape, f"V{min(dataset.type.size, MAX_VOID)}", f"{problem}"
             )
             return ManifestVariable(dims, data, attributes)
         if data.dtype.kind == "S" and "_FillValue" in attributes:

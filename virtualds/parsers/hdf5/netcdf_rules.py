@@ -101,7 +101,7 @@ RESERVED = frozenset(
 )
 """Attributes for dimension scales and the netCDF library, not for the user."""
 
-LONGEST_TEXT = 2**31 - 1
+MAX_TEXT = 2**31 - 1
 """Maximum number of bytes of a string in numpy."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
 """Paddings of strings of fixed length."""
@@ -216,7 +216,7 @@ def decode_in_place(known: Attribute) -> Any:
 def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
     """Return the dtype of numbers and strings that numpy reads as stored, or None."""
     if size := find_string_size(kind, (NULL_TERMINATED, NULL_PADDED)):
-        return np.dtype(f"S{size}") if size <= LONGEST_TEXT else None
+        return np.dtype(f"S{size}") if size <= MAX_TEXT else None
     if kind[0] & 0x0F not in PLAIN:
         return None
     try:

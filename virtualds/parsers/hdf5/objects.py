@@ -274,7 +274,7 @@ def find_referenced_file(
 
 SCALE = b"DIMENSION_SCALE"
 """The CLASS of a scale."""
-LONGEST_TEXT = 2**16
+MAX_TEXT = 2**16
 """Maximum number of bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
 NULL_TERMINATED, PADDINGS = (0,), (0, 1, 2)
 """Paddings of strings of fixed length (IV.A.2.d): HDF5 only recognises scales by the first."""
@@ -464,7 +464,7 @@ class Dataset(HDF5Location):
         if found is None:
             return b""
         size = find_string_size(found.kind, paddings)
-        if found.elements != 1 or not 0 < size <= min(LONGEST_TEXT, len(found.data)):
+        if found.elements != 1 or not 0 < size <= min(MAX_TEXT, len(found.data)):
             return b""
         return found.data[:size].partition(b"\0")[0]
 

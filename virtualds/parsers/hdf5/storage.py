@@ -199,7 +199,7 @@ MANY_CHUNKS = 1024
 """Chunks up to which an index is read when its file is opened."""
 MAX_FILTERS = 3
 """Filters up to which there is a pipeline for each filter mask that a chunk may have."""
-LARGEST_GRID = 2**62
+MAX_GRID = 2**62
 """Maximum number of chunks that can be numbered."""
 LOOKUP = {True: 2_000, False: 50_000}
 """Chunks whose part of an index is read in the time of one lookup, by whether the file is
@@ -394,7 +394,7 @@ def can_defer(dataset: Dataset) -> bool:
     grid = [(-(-n // c), -(-(limit or 0) // c)) for n, limit, c in lengths]
     return (
         prod(n for n, _ in grid) > MANY_CHUNKS
-        and prod(map(max, grid)) <= LARGEST_GRID
+        and prod(map(max, grid)) <= MAX_GRID
         and layout.index_kind is not None
         and layout.address is not None
         and count <= MAX_FILTERS

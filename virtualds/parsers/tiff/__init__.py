@@ -41,7 +41,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.tiff import Fax, PackedIntegers, ReversedBits
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.importing import import_package
-from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_system
+from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_crs
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import describe_damage, open_source
 from virtualds.streams import Buffer
@@ -50,7 +50,7 @@ from virtualds.urls import path_or_url
 IMAGES: tuple[type[Codec], ...] = (Jpeg, Webp, Png, Jpeg2000, JpegXl, Lerc)
 PLAIN, UNPREDICTED = 1, 1
 """Compression and predictor of pages without them."""
-LARGEST_TRIED = 2**26
+MAX_TRIED = 2**26
 """Bytes of the largest strip that a scan decodes: see `_is_padded`."""
 
 
@@ -200,9 +200,9 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     samples = page.samplesperpixel if page.planarconfig == CONTIGUOUS else 1
     bits = page.bitspersample if _is_packed(page) else 8 * page.dtype.itemsize
     full: int = rows * -(-page.imagewidth * samples * bits // 8)
-    there = np.flatnonzero((sizes > 0) & (sizes <= LARGEST_TRIED) & (last > 0))
+    there = np.flatnonzero((sizes > 0) & (sizes <= MAX_TRIED) & (last > 0))
     pipeline = (*_reverse_bits(page), codec_from_tiff(compression, page))
-    if not there.size or full > LARGEST_TRIED:
+    if not there.size or full > MAX_TRIED:
         return False
     file = page.parent.filehandle
     file.seek(int(last[there[0]]))
@@ -664,7 +664,7 @@ def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVa
 def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
     """Return the variable with the georeference of the file in its attributes, and GeoKeys."""
     keys = read_geo_keys(page.geotiff_tags or {})
-    attributes = describe_system(keys)
+    attributes = describe_crs(keys)
     if affine is not None:
         attributes["GeoTransform"] = " ".join(repr(float(n)) for n in affine)
     attributes |= keys

@@ -189,7 +189,7 @@ def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
 
 BEFORE_RECORDS = 6
 """Bytes of a node before its records: signature, version and type (III.A.2)."""
-DEEPEST = 32
+MAX_DEPTH = 32
 """More levels than any tree has: it would have more records than there are addresses."""
 
 
@@ -223,7 +223,7 @@ class TreeForm(NamedTuple):
     def of(cls, size: int, record: int, depth: int, offset_size: int) -> TreeForm | None:
         """Return the form that a header states, or None if it contradicts itself."""
         room = size - BEFORE_RECORDS - CHECKSUM_BYTES
-        if depth > DEEPEST or not 0 < record <= room:
+        if depth > MAX_DEPTH or not 0 < record <= room:
             return None
         most, pointer, total = [room // record], [0], [0]
         below = most[0]

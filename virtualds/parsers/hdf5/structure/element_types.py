@@ -56,7 +56,7 @@ SEQUENCE, TEXT = 0, 1
 """Kinds of variable-length types."""
 RECTANGULAR = 1
 """The bits of complex numbers: both parts of one type, in rectangular form."""
-DEEPEST = 64
+MAX_DEPTH = 64
 """Maximum depth of nested types."""
 MAX_AXES = 32
 """Maximum number of axes of an array."""
@@ -192,7 +192,7 @@ def parse_type_message(data: bytes) -> HDF5Type:
 
 def _parse(data: bytes, place: int, depth: int) -> HDF5Type:
     """Return the type that begins at an offset in a message."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise MessageError("a type holds types without end")
     head = read_bytes(data, place, TYPE_HEAD)
     version, of_class = head[0] >> 4, head[0] & 0x0F
@@ -372,7 +372,7 @@ REFERENCE_SIZES = Struct("<4xI4xI")
 """Bytes of a reference, and of an element of the sequence, in a type of sequences (IV.A.2.d)."""
 SEQUENCE_KINDS = (0, 1)
 """Kinds of variable-length types: sequences and strings (IV.A.2.d)."""
-LEAST_COLLECTION = 2**12
+MIN_COLLECTION = 2**12
 """Minimum number of bytes of a collection of HDF5."""
 COLLECTION_HEAD = 16
 """Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
@@ -451,7 +451,7 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
     if of_reference != form.size or count * form.size > len(data):
         file.raise_damaged(f"an attribute has {len(data)} bytes for {count} sequences")
     rows = list(form.iter_unpack(data[: count * form.size]))
-    file.prepare((address, LEAST_COLLECTION) for _, address, _ in rows if address)
+    file.prepare((address, MIN_COLLECTION) for _, address, _ in rows if address)
     found: list[bytes] = []
     for place, (length, address, number) in enumerate(rows):
         if not address and not length:

@@ -269,7 +269,7 @@ def mark_incomplete(data: bytes) -> None:
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
-LONGEST = 128
+MAX_SUPERBLOCK = 128
 """More bytes than a superblock with addresses of 8 bytes has."""
 FORMS = {2: "H", 4: "I", 8: "Q"}
 """Codes of `struct` by the bytes of an address or length; the specification also allows 16 and 32
@@ -643,7 +643,7 @@ class FileBytes:
     def _read_superblock(self) -> None:
         # the position of the superblock overrides its base address
         self.base = self._find_signature()
-        head = self.get_if_loaded(0, LONGEST).ljust(LONGEST, b"\0")
+        head = self.get_if_loaded(0, MAX_SUPERBLOCK).ljust(MAX_SUPERBLOCK, b"\0")
         try:
             size = measure_superblock(head)
         except UnknownSuperblockError as error:

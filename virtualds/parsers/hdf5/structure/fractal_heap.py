@@ -13,7 +13,7 @@ from typing import NamedTuple
 from virtualds.parsers.hdf5.structure.byte_rows import (
     BEFORE_RECORDS,
     CHECKSUM_BYTES,
-    DEEPEST,
+    MAX_DEPTH,
     TreeForm,
 )
 from virtualds.parsers.hdf5.structure.file_bytes import (
@@ -365,7 +365,7 @@ def _list_nodes(file: FileBytes, root: int) -> list[int]:
             file.raise_damaged("the nodes of a group are on different levels")
         level = levels.pop()
         addresses = [child for _, children in nodes for child in children]
-        if level > DEEPEST or len({*addresses} - seen) < len(addresses):
+        if level > MAX_DEPTH or len({*addresses} - seen) < len(addresses):
             file.raise_damaged("a node of a group has two parents")
         seen.update(addresses)
         if not level:
