@@ -29,7 +29,7 @@ from virtualds.stores import fsspec as filesystems
 from virtualds.stores.fsspec import find_filesystem
 from virtualds.stores.object_access import _Session, find_bucket_region, translate_options
 from virtualds.stores.requests import Response, check_whole_response
-from virtualds.stores.scan_cache import FetchedFiles
+from virtualds.stores.scan_cache import FetchCache
 from virtualds.stores.store import StoreError
 
 obstore = pytest.importorskip("obstore")
@@ -537,7 +537,7 @@ def test_an_answer_that_ends_early_says_how_long_the_file_is_if_that_is_known() 
 
 
 def test_a_file_that_was_fetched_before_stays_as_it_was() -> None:
-    fetched = FetchedFiles()
+    fetched = FetchCache()
     fetched.put_file("https://host/a", None, b"first")
     fetched.put_file("https://host/a", None, b"second")
     assert fetched.files == {("https://host/a", None): b"first"}

@@ -73,7 +73,7 @@ class AlikeFiles(Protocol):
         """The groups below the group, by path, if they were requested."""
 
     def take(self, places: Ints) -> AlikeFiles:
-        """Return some of the files, in a different order."""
+        """Return some of the files, in the given order."""
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
         """Return a variable of all files, concatenated along a dimension.
@@ -165,7 +165,7 @@ class ListedFiles:
         return {path: ListedFiles([tree[path] for tree in trees], self.numbers) for path in paths}
 
     def take(self, places: Ints) -> ListedFiles:
-        """Return some of the files, in a different order."""
+        """Return some of the files, in the given order."""
         columns = (self.groups, self.numbers)
         return ListedFiles(*([column[n] for n in places.tolist()] for column in columns))
 

@@ -570,7 +570,7 @@ class SourceColumns(NamedTuple):
         )
 
     def take(self, rows: npt.NDArray[np.bool_]) -> SourceColumns:
-        """Return the rows of a mask."""
+        """Return the rows selected by a boolean mask."""
         urls, sizes, mtimes, etags = self
         return SourceColumns(urls[rows], sizes[rows], mtimes[rows], etags[rows])
 

@@ -89,7 +89,7 @@ class Padding:
             if compares or is_index:
                 self._check_beginnings(name, files, having, longest, is_index)
             if is_index and _lacks(having[longest], lengths):
-                raise _lack_of_coordinate(name, files, parts, longest)
+                raise _make_coordinate_error(name, files, parts, longest)
             whole = self._pad(name, files[longest], having[longest], having[longest], lengths)
             for number, variable in having.items():
                 changed[number][name] = whole.copy(deep=False)
@@ -206,7 +206,7 @@ def _find_missing_object(variable: xr.Variable) -> Any:
     return type(first)() if isinstance(first, str | bytes) else np.nan
 
 
-def _lack_of_coordinate(
+def _make_coordinate_error(
     name: Hashable, files: Sequence[str], parts: Sequence[xr.Dataset], longest: int
 ) -> CombineError:
     """Return the error for a coordinate that a longer file lacks."""

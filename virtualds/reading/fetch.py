@@ -183,7 +183,7 @@ def make_chunk_key(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
     return ChunkKey(file, task.offset, task.length, pipeline.dtype, pipeline.codecs, shape, since)
 
 
-def is_used_whole(task: Task) -> bool:
+def needs_whole_chunk(task: Task) -> bool:
     """Return whether a selection needs all of a chunk."""
     if task.points:
         return False
@@ -211,7 +211,7 @@ class ChunkCache(RecordCache[Array]):
         return get_options().chunk_cache
 
     def weigh(self, record: Array) -> int:
-        """Return the bytes of a chunk."""
+        """Return the size in bytes of a chunk."""
         return record.nbytes
 
     def open(self) -> None:
@@ -452,7 +452,7 @@ class _SelectionReader:
         if batch.file == MISSING:
             place_missing(decoder.pipeline, task, self.out)
             return
-        is_cached = self.caches_whole if is_used_whole(task) else self.caches_parts
+        is_cached = self.caches_whole if needs_whole_chunk(task) else self.caches_parts
         if is_cached and (key := make_chunk_key(batch, task, self.opened)) is not None:
             stored = decoder.decode(encoded, copy=True)
             chunk_cache().put(key, stored)

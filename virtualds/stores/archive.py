@@ -480,11 +480,11 @@ class ArchiveStore(Store):
         spans = [archive.find_head(member, length) for member in members]
         found = self._fetch(archive, spans)
         return [
-            self._take_head(archive, member, length, place, data)
+            self._read_prefix(archive, member, length, place, data)
             for member, (place, _), data in zip(members, spans, found, strict=True)
         ]
 
-    def _take_head(
+    def _read_prefix(
         self, archive: _Archive, member: ArchiveMember, length: int, place: int, data: bytes
     ) -> bytes:
         """Return the first bytes of a member, from bytes of its archive at ``place``."""

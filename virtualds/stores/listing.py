@@ -257,7 +257,7 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _local_state(url: str, describe: Callable[[], os.stat_result]) -> FileState | None:
-    """Return the state of a file, None of a folder."""
+    """Return the state of a file, or None for a folder."""
     try:
         found = describe()
     except OSError as error:

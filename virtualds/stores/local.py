@@ -235,7 +235,7 @@ MAX_BYTES = 2**30
 
 
 def count_row_bytes(target: Array) -> int:
-    """Return the bytes of a row: the longest contiguous part of the array."""
+    """Return the size in bytes of a row: the longest contiguous part of the array."""
     return _count_rows(target)[1]
 
 

@@ -33,12 +33,12 @@ MAX_CACHED = 2**26
 """Maximum number of bytes that are cached while opening; bytes fetched after them are not."""
 
 
-class FetchedFiles:
+class FetchCache:
     """Fetched bytes, shared by all threads.
 
     Examples
     --------
-    >>> fetched = FetchedFiles()
+    >>> fetched = FetchCache()
     >>> fetched.put_range(SourceFile("s3://bucket/a.nc"), 100, b"abcdef")
     >>> fetched.find_range(SourceFile("s3://bucket/a.nc"), 102, 3)
     b'cde'
@@ -111,7 +111,7 @@ class ScannedStore:
         self._others: OrderedDict[SourceFile, Blocks] = OrderedDict()
         self._described: dict[str, SourceFile] = {}
         self.answered: set[str] = set()
-        self.fetched = FetchedFiles()
+        self.fetched = FetchCache()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)

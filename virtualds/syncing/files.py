@@ -146,7 +146,7 @@ class FileOpener:
         found = self._examples.get(urls, urls[:1])
         return tuple(url for url in found if url in urls)
 
-    def explain_dimensions(self, urls: Urls, opened: xr.Dataset) -> CombineError:
+    def make_dimension_error(self, urls: Urls, opened: xr.Dataset) -> CombineError:
         """Return the error for files without the dimension, naming the groups that have it."""
         names = ("parser", "parser_options", "allow")
         how = {name: self._options[name] for name in names if name in self._options}
@@ -268,7 +268,7 @@ class SetFiles:
             columns.append(FileColumns(urls, sizes, mtimes, known, np.full(len(urls), np.nan)))
         found = FileColumns.join(columns)
         if len(set(found.urls)) < len(found):
-            # one row per file, from the array that has the most details of it
+            # one row per file, from the array with the most details about it
             absent = [found.sizes == NO_NUMBER, found.mtimes == NO_NUMBER, found.etags == ""]
             order = np.argsort(np.sum(absent, axis=0), kind="stable")
             found = found.take(np.sort(order[~pd.Index(found.urls[order]).duplicated()]))

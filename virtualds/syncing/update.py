@@ -295,7 +295,7 @@ class Update:
                 f"one, so nothing has been dropped; check the path, or remove the set"
             )
         if not set(self.dims) <= set(first.dims):
-            raise self.opener.explain_dimensions(urls, first)
+            raise self.opener.make_dimension_error(urls, first)
         if self.chooses and self.dim in first.indexes:
             first = first.isel({self.dim: self._choose(None, first)[0]})
         group = as_read(group_from_dataset(first))

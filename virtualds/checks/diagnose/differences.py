@@ -38,9 +38,9 @@ from virtualds.checks.diagnose.trials import (
     RENAMED,
     SIDE_BY_SIDE,
     TOGETHER,
-    FoundChange,
     Pair,
     TrialCombine,
+    UntestedDifference,
     judge_changes,
     list_refusing_formats,
 )
@@ -407,7 +407,7 @@ def _make_lost_era(files: Sequence[UnreadableFile]) -> Era:
 
 def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Difference, ...]:
     """Return all differences with their verdicts, the worst first."""
-    by_pair: dict[Pair, list[FoundChange]] = {}
+    by_pair: dict[Pair, list[UntestedDifference]] = {}
     for change in _find_changes(survey, trial.dims):
         by_pair.setdefault(change.pair, []).append(change)
     found = [_describe_opening(survey, lost, trial) for lost in survey.group_unreadable()]
@@ -540,7 +540,7 @@ def find_formats(
     return tuple(name for name in FORMAT_CHECKS if name not in refused)
 
 
-def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundChange]:
+def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[UntestedDifference]:
     """Yield the changes of each fact; then overlaps, disorder and gaps along the joined axis."""
     for fact in survey.facts.changing:
         if not _is_joined(survey, fact, joined) and not _is_implied(survey, fact, joined):
@@ -556,7 +556,7 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundCh
             first, second = sharing[0]
             among = tuple(files[n] for n in sorted({n for two in sharing for n in two}))
             ends, pair = (str(spans[first]), str(spans[second])), (files[first], files[second])
-            yield FoundChange(Fact(dim, aspect), *ends, pair, len(sharing), among=among)
+            yield UntestedDifference(Fact(dim, aspect), *ends, pair, len(sharing), among=among)
     if survey.is_whole and not survey.unreadable and survey.facts.counts_time(dim):
         gaps = list(find_time_gaps(placed))
         for first, second in gaps[:1]:
@@ -564,10 +564,10 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundCh
             if first == second:
                 before, after = f"within {spans[first]}", "not all of its steps"
             pair = (files[first], files[second])
-            yield FoundChange(Fact(dim, GAP), before, after, pair, len(gaps))
+            yield UntestedDifference(Fact(dim, GAP), before, after, pair, len(gaps))
 
 
-def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[FoundChange]:
+def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[UntestedDifference]:
     """Yield the changes of one fact: one for each text, or one for all if there are many."""
     facts, runs = survey.facts, survey.facts.runs[fact]
     counts = facts.count_texts(fact)
@@ -585,7 +585,7 @@ def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[FoundChange]:
         elif is_many:
             count = facts.count - counts[runs[0][1]]
             text = f"{text} (and {len(counts) - 2:,} others)" if len(counts) > 2 else text
-        yield FoundChange(
+        yield UntestedDifference(
             fact,
             ABSENT if before is None else before,
             text,
@@ -609,7 +609,7 @@ def _list_alike_texts(facts: FactRuns, fact: Fact) -> list[str]:
 
 
 def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
-    """Return whether a fact always differs: coordinate and size of the joined dimension."""
+    """Return whether a fact is expected to differ, as the size of the joined dimension is."""
     if fact.aspect != VALUES:
         return fact.aspect == SIZE and fact.subject in joined
     texts = (text or "" for _, text in survey.facts.runs.get(Fact(fact.subject, DIMENSIONS), ()))
@@ -652,13 +652,13 @@ MAX_NAMES = 5
 
 
 def find_causes(
-    changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
-) -> list[FoundChange]:
+    changes: Sequence[UntestedDifference], facts: FactRuns, numbers: tuple[int, int]
+) -> list[UntestedDifference]:
     """Return the changes between two files, with a cause in place of those that it explains.
 
     Parameters
     ----------
-    changes : sequence of FoundChange
+    changes : sequence of UntestedDifference
         All changes that were first seen between the two files.
     facts : FactRuns
         The facts of all files.
@@ -675,7 +675,7 @@ def find_causes(
     ]
     if (cause := _find_other_kind(changes, facts, numbers)) is not None:
         return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
-    causes: list[FoundChange] = []
+    causes: list[UntestedDifference] = []
     renames: dict[str, str] = {}
     if (cause := _find_renamed_dims(changes, facts, numbers[1])) is not None:
         renames = dict(zip(cause.after.split(", "), cause.before.split(", "), strict=True))
@@ -688,8 +688,8 @@ def find_causes(
 
 
 def _find_other_kind(
-    changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
-) -> FoundChange | None:
+    changes: Sequence[UntestedDifference], facts: FactRuns, numbers: tuple[int, int]
+) -> UntestedDifference | None:
     """Return the cause that two files have no data variable in common, if so."""
     before, after = (
         [
@@ -706,15 +706,15 @@ def _find_other_kind(
         return None
     count = max(change.files for change in lost)
     old, new = (name_some(names, MAX_NAMES, "others") for names in (before, after))
-    return FoundChange(Fact("", KIND), old, new, lost[0].pair, count)
+    return UntestedDifference(Fact("", KIND), old, new, lost[0].pair, count)
 
 
 def _find_renamed_variable(
-    changes: Sequence[FoundChange],
+    changes: Sequence[UntestedDifference],
     renames: Mapping[str, str],
     facts: FactRuns,
     numbers: tuple[int, int],
-) -> FoundChange | None:
+) -> UntestedDifference | None:
     """Return the cause that one data variable replaces another one like it, if so.
 
     ``renames`` are the renamed dimensions of the second file.
@@ -733,12 +733,12 @@ def _find_renamed_variable(
     other[dims] = _rename_dims(other[dims] or "", renames)
     if one != other or one[0] != "data variable":
         return None
-    return FoundChange(Fact(names[0], NAME), *names, came[0].pair, came[0].files)
+    return UntestedDifference(Fact(names[0], NAME), *names, came[0].pair, came[0].files)
 
 
 def _find_renamed_dims(
-    changes: Iterable[FoundChange], facts: FactRuns, number: int
-) -> FoundChange | None:
+    changes: Iterable[UntestedDifference], facts: FactRuns, number: int
+) -> UntestedDifference | None:
     """Return the cause that dimensions are renamed in the second file, if it explains a change."""
     known = [fact for fact in facts.runs if fact.aspect == PRESENCE]
     taken = [fact.subject for fact in known if facts.find_text(fact, number)]
@@ -752,12 +752,12 @@ def _find_renamed_dims(
     if not renamed:
         return None
     before, after = ", ".join(renamed.values()), ", ".join(renamed)
-    return FoundChange(Fact(before, RENAMED), before, after, pair, files)
+    return UntestedDifference(Fact(before, RENAMED), before, after, pair, files)
 
 
 def _find_renamed_grids(
-    cause: FoundChange, renames: Mapping[str, str], facts: FactRuns, numbers: tuple[int, int]
-) -> Iterator[FoundChange]:
+    cause: UntestedDifference, renames: Mapping[str, str], facts: FactRuns, numbers: tuple[int, int]
+) -> Iterator[UntestedDifference]:
     """Yield the renamed dimensions that also have another coordinate or length."""
     for new, old in renames.items():
         for aspect in (VALUES, SIZE):
@@ -771,7 +771,7 @@ def _find_renamed_grids(
             # what has the same name already has a row
             if after not in {text for _, text in facts.runs[expected]}:
                 count = min(facts.count_texts(known)[after], cause.files)
-                found = FoundChange(expected, before, after, cause.pair, count)
+                found = UntestedDifference(expected, before, after, cause.pair, count)
                 yield found._replace(is_dimension=True, renames=renames)
             break
 
@@ -780,7 +780,7 @@ def _rename_dims(text: str, renames: Mapping[str, str]) -> str:
     return ", ".join(renames.get(dim, dim) for dim in text.split(", "))
 
 
-def _is_explained(change: FoundChange, renames: Mapping[str, str]) -> bool:
+def _is_explained(change: UntestedDifference, renames: Mapping[str, str]) -> bool:
     """Return whether renamed dimensions explain a change."""
     if change.fact.aspect == PRESENCE:
         return change.fact.subject in (*renames, *renames.values())

@@ -406,7 +406,7 @@ def place_eras(files: Sequence[EraFile], is_time: bool) -> tuple[EraStretch, ...
 
 
 def _join_places(places: Iterable[_FileSpan]) -> Iterator[EraStretch]:
-    """Yield the ranges of each era, whose files touch or overlap."""
+    """Yield, for each era, the ranges of files that touch or overlap."""
     for era, members in groupby(sorted(places), key=lambda place: place.era):
         runs: list[list[_FileSpan]] = []
         end = -1.0

@@ -53,7 +53,7 @@ TIME_UNITS, GRID = "units of time", "values of a grid"
 Pair = tuple[str, str]
 
 
-class FoundChange(NamedTuple):
+class UntestedDifference(NamedTuple):
     """A difference without a verdict.
 
     ``pair`` are the two files to try, ``is_time`` is whether the variable counts time, ``virtual``
@@ -188,7 +188,7 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
 """The effect of a difference when files are combined, by aspect."""
 
 
-def explain_change(change: FoundChange) -> ChangeMeaning:
+def explain_change(change: UntestedDifference) -> ChangeMeaning:
     """Describe the effect of a change when files are combined."""
     aspect = change.fact.aspect
     if aspect == UNITS and change.is_time:
@@ -264,7 +264,7 @@ class TrialCombine:
 
 def judge_changes(
     files: Sequence[str],
-    changes: Sequence[FoundChange],
+    changes: Sequence[UntestedDifference],
     trial: TrialCombine,
     examples: Sequence[str],
 ) -> Iterator[Difference]:
@@ -304,7 +304,7 @@ def _describe_failure(
     if isinstance(error, xr.MergeError):
         remedy = _find_keeping(examples, trial)
         name = "" if remedy in SIDE_BY_SIDE else _find_failing(examples, trial)
-    change = FoundChange(Fact(name, TOGETHER), *pair, pair, 1)
+    change = UntestedDifference(Fact(name, TOGETHER), *pair, pair, 1)
     return _make_difference(change, "blocks", describe_error(error), remedy)
 
 
@@ -334,7 +334,10 @@ def _find_keeping(
 
 
 def _judge_change(
-    change: FoundChange, whole: xr.Dataset | None, trial: TrialCombine, examples: Sequence[str]
+    change: UntestedDifference,
+    whole: xr.Dataset | None,
+    trial: TrialCombine,
+    examples: Sequence[str],
 ) -> Difference:
     """Return the verdict of a change.
 
@@ -378,7 +381,11 @@ def _judge_change(
 
 
 def _make_difference(
-    change: FoundChange, verdict: Verdict, how: str, remedy: str = "", refused: Iterable[str] = ()
+    change: UntestedDifference,
+    verdict: Verdict,
+    how: str,
+    remedy: str = "",
+    refused: Iterable[str] = (),
 ) -> Difference:
     against, file = change.pair
     return Difference(
@@ -389,7 +396,9 @@ def _make_difference(
     )
 
 
-def _reduce_others(dataset: xr.Dataset, *, change: FoundChange, trial: TrialCombine) -> xr.Dataset:
+def _reduce_others(
+    dataset: xr.Dataset, *, change: UntestedDifference, trial: TrialCombine
+) -> xr.Dataset:
     """Return the variables of a difference; all others are divided equally or dropped."""
     subject, aspect = change.fact
     if aspect == KIND:
@@ -442,14 +451,16 @@ def list_refusing_formats(dataset: xr.Dataset) -> list[str]:
     return refused
 
 
-def _list_variables(change: FoundChange, dataset: xr.Dataset) -> list[Hashable]:
+def _list_variables(change: UntestedDifference, dataset: xr.Dataset) -> list[Hashable]:
     """Return the variables of a difference."""
     named = change.names if change.fact.aspect not in (OVERLAP, ORDER) else set()
     along = named if change.fact.aspect in (SIZE, VALUES, RENAMED) else set()
     return [n for n, v in dataset.variables.items() if n in named or along & set(v.dims)]
 
 
-def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> Iterator[str]:
+def _find_costs(
+    change: UntestedDifference, combined: xr.Dataset, trial: TrialCombine
+) -> Iterator[str]:
     """Yield what the combined dataset costs compared with a single file."""
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
@@ -470,7 +481,9 @@ def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) 
         yield f"{most} fragments with different chunks"
 
 
-def _list_refused(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> list[str]:
+def _list_refused(
+    change: UntestedDifference, combined: xr.Dataset, trial: TrialCombine
+) -> list[str]:
     """Return the formats that can store each file, but not the result."""
     names = _list_variables(change, combined)
 

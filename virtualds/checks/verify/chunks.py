@@ -165,7 +165,7 @@ OF_REPOSITORY = "it is a chunk of an Icechunk repository, and no other file hold
 """Why a chunk stored in the repository itself is not compared."""
 
 
-def is_of_repository(file: SourceFile) -> bool:
+def is_icechunk_chunk(file: SourceFile) -> bool:
     """Return whether a file is a chunk of an Icechunk repository (specification, "File layout")."""
     return re.search(r"/chunks/[0-9A-HJKMNP-TV-Z]{20}$", file.url) is not None
 
@@ -551,7 +551,7 @@ def _compare_file(
     if pairs is not None:
         _compare_pairs(pairs, found)
         return
-    source = OF_REPOSITORY if is_of_repository(file) else sources.of(file)
+    source = OF_REPOSITORY if is_icechunk_chunk(file) else sources.of(file)
     if isinstance(source, str):
         text = f"decoded, but not compared: {source}"
         found.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)

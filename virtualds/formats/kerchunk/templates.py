@@ -195,7 +195,7 @@ def _parse_template(source: str) -> list[str | ast.expr]:
             stop = token.end()
         closing = _CLOSING.match(source, stop)
         try:
-            place = _parse_place(source[begin + 2 : stop]) if closing is not None else None
+            place = _parse_placeholder(source[begin + 2 : stop]) if closing is not None else None
         except SyntaxError:
             place = None
         if place is None or closing is None:
@@ -209,7 +209,7 @@ def _parse_template(source: str) -> list[str | ast.expr]:
 
 
 @lru_cache(1024)
-def _parse_place(source: str) -> ast.expr | None:
+def _parse_placeholder(source: str) -> ast.expr | None:
     """Parse the expression in a placeholder; return None if it is invalid or too long."""
     tokens = list(_TOKEN.finditer(source))
     kinds = [token.lastgroup for token in tokens]

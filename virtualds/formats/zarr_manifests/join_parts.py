@@ -246,7 +246,7 @@ def _find_tier(runs: Sequence[_Run]) -> slice | None:
 
 
 def _list_windows(runs: Sequence[_Run], tier: int) -> Iterator[tuple[int, int]]:
-    """Yield the ends of ranges of adjacent runs along one axis, none of a higher tier."""
+    """Yield start and stop of ranges of runs adjacent along one axis, none of a higher tier."""
     begin, along = 0, None
     for n in range(1, len(runs) + 1):
         axis = runs[n - 1].find_axis(runs[n]) if n < len(runs) else None

@@ -103,7 +103,7 @@ class StoredColumns:
         return small
 
     def take(self, places: Ints) -> StoredColumns:
-        """Return the chunks of some files, in a different order."""
+        """Return the chunks of some files, in the given order."""
         if len(places) == len(self.shape) and (places == np.arange(len(places))).all():
             return self
         rank = np.full(len(self.shape), -1)
@@ -574,7 +574,7 @@ class HDF5FileBatch:
         return [path_or_url(source.url) for source in self.sources]
 
     def take(self, places: Ints) -> HDF5FileBatch:
-        """Return some of the files, in a different order."""
+        """Return some of the files, in the given order."""
         order = places.tolist()
         return HDF5FileBatch(
             self.known,

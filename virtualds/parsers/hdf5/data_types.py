@@ -99,7 +99,7 @@ def find_dtype(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def size_in_memory(kind: HDF5Type) -> int:
-    """Return the bytes of an element in memory after HDF5 has read it."""
+    """Return the size in bytes of an element in memory after HDF5 has read it."""
     if not kind.refers:
         return kind.size
     if kind.kind == TypeClass.VLEN:

@@ -584,7 +584,7 @@ def _build_group(
 
 
 def _name_axes(series: Any) -> str:
-    """Return the letters of the axes, each once."""
+    """Return the letters of the axes, with repeated ones replaced by unused ones."""
     found = ""
     for letter in str(series.axes):
         unused = (other for other in "QIABDEFGHJKLMNOPRTUVWZC" if other not in series.axes + found)

@@ -109,7 +109,7 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
     children: list[_OldNodes] = []
     for level in range(int(levels.max()), -1, -1):
         joined = np.flatnonzero(levels == level)
-        parts = _take_old_nodes(indexes, node, children)
+        parts = _read_old_nodes(indexes, node, children)
         children = []
         if joined.size:
             parts = _chain((roots.cut(joined), data[joined]), parts)
@@ -134,7 +134,7 @@ def _chain(
     yield from rest
 
 
-def _take_old_nodes(
+def _read_old_nodes(
     indexes: Indexes, node: _NodeForm, children: list[_OldNodes]
 ) -> Iterator[tuple[_OldNodes, Bytes]]:
     """Yield the nodes of a level in parts, those of an index in order."""

@@ -219,7 +219,7 @@ def note_slot(data: bytes, begin: int, length: int, key: Hashable) -> None:
 
 
 def note_same(data: bytes, place: int, size: int, address: int) -> None:
-    """Record that an address in some bytes is that of a block that was read."""
+    """Record that the address at an offset points to a block that was read."""
     if isinstance(data, Piece):
         number = data.notes.find(address)
         if number is None:

@@ -387,13 +387,13 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
 
 
 def _measure_tree_node(file: FileBytes) -> int:
-    """Return the bytes of a node of the B-tree, used or not."""
+    """Return the size in bytes of a node of the B-tree, used or not."""
     offset, length = file.offset_size, file.length_size
     return 8 + 2 * offset + 2 * file.group_half * (length + offset) + length
 
 
 def _measure_node(file: FileBytes) -> int:
-    """Return the bytes of a symbol table node, used or not."""
+    """Return the size in bytes of a symbol table node, used or not."""
     return 8 + 2 * file.leaf_half * measure_symbol(file.offset_size, file.length_size)
 
 

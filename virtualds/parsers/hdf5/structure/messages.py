@@ -495,7 +495,7 @@ def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
 
 
 def _check_rank(rank: int, extra: int) -> int:
-    # the bytes of an element follow the lengths of chunks
+    # the element size in bytes follows the chunk lengths
     if not extra <= rank <= MAX_AXES + 1:
         raise MessageError(f"a layout has {rank} lengths")
     return rank
