@@ -111,6 +111,19 @@ def test_a_file_that_replaces_the_whole_set_shadows_the_others(write: Write) -> 
     assert_equal("refs.zarr", read_archive("first"))
 
 
+def test_what_shadowed_a_file_may_go_beyond_the_window(write: Write) -> None:
+    better = write("00", 0)
+    write("01", 0, seed=5)
+    write("02", 4)
+    how: Any = {"overlap": "first"}
+    report = run(**how, keep={"time": 4})
+    assert (names(report.outside), names(report.shadowed)) == (["00"], ["01"])
+    better.unlink()
+    assert not run(**how, keep={"time": 4}).is_written
+    assert names(run(**how, keep={"time": 6}).added) == ["01"]
+    assert_equal("refs.zarr", read_archive().isel(time=slice(-6, None)))
+
+
 def test_another_choice_between_files_is_one_change(write: Write) -> None:
     for number in range(3):
         write(f"{number}", 2 * number)
