@@ -124,6 +124,19 @@ def test_what_shadowed_a_file_may_go_beyond_the_window(write: Write) -> None:
     assert_equal("refs.zarr", read_archive().isel(time=slice(-6, None)))
 
 
+def test_a_grid_waits_for_the_only_file_that_has_it(write: Write) -> None:
+    gone = write("00", 0)
+    write("01", 4)
+    run()
+    gone.unlink()
+    waiting = written(Path("data"), "01", days(4))
+    with pytest.raises(CombineError, match="may still be written or cannot be opened"):
+        run()
+    os.utime(waiting, (7, 7))
+    run()
+    assert_equal("refs.zarr", read_archive())
+
+
 def test_another_choice_between_files_is_one_change(write: Write) -> None:
     for number in range(3):
         write(f"{number}", 2 * number)

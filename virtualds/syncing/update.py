@@ -701,9 +701,14 @@ class Update:
             other = others.get(name)
             shape = variable.dims, variable.data.shape
             if other is None or (other.dims, other.data.shape) != shape:
+                lacks = "the other files do not have it in this shape; write the set anew"
+                if found is None:
+                    lacks = (
+                        "the other files of the set have changed, and may still be written or "
+                        "cannot be opened; run sync again later"
+                    )
                 raise CombineError(
-                    f"{name}: it lies in a file that is no longer there, and the other files do "
-                    f"not have it in this shape; write the set anew"
+                    f"{name}: it lies in a file that is no longer there, and {lacks}"
                 )
             found_again[name] = other
         return as_read(replace(group, variables={**group.variables, **found_again}))
