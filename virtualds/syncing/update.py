@@ -177,7 +177,7 @@ class Update:
                 begin = notes.find_last(length - count_values(coming[dim], dim))
             if begin < cutoff:
                 wanted |= notes.select(OUTSIDE, within=[(begin, inf)])
-                # of those that are shadowed, what had their positions may have gone beyond the window
+                # what had the positions of a shadowed file may have gone beyond the window
                 wanted |= notes.select(CUT, SHADOWED, within=[(begin, cutoff)])
         return replace(changes, reopened=tuple(url for url in changes.noted if url in wanted))
 
