@@ -294,6 +294,36 @@ def test_swaths_of_other_places_come_one_by_one(folder: Path) -> None:
     np.testing.assert_array_equal(found.v[:, 0, 0], found.orbit)
 
 
+@pytest.mark.parametrize("way", ["renamed", "converted", "built"])
+def test_without_notes_all_files_are_opened_once(way: str, write: Write) -> None:
+    write("00", 0)
+    write("01", 2, seed=3)
+    if way == "built":
+        files = virtualds.open_virtual_mfdataset(
+            "data/*.nc", combine="nested", concat_dim="time", overlap="last"
+        )
+        files.virtual.to_manifest("refs.zarr")
+    else:
+        run(overlap="last")
+    if way == "renamed":
+        os.rename("data", "moved")
+        os.symlink("moved", "data")
+        there = Path.cwd().as_uri()
+        virtualds.rename_paths("refs.zarr", {f"{there}/data": f"{there}/moved"})
+        os.unlink("data")
+        os.rename("moved", "data")
+        virtualds.rename_paths("refs.zarr", {f"{there}/moved": f"{there}/data"})
+    if way == "converted":
+        virtualds.convert("refs.zarr", "other.zarr")
+        os.rename("other.zarr", "refs.zarr/../set.zarr")
+    target = "set.zarr" if way == "converted" else "refs.zarr"
+    run(target, overlap="last")
+    assert not run(target, overlap="last").is_written
+    Path("data/01.nc").unlink()
+    run(target, overlap="last")
+    assert_equal(target, read_archive())
+
+
 # ---------------------------------------------------------------------- windows
 
 

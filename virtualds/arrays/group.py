@@ -296,6 +296,11 @@ class ManifestGroup:
             return self
         return replace(self, variables=variables, groups=groups)
 
+    def without_notes(self) -> ManifestGroup:
+        """Return the group, and all below it, without notes, where these hold no more."""
+        groups = {name: child.without_notes() for name, child in self.groups.items()}
+        return replace(self, groups=groups, notes={})
+
     def all_problems(self, below: bool = True) -> dict[str, VirtualdsError]:
         """Return the problems of this group and of those below it, named by their paths."""
         return {

@@ -98,7 +98,7 @@ class Notes:
 
     def write(self, root: str) -> dict[str, Any]:
         """Return the notes as JSON, with urls relative to the set at ``root`` where possible."""
-        if not self.kinds and not self.keep:
+        if not self.kinds and not self.keep and not self.overlap:
             return {}
         files = self.files
         numbers = ([*map(_from_column, column.tolist())] for column in (files.sizes, files.mtimes))

@@ -157,10 +157,14 @@ class Update:
         lost, notes = {*self.list_dropped(changes), *changes.changed}, before.notes
         is_turned = self.chooses and notes.overlap != self.overlap
         is_moved = bool(lost) or notes.keep != str(self.window) or is_turned
+        if is_turned:
+            # also where there are no notes, nothing tells which files have further positions
+            gone = {*changes.new, *changes.changed, *changes.waiting, *lost}
+            every = {*before.files.urls} & {*changes.listing.files.urls}
+            return replace(changes, reopened=tuple(sorted(every - gone)))
         if not changes.noted or not is_moved:
             return changes
-        present = to_virtual_dataset(group)
-        wanted = notes.select(SHADOWED, CUT) if is_turned else set[str]()
+        present, wanted = to_virtual_dataset(group), set[str]()
         if lost and self.dim in present.indexes:
             values = find_values(present, self.dim, lost).values()
             extents = [find_extent(index, self.dim) for index in values if index.size]

@@ -445,7 +445,7 @@ def drop_sources(
                 f"coordinates, or variables without a dimension of the grid; write the set anew "
                 f"without this source"
             )
-        return found
+        return found.without_notes()
 
     with suggest_instead(REMEDY):
         return SetChange.of(destination, destination.change(change), sources=tuple(urls))
@@ -607,7 +607,7 @@ def rename_paths(
                 found[other] = None
             return other
 
-        after = move_group(group, follow)
+        after = move_group(group, follow).without_notes()
         if isinstance(rename, PrefixChange):
             rename.check_used(seen)
         if not found:

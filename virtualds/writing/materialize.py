@@ -384,4 +384,4 @@ def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
     group = make_independent_of_left_out(group)
     if isinstance(reader, Format):
         group = load_own_values(group, f"{origin.url.rstrip('/')}/")
-    return group
+    return group.without_notes()
