@@ -411,10 +411,6 @@ def test_a_gap_beside_chunks_of_unknown_sources_is_refused(tmp_path: Path) -> No
 # ---------------------------------------------------------------------- what does not fit
 
 
-def hours(ds: xr.Dataset) -> xr.Dataset:
-    return ds.assign_coords(time=ds["time"] + np.timedelta64(1, "h"))
-
-
 UNFIT: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], str]] = {
     "a variable more": (lambda ds: ds.assign(extra=ds["t"]), "extra: the set has no such variable"),
     "a variable less": (lambda ds: ds.drop_vars("n"), "n: the new dataset has no such variable"),
@@ -425,7 +421,6 @@ UNFIT: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], str]] = {
         lambda ds: ds.assign_coords(lat=ds["lat"] + 1),
         "lat: it has no dimension 'time'",
     ),
-    "times between days": (hours, "the set cannot store the new values of 'time' exactly"),
 }
 
 
@@ -436,12 +431,34 @@ def test_datasets_that_do_not_fit_are_refused_before_anything_is_written(
 ) -> None:
     append(files[0], target)
     change, reason = UNFIT[how]
-    odd = change(days(4))
-    encoding = {} if how != "times between days" else {"time": {"units": "hours since 2000-01-01"}}
-    odd.to_netcdf(tmp_path / "odd.nc", engine="netcdf4", encoding=encoding)
+    change(days(4)).to_netcdf(tmp_path / "odd.nc", engine="netcdf4")
     with pytest.raises(virtualds.CombineError, match=reason):
         append(tmp_path / "odd.nc", target)
     assert_identical(opened(target), native(files[:1]))
+
+
+def test_times_between_days_get_finer_units(
+    files: list[Path], target: Path, tmp_path: Path
+) -> None:
+    append(files[0], target)
+    new = days(4).assign_coords(time=days(4)["time"] + np.timedelta64(6, "h"))
+    path = written(tmp_path, "between", new, time={"units": "hours since 2000-01-01"})
+    append(path, target)
+    append(files[2], target)
+    assert_identical(opened(target), native([files[0], path, files[2]]))
+
+
+def test_times_with_bounds_keep_the_units_by_which_these_are_decoded(tmp_path: Path) -> None:
+    for n, shift in enumerate((0, 6)):
+        time = np.datetime64("2000-01-01") + np.arange(2) + np.timedelta64(shift + 48 * n, "h")
+        bounds = ("time", "nv"), np.stack([time, time + np.timedelta64(1, "D")], axis=1)
+        data = {"t": ("time", np.arange(2.0)), "time_bnds": bounds}
+        units = {"units": f"{('days', 'hours')[n]} since 2000-01-01", "dtype": "i4"}
+        dataset = xr.Dataset(data, {"time": ("time", time, {"bounds": "time_bnds"})})
+        dataset.to_netcdf(tmp_path / f"{n}.nc", encoding={"time": units})
+    append(tmp_path / "0.nc", tmp_path / "refs.zarr")
+    with pytest.raises(virtualds.CombineError, match="cannot store the new values of 'time'"):
+        append(tmp_path / "1.nc", tmp_path / "refs.zarr")
 
 
 def test_no_remedy_for_other_values_takes_those_of_the_set(target: Path, tmp_path: Path) -> None:

@@ -677,13 +677,25 @@ def _check_coding(name: Hashable, old: ManifestVariable, new: ManifestVariable) 
     if dtypes[0] != dtypes[1] and (before.get("units") or dtypes[1] != np.result_type(*dtypes)):
         before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
         differing.append("dtype")
-    if differing:
+    if differing and not _has_free_units(before, after, differing):
         key = differing[0]
         raise CombineError(
             f"the set cannot store the new values of {name!r} exactly (it has {key} "
             f"{before.get(key)!r}, and they would need {after.get(key)!r}); write the set anew, "
             f"with all its files (mode='w')"
         )
+
+
+def _has_free_units(
+    before: Mapping[str, Any], after: Mapping[str, Any], differing: Sequence[str]
+) -> bool:
+    """Return whether times in memory, all of which are stored anew, may get finer units.
+
+    Bounds are decoded with the units of their times, so that times with bounds keep them.
+    """
+    units = [str(attributes.get("units")) for attributes in (before, after)]
+    is_free = "bounds" not in before and {*differing} <= {"units", "dtype"}
+    return is_free and all(map(are_date_units, units))
 
 
 def join_coordinates(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
