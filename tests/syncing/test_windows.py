@@ -424,6 +424,10 @@ def test_a_window_of_a_grid_leaves_whole_rows(folder: Path) -> None:
         found.sizes["time"] == 8
         and int(found["t"].sel(member="r10").isnull().all("lat").all("lon").sum()) == 4
     )
+    # a member of which nothing is in the window has no row
+    cell("r100", 0)
+    virtualds.sync("data/{member}_*.nc", "refs.zarr", **how)
+    assert sorted(opened("refs.zarr").member.values) == ["r1", "r10"]
     cell("r1", 3)
     report = virtualds.sync("data/{member}_*.nc", "refs.zarr", **how)
     assert (names(report.added), names(report.dropped)) == (["r1_03"], ["r1_01"])

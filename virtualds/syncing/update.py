@@ -342,6 +342,13 @@ class Update:
                 elif url in met or whole.size > there.size:
                     kinds[url] = CUT
         earlier = self.known.list_known(before).notes
+        outside = {url for url, kind in kinds.items() if kind == OUTSIDE}
+        # a file without chunks may have positions that look empty
+        if outside and len(self.dims) > 1 and UNUSED not in {*earlier.kinds, *kinds.values()}:
+            grid = CellGrid(self.dims, self.known.root, self.sorts)
+            touched = grid.find_touched(group, outside)
+            others = {dim: index for dim, index in touched.items() if dim not in cutoffs}
+            trimmed = grid.drop_empty(trimmed, others)
         stays = set(changes.noted) - set(changes.reopened)
         notes = earlier.renew(changes.listing.files, stays, kinds, extents)
         notes = notes.join(self._note_sidecars(earlier, changes, opened))

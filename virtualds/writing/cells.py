@@ -470,7 +470,8 @@ def _put(
         if others := sorted(met.difference(replaced, files)):
             raise CombineError(
                 f"{name_some(files, 1)}: the set has this cell of the grid from {others[0]}; leave "
-                f"one of the files out of the pattern, or choose one by newest="
+                f"one of the files out of the pattern, or choose by newest=, where their paths "
+                f"differ in nothing else"
             )
         array = put_region(array, start, part, replaces=True)
     return None if array is before else array
