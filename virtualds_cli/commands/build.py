@@ -22,7 +22,7 @@ from virtualds_cli.options import (
     select_given,
 )
 from virtualds_cli.output import exit_by, report
-from virtualds_cli.parameter_types import Name, Url, Window
+from virtualds_cli.parameter_types import Access, Name, Url, Window
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -339,6 +339,15 @@ SYNCING = ("format", "target_options", *CHOICES)
     "for several dimensions.",
 )
 @click.option(
+    "--fill-value",
+    multiple=True,
+    callback=merge,
+    type=Access(),
+    metavar="NAME=VALUE",
+    help="Value that means missing, for a variable that has none and that --pad lengthens. Repeat "
+    "the option for several variables.",
+)
+@click.option(
     "--settle",
     type=click.FloatRange(0),
     help="Leave new and changed files alone that were modified less than so many seconds ago; "
@@ -379,7 +388,9 @@ def sync(
         )
     paths = list_paths(urls, files_from, options["storage_options"])
     own: dict[str, Any] = {} if tree is None else {"tree": tree}
-    own |= select_given(options, ("on_removed", "keep", "settle", "conflict", *SYNCING))
+    own |= select_given(
+        options, ("on_removed", "keep", "fill_value", "settle", "conflict", *SYNCING)
+    )
     done = virtualds.sync(
         paths,
         target,

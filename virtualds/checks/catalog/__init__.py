@@ -102,7 +102,7 @@ class Catalog(Report):
         url: str | os.PathLike[str],
         *,
         csv: bool = False,
-        description: str = "",
+        description: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Write a catalogue for intake-esm.
@@ -184,8 +184,8 @@ class Catalog(Report):
         self,
         folder: str | os.PathLike[str],
         *,
-        id: str = "",
-        description: str = "",
+        id: str | None = None,
+        description: str | None = None,
         license: str = "other",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
