@@ -198,7 +198,7 @@ class KnownFiles:
     def of(cls, held: FileColumns, notes: Notes) -> KnownFiles:
         """Return the files that a set refers to, and the others of its notes."""
         is_apart = np.isin(np.array(notes.kinds, object), (DESCRIBES, DESCRIBED))
-        others = ~np.isin(notes.files.urls, held.urls) & ~is_apart
+        others = ~find_among(notes.files.urls, held.urls) & ~is_apart
         held = _complete_states(held, notes.find(DESCRIBED))
         return cls(FileColumns.join([held, notes.files.take(others)]), len(held), notes)
 
@@ -501,7 +501,7 @@ class Changes:
         gone[place[there]] = False
         shadowed, retracted = np.zeros(len(listed), bool), np.zeros(len(known), bool)
         if newest is not None:
-            usable = there | ~young & ~np.isin(listed.urls, list(failed))
+            usable = there | ~young & ~find_among(listed.urls, failed)
             versions = newest.split(listing.names[usable])
             shadowed[usable] = True
             shadowed[np.flatnonzero(usable)[find_newest(versions)]] = False
@@ -526,7 +526,7 @@ class Changes:
             shadowed=tuple(listed.urls[shadowed]),
             superseded=(*listed.urls[shadowed & there & ~unused], *known.urls[retracted & held]),
             noted=tuple(
-                listed.urls[same & np.isin(listed.urls, list(before.notes.select(*LEFT_OUT)))]
+                listed.urls[same & find_among(listed.urls, before.notes.select(*LEFT_OUT))]
             ),
             listing=listing,
         )
@@ -598,6 +598,11 @@ def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
         found[same] = fresh[same]
         found[min(same, key=rank)] = False
     return found
+
+
+def find_among(urls: Iterable[str], others: Iterable[str]) -> Mask:
+    """Return the mask of urls that are among others; numpy compares each object with each."""
+    return np.asarray(pd.Index(urls, dtype=object).isin([*others]), bool)
 
 
 def _find_places(known: FileColumns, listed: FileColumns) -> npt.NDArray[np.intp]:

@@ -37,7 +37,15 @@ from virtualds.datasets.source_positions import (
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, format_count, without_secrets
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.syncing.files import Changes, FileOpener, KnownFiles, Mask, SetFiles, Urls
+from virtualds.syncing.files import (
+    Changes,
+    FileOpener,
+    KnownFiles,
+    Mask,
+    SetFiles,
+    Urls,
+    find_among,
+)
 from virtualds.syncing.notes import (
     CUT,
     DESCRIBED,
@@ -377,10 +385,10 @@ class Update:
         has_one = listing.sidecars.urls != ""
         if not has_one.any():
             return Notes()
-        renewed = has_one & np.isin(listing.files.urls, list(opened))
+        renewed = has_one & find_among(listing.files.urls, opened)
         datasets = filter(_is_there, map(self.opener.open, self.list_opened(changes)))
         bare = {file.url for one in datasets for file in list_sources(one) if file.size is None}
-        described = renewed & np.isin(listing.files.urls, list(bare))
+        described = renewed & find_among(listing.files.urls, bare)
         new = [
             Notes.of(listing.sidecars.take(renewed), DESCRIBES),
             Notes.of(listing.files.take(described), DESCRIBED),
@@ -391,7 +399,7 @@ class Update:
         }
         for kind, urls in stays.items():
             known = earlier.find(kind)
-            new.append(Notes.of(known.take(np.isin(known.urls, list(urls))), kind))
+            new.append(Notes.of(known.take(find_among(known.urls, urls)), kind))
         return reduce(Notes.join, new)
 
     def _list_values(self, datasets: Iterable[xr.Dataset | None]) -> dict[str, pd.Index[Any]]:
