@@ -19,13 +19,6 @@ from virtualds import SyncReport
 GRIB: dict[str, Any] = {"concat_dim": ["time", "step"], "settle": 0, "on_removed": "drop"}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "data").mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def names(urls: Any) -> list[str]:
     return sorted(url.rpartition("/")[2] for url in urls)
 

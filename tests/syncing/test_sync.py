@@ -30,14 +30,6 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a folder ``data``."""
-    (tmp_path / "data").mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def make(folder: Path) -> Make:
     """Write the file of a number, four days each, that was modified a while ago."""
 

@@ -26,13 +26,6 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "data").mkdir()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def write(folder: Path) -> Write:
     clock = iter(range(1_000_000_000, 2_000_000_000))
 

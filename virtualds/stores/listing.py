@@ -162,6 +162,11 @@ class FileColumns:
     def __len__(self) -> int:
         return len(self.urls)
 
+    def __iter__(self) -> Iterator[FileState]:
+        """Yield the rows."""
+        columns = (getattr(self, name).tolist() for name in self.__dataclass_fields__)
+        return map(FileState._make, zip(*columns, strict=True))
+
     def take(self, rows: npt.NDArray[Any]) -> FileColumns:
         """Return some rows, by index or by a mask."""
         return FileColumns(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))

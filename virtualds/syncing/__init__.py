@@ -281,7 +281,7 @@ class Archive:
         if opening.get("overlap") in CROPPING_OVERLAPS and len(self.dims) == 1:
             # which file has a position is decided together with those of the set
             opening["overlap"] = "keep"
-        files = {path: SetFiles(self.dims, url) for path in self._list_groups(root, url)}
+        files = self._find_groups(root, url)
         known: dict[str, KnownFiles] = {}
         groups: dict[str, ManifestGroup] = {}
         for path, some in files.items():
@@ -293,7 +293,7 @@ class Archive:
         # listed after reading the set, so that what others add meanwhile is not considered removed
         listed = list_archive(self.paths, self.options, everything)
         rows = self._group(listed.names.tolist())
-        described = dict(zip(listed.files.urls, listed.names, strict=True))
+        described = listed.described
         # these may derive values from names, so that two names of one file are different data
         names = () if self.pattern is None else self.pattern.names
         every_name = any(self.opening.get(key) for key in ("preprocess", "coordinates"))
@@ -329,17 +329,18 @@ class Archive:
             return {"": list(range(len(urls)))}
         return Files(list(urls), pattern=self.pattern).group_by(self.tree)
 
-    def _list_groups(self, root: ManifestGroup | None, url: str) -> list[str]:
-        """Return the paths of the groups of a set that the files of this archive have made."""
+    def _find_groups(self, root: ManifestGroup | None, url: str) -> dict[str, SetFiles]:
+        """Return the files of the groups of a set that the files of this archive have made."""
         if self.tree is None:
-            return [""]
-        made = list[str]()
+            return {"": SetFiles(self.dims, url)}
+        made: dict[str, SetFiles] = {}
         for path, group in () if root is None else root.walk():
-            known = SetFiles(self.dims, url).list_known(group)
+            some = SetFiles(self.dims, url)
+            known = some.list_known(group)
             urls = known.name(known.files.urls[: known.held].tolist())
             matched = [one for one in urls if self.pattern is None or self.pattern.match(one)]
             if matched and path in self._group(matched):
-                made.append(path)
+                made[path] = some
         return made
 
 

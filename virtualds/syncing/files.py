@@ -197,6 +197,8 @@ class KnownFiles:
     @classmethod
     def of(cls, held: FileColumns, notes: Notes) -> KnownFiles:
         """Return the files that a set refers to, and the others of its notes."""
+        if not notes.kinds:
+            return cls(held, len(held), notes)
         is_apart = np.isin(np.array(notes.kinds, object), (DESCRIBES, DESCRIBED))
         others = ~find_among(notes.files.urls, held.urls) & ~is_apart
         held = _complete_states(held, notes.find(DESCRIBED))
@@ -212,7 +214,7 @@ def _complete_states(files: FileColumns, others: FileColumns) -> FileColumns:
     """Return the states of files, from the others where they are not known."""
     if not len(others):
         return files
-    rows = pd.Index(others.urls, dtype=object).get_indexer(files.urls)
+    rows = _find_places(others, files)
     lacks = (rows >= 0) & (files.sizes == NO_NUMBER)
     columns = {}
     for field_ in fields(FileColumns)[1:]:
@@ -300,6 +302,12 @@ class Listing:
         """The url by which each file is listed and opened."""
         return np.where(self.sidecars.urls == "", self.files.urls, self.sidecars.urls)
 
+    @property
+    def described(self) -> dict[str, str]:
+        """The sidecars of files that have one, by the urls of the files."""
+        has_one = self.sidecars.urls != ""
+        return dict(zip(self.files.urls[has_one], self.sidecars.urls[has_one], strict=True))
+
     def take(self, rows: npt.NDArray[Any]) -> Listing:
         """Return some rows, by index or by a mask."""
         return Listing(self.files.take(rows), self.sidecars.take(rows))
@@ -321,15 +329,14 @@ def list_archive(paths: Any, options: StorageOptions | None, known: FileColumns)
     described = [find_described(url) for url in listed.urls.tolist()]
     wanted = [url for url in described if url is not None]
     states = dict(zip(wanted, _list_near(wanted, options), strict=True))
-    present, sidecars, held = [], [], set(known.urls)
-    for row, url in enumerate(described):
+    pairs, held = list[tuple[FileState, FileState]](), set(known.urls)
+    for itself, url in zip(listed, described, strict=True):
         state = None if url is None else states[url]
-        if state is None and url in held:
-            continue
-        itself = listed.take(np.array([row]))
-        present.append(itself if state is None else FileColumns.of([state]))
-        sidecars.append(FileColumns.of([NONE]) if state is None else itself)
-    return Listing(FileColumns.join(present), FileColumns.join(sidecars))
+        if state is not None:
+            pairs.append((state, itself))
+        elif url not in held:
+            pairs.append((itself, NONE))
+    return Listing(*(FileColumns.of(pair[n] for pair in pairs) for n in range(2)))
 
 
 def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
@@ -393,8 +400,7 @@ def _list_near(urls: Sequence[str], options: StorageOptions | None) -> list[File
         known: dict[str, FileState] = {}
         with suppress(FileNotFoundError):
             there = list_states(f"{escape_pattern(folder)}/*", options)
-            columns = (getattr(there, f.name).tolist() for f in fields(FileColumns))
-            known = {row[0]: FileState(*row) for row in zip(*columns, strict=True)}
+            known = {state.url: state for state in there}
         found |= {url: known.get(url) for url in inside}
     others = [url for url in urls if url not in found]
     found |= zip(others, _fetch_states(others, options), strict=True)

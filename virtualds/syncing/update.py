@@ -509,14 +509,14 @@ class Update:
         best = rows.copy()
         best[order] = np.repeat(order[begins], np.diff([*begins, rows.size]))
         # a file may have a value several times
-        is_new = rows >= codes.size - indexes[-1].size
+        split = codes.size - indexes[-1].size
+        is_new = rows >= split
         is_same = (owners[best] == owners) & (owners != "") & (is_new[best] == is_new)
         best[is_same] = rows[is_same]
         # missing values are equal to no others
         best[codes < 0] = rows[codes < 0]
         if not self.chooses:
             best = np.where((owners[best] == owners) & (owners != ""), best, rows)
-        split = codes.size - indexes[-1].size
         used = np.flatnonzero(best[split:] == rows[split:])
         return self._sort(new.indexes[self.dim], used), best[:split] >= split
 
