@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import inf
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -141,9 +141,13 @@ class Update:
 
     def open(self, changes: Changes) -> set[str]:
         """Open the files that are new or have changed; return those that cannot be opened."""
-        for urls in self.list_opened(changes):
-            self.opener.open(urls)
+        self._open_all(changes)
         return set(self.opener.failed)
+
+    def _open_all(self, changes: Changes) -> list[xr.Dataset]:
+        """Return the datasets of the files to open, as far as any of them can be opened."""
+        opened = (self.opener.open(urls) for urls in self.list_opened(changes))
+        return [dataset for dataset in opened if dataset is not None]
 
     def has_new(self, changes: Changes) -> bool:
         """Return whether any new file can be opened."""
@@ -152,9 +156,9 @@ class Update:
 
     def is_needed(self, changes: Changes, before: KnownFiles | None) -> bool:
         """Return whether anything is to be changed, once files are opened."""
-        opened = [self.opener.open(urls) for urls in self.list_opened(changes)]
+        opened = self._open_all(changes)
         moved = before is not None and before.notes.keep != str(self.window)
-        return moved or bool(self.list_dropped(changes)) or any(one is not None for one in opened)
+        return moved or bool(self.list_dropped(changes)) or bool(opened)
 
     def reopen(self, group: ManifestGroup, changes: Changes, before: KnownFiles) -> Changes:
         """Return the changes with those noted files to open again that the set may need now.
@@ -197,13 +201,13 @@ class Update:
         self, present: xr.Dataset, changes: Changes, lost: set[str]
     ) -> dict[str, list[pd.Index[Any]]]:
         """Return the coordinate values that the set will have along the axes of its window."""
-        opened = [self.opener.open(urls) for urls in self.list_opened(changes)]
+        opened = self._open_all(changes)
         found: dict[str, list[pd.Index[Any]]] = {}
         for dim in self.window.lengths:
             _check_coordinate(dim, present)
             others = urls_of(present) - lost
             gone = find_positions(present, dim, lost) & ~find_positions(present, dim, others)
-            new = [one.indexes[dim] for one in opened if one is not None and dim in one.indexes]
+            new = [one.indexes[dim] for one in opened if dim in one.indexes]
             found[dim] = [present.indexes[dim][~gone], *new]
         return found
 
@@ -332,7 +336,7 @@ class Update:
         """
         opened = {url for urls in self.list_opened(changes) for url in urls}
         opened -= self.opener.failed.keys()
-        values = self._list_values(map(self.opener.open, self.list_opened(changes)))
+        values = self._list_values(self._open_all(changes))
         trimmed, cutoffs, cut = self._trim(group)
         kinds = dict.fromkeys(opened - values.keys(), UNUSED)
         extents, met = {**lost}, {*lost, *cut}
@@ -386,7 +390,7 @@ class Update:
         if not has_one.any():
             return Notes()
         renewed = has_one & find_among(listing.files.urls, opened)
-        datasets = filter(_is_there, map(self.opener.open, self.list_opened(changes)))
+        datasets = self._open_all(changes)
         bare = {file.url for one in datasets for file in list_sources(one) if file.size is None}
         described = renewed & find_among(listing.files.urls, bare)
         new = [
@@ -402,12 +406,10 @@ class Update:
             new.append(Notes.of(known.take(find_among(known.urls, urls)), kind))
         return reduce(Notes.join, new)
 
-    def _list_values(self, datasets: Iterable[xr.Dataset | None]) -> dict[str, pd.Index[Any]]:
+    def _list_values(self, datasets: Iterable[xr.Dataset]) -> dict[str, pd.Index[Any]]:
         """Return the coordinate values of opened files, none where they do not matter."""
         found: dict[str, pd.Index[Any]] = {}
         for dataset in datasets:
-            if dataset is None:
-                continue
             urls = urls_of(dataset)
             has_values = self.chooses and self.dim in dataset.indexes
             found |= dict.fromkeys(urls, pd.Index([]))
@@ -742,10 +744,6 @@ class Update:
             for url, runs in find_ranges(present, dim, set(urls)).items():
                 reach[url] += runs[-1][1]
         return max(urls, key=reach.__getitem__)
-
-
-def _is_there(dataset: xr.Dataset | None) -> TypeGuard[xr.Dataset]:
-    return dataset is not None
 
 
 def _is_ordered(index: Any) -> bool:
