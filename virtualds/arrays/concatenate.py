@@ -8,7 +8,7 @@ concatenation would.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate
 from typing import Any
@@ -259,16 +259,43 @@ def _find_boxes_in(fragment: Fragment, url: str) -> Iterator[Box]:
         numbers = [n for n, file in enumerate(part.files) if file.url == url]
         met.append(ids[np.isin(part.file, numbers)])
     edges = [fragment.edges(axis) for axis in range(len(shape))]
-    for box in _cover_with_boxes(np.stack(np.unravel_index(np.concatenate(met), shape), axis=1)):
+    for box in cover_with_boxes(np.stack(np.unravel_index(np.concatenate(met), shape), axis=1)):
         yield tuple(
             (int(at[start]), int(at[stop])) for at, (start, stop) in zip(edges, box, strict=True)
         )
 
 
-def _cover_with_boxes(places: Ints) -> list[Box]:
+HELD, NOBODY = -1, -2
+"""What `map_files` returns where chunks are in other files, and where there are none."""
+
+
+def map_files(array: ManifestArray, axes: Sequence[int], numbers: Mapping[str, int]) -> Ints:
+    """Return the largest of the numbers of the files of which an array has chunks at each position.
+
+    Positions are those along ``axes``, whatever the chunks are along the others. ``numbers`` are by
+    url; the number of any other file is `HELD`, and `NOBODY` stands where there is no chunk.
+    """
+    found: Ints = np.full([array.shape[axis] for axis in axes], NOBODY)
+    for fragment in array.fragments:
+        shape = fragment.manifest.shape
+        here = np.full([shape[axis] for axis in axes], NOBODY)
+        for ids, part in iterate_references(fragment.manifest):
+            # only the files that are used, since tables of sets list all files
+            used, rows = np.unique(part.file, return_inverse=True)
+            known = np.array([numbers.get(part.files[n].url, HELD) for n in used.tolist()])
+            at = np.unravel_index(ids, shape)
+            np.maximum.at(here, tuple(at[axis] for axis in axes), known[rows])
+        for n, axis in enumerate(axes):
+            here = here.repeat(np.diff(fragment.edges(axis)), axis=n)
+        box = tuple(slice(fragment.start[axis], fragment.stop[axis]) for axis in axes)
+        found[box] = np.maximum(found[box], here)
+    return found
+
+
+def cover_with_boxes(places: Ints) -> list[Box]:
     """Return boxes that together cover some positions of a grid, given in C order.
 
-    >>> _cover_with_boxes(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
+    >>> cover_with_boxes(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
     [((0, 2), (0, 2)), ((2, 3), (1, 2))]
     """
     if not places.size:
@@ -281,9 +308,7 @@ def _cover_with_boxes(places: Ints) -> list[Box]:
         if runs and runs[-1][1] == value and np.array_equal(runs[-1][2], below):
             begin, _, _ = runs.pop()
         runs.append((begin, value + 1, below))
-    return [
-        ((start, stop), *box) for start, stop, below in runs for box in _cover_with_boxes(below)
-    ]
+    return [((start, stop), *box) for start, stop, below in runs for box in cover_with_boxes(below)]
 
 
 def clear_boxes(array: ManifestArray, boxes: Iterable[Box], fill: Any = None) -> ManifestArray:
@@ -327,13 +352,18 @@ def tile_fragments(
 
 
 def put_region(
-    array: ManifestArray, start: Sequence[int], added: ManifestArray, *, replaces: bool
+    array: ManifestArray,
+    start: Sequence[int],
+    added: ManifestArray,
+    *,
+    replaces: bool,
+    cuts: bool = False,
 ) -> ManifestArray:
     """Return an array with another one in a region of it, which begins at ``start``.
 
     Existing references in the region are kept unless ``replaces`` is true. Raises `CombineError` if
-    the region cuts compressed chunks of the array, if the dtypes differ, or if chunks to keep are
-    between others that are stored in another way.
+    the region cuts compressed chunks of the array, unless ``cuts`` is true, if the dtypes differ,
+    or if chunks to keep are between others that are stored in another way.
     """
     converted = added.astype(array.dtype) if added.dtype != array.dtype else added
     if not isinstance(converted, ManifestArray):
@@ -349,7 +379,7 @@ def put_region(
             part = crop_box(converted, _shift_box(inside, start, -1))
             laid = _merge_into_fragment(array, fragment, part, [a for a, _ in inside], replaces)
         if laid is None:
-            return _replace_region(before, region, converted, replaces)
+            return _replace_region(before, region, converted, replaces, cuts)
         fragments.append(laid)
     array = replace(array, fragments=tuple(fragments))
     gaps = _find_gaps(region, map(_box_of, array.fragments))
@@ -454,7 +484,7 @@ def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: F
 
 
 def _replace_region(
-    array: ManifestArray, region: Box, added: ManifestArray, replaces: bool
+    array: ManifestArray, region: Box, added: ManifestArray, replaces: bool, cuts: bool = False
 ) -> ManifestArray:
     """Return an array with another one in a region, surrounded by other fragments."""
     if not replaces and count_references(crop_box(array, region)):
@@ -463,7 +493,8 @@ def _replace_region(
             f"in another way, so that chunks of both cannot stand side by side; pass "
             f"on_duplicate='replace'"
         )
-    _check_edges(array, region)
+    if not cuts:
+        _check_edges(array, region)
     gaps = _find_gaps(_whole_box(array), [region])
     rest = [(tuple(a for a, _ in box), crop_box(array, box)) for box in gaps]
     return _join([*rest, (tuple(a for a, _ in region), added)], array)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections import defaultdict
@@ -31,6 +32,7 @@ from virtualds.combine.ordering import (
     Overlap,
     Paths,
     crop_datasets,
+    find_layers,
     flatten_nested,
     is_incomplete_grid,
     list_groups,
@@ -348,6 +350,18 @@ def open_virtual_mfdatatree(
     return combined
 
 
+def open_layers(paths: Paths, **how: Any) -> list[xr.Dataset]:
+    """Open files of a grid as few datasets, in each of which no two files have the same cell.
+
+    Each file is in one of them as a whole, whatever ``overlap`` says. Arguments are those of
+    `open_virtual_mfdataset`; the caller chooses which file each cell is taken from.
+    """
+    given = inspect.signature(open_virtual_mfdataset).bind(paths, **how)
+    given.apply_defaults()
+    with explain_interrupt(lambda: describe_build(how.get("cache"), None)):
+        return Build.of(given.arguments).build_layers()
+
+
 # ---------------------------------------------------------------------- building
 
 
@@ -443,6 +457,23 @@ class Build:
         combined = xr.DataTree.from_dict(nodes)
         replace(self, attrs_file=None)._finish(combined, found, report)
         return combined, report
+
+    def build_layers(self) -> list[xr.Dataset]:
+        """Open all files, and combine those of each layer of the grid."""
+        found, report = _list_datasets(*self._open(None))
+        dims, names = self.combination.dims, self.files.flat
+        each: dict[int, Any] = {outcome.number: outcome for outcome in found}
+        extents = {n: Extent.of(names[n], outcome.found, dims) for n, outcome in each.items()}
+        alone = replace(self.combination.arrangement, overlap="error")
+        here = replace(self, combination=replace(self.combination, arrangement=alone))
+        with self._explain_names():
+            layers = [
+                here.combine([each[n] for n in sorted(numbers)])
+                for numbers in find_layers(extents, dims).values()
+            ]
+        for layer in layers:
+            here._finish(layer, found, report)
+        return layers
 
     def _combine_opened(self, found: Sequence[Outcome[Any]], report: BuildReport) -> Any:
         """Combine files that were opened one by one."""

@@ -505,6 +505,37 @@ def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
     return found
 
 
+def find_layers(
+    extents: Mapping[int, Extent], dims: tuple[Hashable, ...]
+) -> dict[tuple[int, ...], list[int]]:
+    """Return files in layers, in each of which they form a grid that no two of them overlap in.
+
+    Files with the same coordinate along the first dimension are a row. Rows of a layer have no
+    value in common, and the files of a row are in layers along the other dimensions.
+
+    >>> def extent(*times):
+    ...     return Extent("", {"time": pd.Index(times)}, {})
+    >>> find_layers({0: extent(1, 2), 1: extent(2, 3), 2: extent(3, 4)}, ("time",))
+    {(0, 0): [0, 2], (1, 0): [1]}
+    """
+    if not dims:
+        # these have the same cell
+        return {(layer,): [number] for layer, number in enumerate(extents)}
+    rows: dict[Any, dict[int, Extent]] = {}
+    for number, extent in extents.items():
+        index = extent.indexes.get(dims[0], pd.Index([]))
+        rows.setdefault(_key_of(index), {})[number] = extent
+    found: dict[tuple[int, ...], list[int]] = {}
+    taken: list[set[Any]] = []
+    for values, row in rows.items():
+        layer = next((n for n, some in enumerate(taken) if some.isdisjoint(values)), len(taken))
+        taken += [set()] if layer == len(taken) else []
+        taken[layer].update(values)
+        for below, numbers in find_layers(row, dims[1:]).items():
+            found.setdefault((layer, *below), []).extend(numbers)
+    return found
+
+
 def is_incomplete_grid(given: Nested, parts: Nested) -> bool:
     """Return whether parts may form an incomplete grid, with adjacent cells in rows."""
     if not any(isinstance(item, list) for item in given):

@@ -604,10 +604,10 @@ def _bring_up_to_date(
         raise ValueError(f"settle={settle!r}: give a number of seconds, at least 0")
     opening = {name: value for name, value in how.items() if name in OPEN_ARGUMENTS}
     check_types(opening)
-    if len(dims) > 1 and (overlap := opening.get("overlap", "error")) != "error":
+    if len(dims) > 1 and opening.get("overlap") == "keep":
         raise UnsupportedError(
-            f"overlap={overlap!r}: sync has it for files along one dimension; in a grid each cell "
-            f"has one file, which a pattern can choose (newest=)"
+            "overlap='keep': a cell of a grid has one file; choose overlap='first' or 'last', or "
+            "a version by names of a pattern (newest=)"
         )
     both = OPEN_ARGUMENTS - {"progress"}
     choices = {name: value for name, value in how.items() if name not in both}

@@ -21,9 +21,15 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import count_sources
 from virtualds.chunks.columns import CountedSources
-from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine import open_layers, open_virtual_mfdataset
 from virtualds.combine.batch_job import OPEN_ERRORS, BuildOptions
-from virtualds.combine.ordering import Files, Version, find_newest, split_version
+from virtualds.combine.ordering import (
+    CROPPING_OVERLAPS,
+    Files,
+    Version,
+    find_newest,
+    split_version,
+)
 from virtualds.combine.report import BuildReport
 from virtualds.combine.workers import LeftOut
 from virtualds.datasets.keywords import to_names
@@ -54,8 +60,9 @@ Mask = npt.NDArray[np.bool_]
 class FileOpener:
     """Opens files as one dataset, like `open_virtual_mfdataset`, and never the same files twice.
 
-    ``names`` are the sidecars of files that are opened by one. Coordinates along ``loaded``
-    dimensions are in memory, whatever the options say.
+    Files of a grid that may overlap are opened as several datasets, of files that do not. ``names``
+    are the sidecars of files that are opened by one. Coordinates along ``loaded`` dimensions are in
+    memory, whatever the options say.
     """
 
     def __init__(
@@ -75,16 +82,22 @@ class FileOpener:
         self._options = {"combine": "nested", **options, **optional, "concat_dim": joined}
         building = BuildOptions(on_error=options.get("on_error", "raise"))
         self._stops = building.stops
-        self._opened: dict[Urls, xr.Dataset | None] = {}
+        self._has_layers = len(dims) > 1 and options.get("overlap") in CROPPING_OVERLAPS
+        self._opened: dict[Urls, list[xr.Dataset]] = {}
         self._examples: dict[Urls, Urls] = {}
         self.failed: dict[str, LeftOut] = {}
         self.damaged: tuple[LeftOut, ...] = ()
 
     def open(self, urls: Urls) -> xr.Dataset | None:
         """Return the dataset of some files, or None if none of them can be opened."""
+        layers = self.open_layers(urls)
+        return layers[0] if layers else None
+
+    def open_layers(self, urls: Urls) -> list[xr.Dataset]:
+        """Return the datasets of some files, one or none unless these are of a grid and overlap."""
         if urls and urls not in self._opened:
             self._opened[urls] = self._open(urls)
-        return self._opened.get(urls)
+        return self._opened.get(urls, [])
 
     def check_loaded(self, group: ManifestGroup) -> ManifestGroup:
         """Raise an error for names in ``loadable_variables`` that neither set nor file has."""
@@ -93,10 +106,10 @@ class FileOpener:
             check_variables(self._loadable, group.variables, dropped, "the set or its files")
         return group
 
-    def _open(self, given: Urls) -> xr.Dataset | None:
+    def _open(self, given: Urls) -> list[xr.Dataset]:
         urls = tuple(url for url in given if self._is_nameable(url))
         if not urls:
-            return None
+            return []
         reports: list[BuildReport] = []
         with report_progress(self._options.get("progress"), "opening", len(urls)) as show:
 
@@ -109,12 +122,16 @@ class FileOpener:
                 access = StorageOptions.of(self._options.get("storage_options"))
                 names = [self._names.get(url, url) for url in urls]
                 files: Any = Files(names, access, self._pattern)
-                found = open_virtual_mfdataset(files, **{**self._options, "progress": note})
+                options = {**self._options, "progress": note}
+                if self._has_layers:
+                    found = open_layers(files, **options)
+                else:
+                    found = [open_virtual_mfdataset(files, **options)]
             except OPEN_ERRORS:
                 nothing = any(len(report.left_out) == report.files for report in reports)
                 if self._stops or not nothing:
                     raise
-                found = None
+                found = []
         described = dict(zip(names, urls, strict=True))
         firsts = (schema.first for schema in reports[-1].schemas)
         self._examples[given] = tuple(described.get(first, first) for first in firsts)
@@ -122,7 +139,7 @@ class FileOpener:
         self.failed |= {described.get(lost.url, lost.url): lost for lost in left_out}
         self.damaged += reports[-1].damaged
         # the set would refer to their sources, and would not record these files themselves
-        if found is not None and (others := sorted(urls_of(found) - set(urls))):
+        if others := sorted({url for one in found for url in urls_of(one)} - set(urls)):
             raise UnsupportedError(
                 f"{without_secrets(urls[0])} and the files after it refer to data in other files, "
                 f"such as {without_secrets(others[0])}; sync keeps track of files that hold their "

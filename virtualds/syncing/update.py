@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +71,7 @@ from virtualds.writing.append import (
     replace_sources,
     to_stored,
 )
-from virtualds.writing.cells import CellGrid
+from virtualds.writing.cells import CellGrid, LostCells
 
 Ints = npt.NDArray[np.intp]
 
@@ -134,7 +134,7 @@ class Update:
 
     def list_opened(self, changes: Changes) -> tuple[Urls, Urls, Urls]:
         """Return the files to open: those to add, those to replace, and those to add again."""
-        if self.chooses:
+        if self.chooses and len(self.dims) == 1:
             # a changed file may have other positions than before, so it is added anew
             return tuple(sorted({*changes.new, *changes.changed})), (), changes.reopened
         return changes.new, changes.changed, changes.reopened
@@ -146,13 +146,13 @@ class Update:
 
     def _open_all(self, changes: Changes) -> list[xr.Dataset]:
         """Return the datasets of the files to open, as far as any of them can be opened."""
-        opened = (self.opener.open(urls) for urls in self.list_opened(changes))
-        return [dataset for dataset in opened if dataset is not None]
+        opened = (self.opener.open_layers(urls) for urls in self.list_opened(changes))
+        return [dataset for layers in opened for dataset in layers]
 
     def has_new(self, changes: Changes) -> bool:
         """Return whether any new file can be opened."""
         added, _, again = self.list_opened(changes)
-        return any(self.opener.open(urls) is not None for urls in (added, again))
+        return any(self.opener.open_layers(urls) for urls in (added, again))
 
     def is_needed(self, changes: Changes, before: KnownFiles | None) -> bool:
         """Return whether anything is to be changed, once files are opened."""
@@ -221,10 +221,11 @@ class Update:
         renewed = self._list_renewed(changes)
         if len(removed) + len(renewed) == known.held and (removed or renewed):
             return self.create(changes, group)
+        lost = dict[str, Extent]()
         if len(self.dims) > 1:
-            after = self._apply_to_grid(group, changes, removed)
-            return self._finish(group, after, changes, {})
-        (added, changed, again), lost = self.list_opened(changes), dict[str, Extent]()
+            after = self._apply_to_grid(group, changes, removed, lost)
+            return self._finish(group, after, changes, lost)
+        added, changed, again = self.list_opened(changes)
         after = self._refresh_static(self._add_options(group), changes)
         if removed or renewed:
             gone = (*removed, *renewed)
@@ -254,22 +255,20 @@ class Update:
     def _list_renewed(self, changes: Changes) -> Urls:
         """Return the changed files that are removed from the set, and added as they are now."""
         failed = self.opener.failed
-        return tuple(url for url in changes.changed if self.chooses and url not in failed)
+        is_added = self.chooses and len(self.dims) == 1
+        return tuple(url for url in changes.changed if is_added and url not in failed)
 
     def _apply_to_grid(
-        self, group: ManifestGroup, changes: Changes, removed: Urls
+        self, group: ManifestGroup, changes: Changes, removed: Urls, lost: dict[str, Extent]
     ) -> ManifestGroup:
         """Clear cells of files that are gone, fill others, and drop positions that are empty."""
-        added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
-        again = self.opener.open(changes.reopened)
+        urls = self.list_opened(changes)
+        added, changed, again = (self.opener.open_layers(some) for some in urls)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = frozenset({*removed, *changes.removed, *changes.changed, *changes.waiting})
-        how = {name: REMEDIES[name] for name in ("if_misfit", "if_extra")}
-        grid = CellGrid(
-            self.dims, self.known.root, self.sorts, unsound, padding=self.padding, **how
-        )
+        grid = self._make_grid(unsound)
         after = self._refresh_static(self._add_options(group), changes)
-        moved = () if changed is None else grid.list_moved(after, changed, replaced)
+        moved = {url for layer in changed for url in grid.list_moved(after, layer, replaced)}
         gone = {*removed, *moved}
         touched: Mapping[str, pd.Index[Any]] = grid.find_touched(after, gone)
         names, others = grid.find_lost(after)
@@ -278,47 +277,105 @@ class Update:
         if gone or names:
             # of files that are kept, wait or cannot be opened, the references stay
             after = as_read(grid.clear(after, gone, {*removed, *replaced}))
-        if names and (shared := self.opener.open(tuple(others))) is not None:
-            after = as_read(grid.put_shared(after, shared, names))
-        if changed is not None:
-            with self._name_mismatch(after, changes.changed):
-                found = grid.put(after, changed, replaced)
-                after = after if found is after else as_read(found)
+        after = self._put_shared(grid, after, names, others)
+        contested: list[LostCells] = []
+        after = self._put_layers(grid, after, urls[1], changed, contested, replaced)
         # changed files are now in the set as they are, and keep their cells
         grid = replace(grid, unsound=unsound - replaced)
-        for urls, opened in ((changes.new, added), (changes.reopened, again)):
-            if opened is not None:
-                with self._name_mismatch(after, urls):
-                    found = grid.put(after, opened)
-                    after = after if found is after else as_read(found)
+        after = self._put_layers(grid, after, urls[0], added, contested)
+        after = self._put_layers(grid, after, urls[2], again, contested)
         if gone:
             # a file may store no chunks at some of its positions, which stay
-            for opened in (changed, added, again):
-                touched = _leave_out(touched, opened)
+            touched = _leave_out(touched, [*changed, *added, *again])
             doubtful = grid.find_doubtful(after, touched)
-            touched = _leave_out(touched, self.opener.open(doubtful))
+            touched = _leave_out(touched, self.opener.open_layers(doubtful))
             after = as_read(grid.drop_empty(after, touched))
-        return after
+        return self._leave_losers(grid, after, contested, lost)
+
+    def _make_grid(self, unsound: frozenset[str] = frozenset()) -> CellGrid:
+        how = {name: REMEDIES[name] for name in ("if_misfit", "if_extra")}
+        prefers: Literal["", "first", "last"] = ""
+        if self.overlap == "first" or self.overlap == "last":
+            prefers = self.overlap
+        root, padding = self.known.root, self.padding
+        return CellGrid(
+            self.dims, root, self.sorts, unsound, padding=padding, prefers=prefers, **how
+        )
+
+    def _put_layers(
+        self,
+        grid: CellGrid,
+        group: ManifestGroup,
+        urls: Urls,
+        layers: Iterable[xr.Dataset],
+        contested: list[LostCells],
+        replaced: Collection[str] = (),
+    ) -> ManifestGroup:
+        """Return a group with files in their cells; complete the ``contested`` ones."""
+        for layer in layers:
+            with self._name_mismatch(group, urls):
+                found = grid.put(group, layer, replaced, contested)
+                group = group if found is group else as_read(found)
+        return group
+
+    def _put_shared(
+        self, grid: CellGrid, group: ManifestGroup, names: Collection[str], urls: Iterable[str]
+    ) -> ManifestGroup:
+        """Return a group with variables along some dimensions from other files."""
+        for layer in self.opener.open_layers(tuple(urls)) if names else ():
+            group = as_read(grid.put_shared(group, layer, names))
+        return group
+
+    def _leave_losers(
+        self,
+        grid: CellGrid,
+        group: ManifestGroup,
+        contested: Iterable[LostCells],
+        lost: dict[str, Extent],
+    ) -> ManifestGroup:
+        """Return a group that does not refer to files of which others have all cells.
+
+        Complete ``lost``, the files of which others have some cells.
+        """
+        for url, values in contested:
+            lost[url] = join_extents(lost.get(url), find_extent(values[self.dim], self.dim))
+        if not lost:
+            return group
+        values = self._find_values(group, {*lost})
+        losers = {url for url in lost if not values[url].size}
+        grid = replace(grid, unsound=grid.unsound | losers)
+        return self._put_shared(grid, group, *grid.find_lost(group))
 
     def create(
         self, changes: Changes, before: ManifestGroup | None = None
     ) -> tuple[ManifestGroup, Outcome]:
         """Return a group of the new files, in place of ``before``, and what happened to files."""
         added, _, again = self.list_opened(changes)
-        urls = added if self.opener.open(added) is not None else again
-        if (first := self.opener.open(urls)) is None:
+        urls = added if self.opener.open_layers(added) else again
+        if not (layers := self.opener.open_layers(urls)):
             raise CombineError(
                 f"{self.known.root}: none of the files of the set is left, and there is no new "
                 f"one, so nothing has been dropped; check the path, or remove the set"
             )
+        first, lost = layers[0], dict[str, Extent]()
         if not set(self.dims) <= set(first.dims):
             raise self.opener.make_dimension_error(urls, first)
+        before = ManifestGroup() if before is None else before
+        if len(self.dims) > 1:
+            group, contested = as_read(group_from_dataset(first)), list[LostCells]()
+            grid = self._make_grid()
+            group = self._put_layers(grid, group, urls, layers[1:], contested)
+            if urls is not again:
+                others = self.opener.open_layers(again)
+                group = self._put_layers(grid, group, again, others, contested)
+            group = self._leave_losers(grid, group, contested, lost)
+            return self._finish(before, group, changes, lost)
         if self.chooses and self.dim in first.indexes:
             first = first.isel({self.dim: self._choose(None, first)[0]})
         group = as_read(group_from_dataset(first))
-        if urls is not again and len(self.dims) == 1:
+        if urls is not again:
             group = self._put(group, again, {}, is_again=True)
-        return self._finish(ManifestGroup() if before is None else before, group, changes, {})
+        return self._finish(before, group, changes, {})
 
     # ------------------------------------------------------------------ what is noted
 
@@ -591,9 +648,9 @@ class Update:
 
     def _is_mismatch(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
         try:
-            if (found := self.opener.open((url,))) is not None and len(self.dims) > 1:
-                grid = CellGrid(self.dims, self.known.root, self.sorts, padding=self.padding)
-                grid.put(group, found, (url,))
+            found = self.opener.open((url,))
+            if found is not None and len(self.dims) > 1:
+                self._make_grid().put(group, found, (url,))
             elif found is not None:
                 append_along(group, found, replace(self._appending, on_duplicate=on_duplicate))
         except CombineError:
@@ -770,9 +827,9 @@ def _check_coordinate(dim: str, present: xr.Dataset) -> None:
 
 
 def _leave_out(
-    values: Mapping[str, pd.Index[Any]], found: xr.Dataset | None
+    values: Mapping[str, pd.Index[Any]], datasets: Iterable[xr.Dataset]
 ) -> Mapping[str, pd.Index[Any]]:
-    """Return coordinate values along dimensions, without those of a dataset."""
-    if found is None:
-        return values
-    return {dim: index[~index.isin(found.indexes[dim])] for dim, index in values.items()}
+    """Return coordinate values along dimensions, without those of datasets."""
+    for found in datasets:
+        values = {dim: index[~index.isin(found.indexes[dim])] for dim, index in values.items()}
+    return values

@@ -6,9 +6,10 @@ missing. Like appending, this writes nothing; a format compares the result with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate, product
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,14 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.arrays.concatenate import (
+    HELD,
+    NOBODY,
     clear_boxes,
     count_references,
+    cover_with_boxes,
     crop_box,
     find_boxes,
+    map_files,
     put_region,
 )
 from virtualds.arrays.group import ManifestGroup
@@ -61,6 +66,22 @@ from virtualds.writing.append import (
     to_stored,
 )
 
+Mask = npt.NDArray[np.bool_]
+
+
+class LostCells(NamedTuple):
+    """A file of which other files have some cells, and the coordinate values of these cells."""
+
+    url: str
+    values: Mapping[str, pd.Index[Any]]
+
+
+class ChosenCells(NamedTuple):
+    """The cells of new files that a set takes, as masks for each variable, and the losing files."""
+
+    taken: Mapping[Hashable, Mask]
+    lost: Sequence[LostCells]
+
 
 @dataclass(frozen=True)
 class CellGrid:
@@ -68,7 +89,9 @@ class CellGrid:
 
     With ``sorts``, new coordinate values are inserted where they belong, if those of the set are
     monotonic. ``unsound`` are files that have changed or are gone, from which nothing is read.
-    ``if_misfit``, ``if_extra`` and ``padding`` are as in `AppendOptions`.
+    ``if_misfit``, ``if_extra`` and ``padding`` are as in `AppendOptions`. ``prefers`` says
+    whether a cell that several files have comes from the "first" or the "last" of them, by their
+    urls; without it, that is an error.
     """
 
     dims: tuple[str, ...]
@@ -78,17 +101,24 @@ class CellGrid:
     if_misfit: str = AppendOptions.if_misfit
     if_extra: str = AppendOptions.if_extra
     padding: Padding = NO_PADDING
+    prefers: Literal["", "first", "last"] = ""
 
     # ------------------------------------------------------------------ putting
 
     def put(
-        self, old: ManifestGroup, new: xr.Dataset, replaced: Collection[str] = ()
+        self,
+        old: ManifestGroup,
+        new: xr.Dataset,
+        replaced: Collection[str] = (),
+        lost: list[LostCells] | None = None,
     ) -> ManifestGroup:
         """Return a group with the files of a dataset in their cells; the grid grows as needed.
 
         Only cells that the dataset has are changed. What the set has there of files in ``replaced``
-        is replaced. Raises `CombineError` for data that do not fit the set, for a dimension without
-        a coordinate, and for a cell that the set has from another file.
+        is replaced. With ``prefers``, so are cells of files that yield to new ones, and new files
+        yield to better ones of the set; ``lost`` is then completed. Raises `CombineError` for
+        data that do not fit the set, for a dimension without a coordinate, and else for a cell that
+        the set has from another file.
         """
         new = restore_references(new)
         present = self._open(old, new)
@@ -104,7 +134,10 @@ class CellGrid:
             grown = self._grow(group, present, new, dim)
             if grown is not group:
                 group, present = grown, self._open(grown, new)
-        return self._fill(group, present, new, replaced)
+        chosen = self._choose(present, new) if self.prefers else None
+        if chosen is not None and lost is not None:
+            lost += chosen.lost
+        return self._fill(group, present, new, replaced, chosen)
 
     def _expand_coordinates(
         self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset
@@ -162,6 +195,7 @@ class CellGrid:
         present: xr.Dataset,
         new: xr.Dataset,
         replaced: Collection[str],
+        chosen: ChosenCells | None = None,
     ) -> ManifestGroup:
         """Return a group with the data of files at their coordinates, all of which it has."""
         present = load_alike(present, new, self.root, only_own=True)
@@ -193,6 +227,8 @@ class CellGrid:
             try:
                 if shares and get_virtual_array(there) is not None:
                     data = _put_shared(there, variable, places, taken)
+                elif chosen is not None and name in chosen.taken:
+                    data = _put_chosen(there, variable, places, chosen.taken[name])
                 else:
                     data = _put(there, variable, places, replaced)
             except CombineError as error:
@@ -202,6 +238,86 @@ class CellGrid:
         if not changed:
             return group
         return to_stored(group, replace_variables(present, changed), changed)
+
+    def _choose(self, present: xr.Dataset, new: xr.Dataset) -> ChosenCells:
+        """Return which cells of new files a set takes: those that it has from no better file.
+
+        A file that has a variable and any chunk of a cell has the cell for this variable, too, so
+        that its missing chunks are not taken from a worse file.
+        """
+        at = [present.indexes[dim].get_indexer(new.indexes[dim]) for dim in self.dims]
+        box = {d: slice(a.min(), a.max() + 1) for d, a in zip(self.dims, at, strict=True)}
+        inside = np.ix_(*(a - a.min() for a in at))
+        cells, added = self._list_cells(present), self._list_cells(new)
+        there = cells.isel(box)
+        stored = {url for url in urls_of(there) if is_stored_in_set(url, self.root)}
+        urls = sorted(urls_of(there) - stored | urls_of(added))
+        urls = urls if self.prefers == "last" else urls[::-1]
+        owners = [self._map_owners(dataset, urls) for dataset in (there, added)]
+        held, brought = {name: o[inside] for name, o in owners[0].items()}, owners[1]
+        taken, lost = dict[Hashable, Mask](), dict[int, Mask]()
+        for name in added.data_vars:
+            having = None
+            if name in brought:
+                having = self._find_having(name, (cells, added), (held, brought), urls)
+            before, now = (_find_best(some, name, having) for some in (held, brought))
+            taken[name] = (now >= 0) & (now >= before)
+            if (unknown := (before == HELD) & (now >= 0)).any():
+                raise CombineError(
+                    f"{name}: the set holds values of {np.count_nonzero(unknown)} cells itself "
+                    f"that new files have, too, and does not note from which file they are, so "
+                    f"that overlap={self.prefers!r} cannot choose; write the set anew without "
+                    f"inline_threshold=, and with fewer loadable_variables="
+                )
+            gone = np.where(taken[name], before, np.where(now >= 0, now, NOBODY))
+            for number in np.unique(gone[(gone >= 0) & (before != now)]).tolist():
+                where = gone == number
+                lost[number] = lost[number] | where if number in lost else where
+        return ChosenCells(
+            taken,
+            [
+                LostCells(urls[number], self._find_values(new, where))
+                for number, where in lost.items()
+            ],
+        )
+
+    def _map_owners(
+        self, cells: xr.Dataset, urls: Sequence[str]
+    ) -> dict[Hashable, npt.NDArray[np.int64]]:
+        """Return which of some files each cell is from, along all dimensions, for each variable."""
+        numbers, found = {url: number for number, url in enumerate(urls)}, {}
+        for name, variable in cells.data_vars.items():
+            if (array := get_virtual_array(variable.variable)) is not None:
+                axes = [variable.dims.index(dim) for dim in self.dims]
+                found[name] = map_files(array, axes, numbers)
+        return found
+
+    def _find_having(
+        self,
+        name: Hashable,
+        datasets: Iterable[xr.Dataset],
+        owners: Sequence[Mapping[Hashable, npt.NDArray[np.int64]]],
+        urls: Sequence[str],
+    ) -> Mask:
+        """Return the mask of files that have a variable, in these cells or any others."""
+        having, met = np.zeros(len(urls), bool), np.zeros(len(urls), bool)
+        for some in owners:
+            for other, numbers in some.items():
+                used = np.unique(numbers[numbers >= 0])
+                met[used] = True
+                having[used] |= other == name
+        arrays = [get_virtual_array(dataset.variables[name]) for dataset in datasets]
+        for number in np.flatnonzero(met & ~having).tolist():
+            having[number] = any(has_chunks_in(a, {urls[number]}) for a in arrays if a is not None)
+        return having
+
+    def _find_values(self, new: xr.Dataset, where: Mask) -> dict[str, pd.Index[Any]]:
+        """Return the coordinate values of some cells along each dimension."""
+        axes = range(len(self.dims))
+        return {
+            dim: new.indexes[dim][where.any(axis=tuple(n for n in axes if n != axis))]
+            for axis, dim in enumerate(self.dims)
+        }
 
     def _open(self, group: ManifestGroup, new: xr.Dataset | None = None) -> xr.Dataset:
         """Return the set as a dataset; raise an error for dimensions without a coordinate."""
@@ -475,6 +591,68 @@ def _put(
             )
         array = put_region(array, start, part, replaces=True)
     return None if array is before else array
+
+
+def _put_chosen(
+    there: xr.Variable, new: xr.Variable, places: CellPlaces, taken: Mask
+) -> ManifestArray | npt.NDArray[Any] | None:
+    """Return a variable of a set with the ``taken`` cells of new files, None if it has them.
+
+    The cells are replaced as a whole, also where chunks of the new files are missing.
+    """
+    orders = {dim: np.argsort(at) for dim, at in places.items()}
+    if any((np.diff(order) != 1).any() for order in orders.values()):
+        new, taken = new.isel(orders), taken[np.ix_(*orders.values())]
+    array = before = get_virtual_array(there)
+    values = np.array(there.values) if array is None else None
+    whole = tuple((0, n) for n in taken.shape)
+    for box in [whole] if taken.all() else cover_with_boxes(np.argwhere(taken)):
+        sides = (
+            _list_runs(np.sort(at), *side) for side, at in zip(box, places.values(), strict=True)
+        )
+        for runs in product(*sides):
+            at = dict(zip(places, runs, strict=True))
+            part = new.isel({dim: slice(begin, stop) for dim, (_, begin, stop) in at.items()})
+            starts = [at[dim][0] if dim in at else 0 for dim in map(str, new.dims)]
+            ends = [start + n for start, n in zip(starts, part.shape, strict=True)]
+            added = get_virtual_array(part)
+            if values is not None:
+                values[tuple(map(slice, starts, ends))] = part.values
+            elif array is not None and added is not None:
+                known = crop_box(array, tuple(zip(starts, ends, strict=True)))
+                if not known.same_references(added):
+                    array = put_region(array, starts, added, replaces=True, cuts=True)
+    if values is not None:
+        same = xr.Variable(there.dims, values).equals(there)  # type: ignore[no-untyped-call]
+        return None if same else values
+    return None if array is before else array
+
+
+def _list_runs(at: npt.NDArray[np.intp], begin: int, stop: int) -> list[tuple[int, int, int]]:
+    """Return where adjacent ones of some ascending positions begin, and their range among all.
+
+    >>> _list_runs(np.array([4, 5, 9]), 1, 3)
+    [(5, 1, 2), (9, 2, 3)]
+    """
+    runs = find_runs(at[begin:stop])
+    ends = [*accumulate((b - a for a, b in runs), initial=begin)]
+    return [(start, ends[n], ends[n + 1]) for n, (start, _) in enumerate(runs)]
+
+
+def _find_best(
+    owners: Mapping[Hashable, npt.NDArray[np.int64]], name: Hashable, having: Mask | None
+) -> npt.NDArray[np.int64]:
+    """Return the best file that has each cell for any variable, out of those ``having`` this one.
+
+    Where none has it, that is `HELD` or `NOBODY`, as for the variable itself.
+    """
+    shape = next(iter(owners.values())).shape
+    best = owners.get(name, np.full(shape, NOBODY))
+    for numbers in owners.values():
+        has = numbers >= 0
+        has[has] = True if having is None else having[numbers[has]]
+        best = np.maximum(best, np.where(has, numbers, NOBODY))
+    return best
 
 
 def _clear_sources(there: xr.Variable, urls: Collection[str], new: xr.Variable) -> xr.Variable:
