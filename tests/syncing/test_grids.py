@@ -320,12 +320,8 @@ def test_a_new_file_does_not_take_the_cell_of_a_changed_one(folder: Path, tmp_pa
         sync(folder, target)
 
 
-def test_a_grid_has_no_overlaps_and_needs_coordinates(folder: Path, tmp_path: Path) -> None:
+def test_dimensions_of_a_grid_are_names(folder: Path, tmp_path: Path) -> None:
     write_cell(folder, "r1", 2001)
-    with pytest.raises(
-        virtualds.UnsupportedError, match="overlap='last': sync has it for files along"
-    ):
-        sync(folder, tmp_path / "set.zarr", overlap="last")
     with pytest.raises(TypeError, match="give the name of a dimension"):
         sync(folder, tmp_path / "set.zarr", concat_dim=[1])
 

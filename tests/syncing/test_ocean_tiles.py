@@ -64,7 +64,7 @@ class Ocean:
                 paths.append(date(path))
         return paths
 
-    def sync(self) -> virtualds.SyncReport:
+    def sync(self, **more: Any) -> virtualds.SyncReport:
         """One night; nothing is opened but what is new or has changed."""
         how: Any = {
             "concat_dim": ["time_counter", "y", "x"],
@@ -74,6 +74,7 @@ class Ocean:
             "on_removed": "drop",
             "on_error": "collect",
             "settle": 0,
+            **more,
         }
         with opened_below(self.folder / "output") as opened:
             done = virtualds.sync(f"{self.folder}/{PATTERN}", self.folder / "ocean.zarr", **how)
@@ -247,3 +248,34 @@ def test_a_restart_within_a_month_is_refused_and_names_both_files(tmp_path: Path
         ocean.sync()
     assert after[0].name in str(error.value) and before[0].name in str(error.value)
     ocean.check(*after)
+    # unless the later run counts where both have something
+    done = ocean.sync(overlap="last")
+    assert len(done.added) == len(TILES)
+    ocean.check()
+
+
+# some three seconds of processor time
+@pytest.mark.full
+def test_a_restart_within_a_month_comes_tile_by_tile_and_goes_again(tmp_path: Path) -> None:
+    ocean = Ocean(tmp_path)
+    ocean.publish(1, 1)
+    ocean.publish(1, 2, [tile for tile in TILES if tile != 3])
+    ocean.sync(overlap="last")
+    ocean.check()
+    # the second run began in the middle of the second month, and some of its tiles are late
+    ocean.publish(2, 2, range(5), first=2)
+    done = ocean.sync(overlap="last")
+    assert (len(done.added), done.shadowed) == (10, ())
+    ocean.check()
+    ocean.publish(2, 2, range(5, 12), first=2)
+    ocean.publish(1, 2, [3])
+    ocean.publish(2, 3)
+    assert len(ocean.sync(overlap="last").added) == 14 + 2 + 24
+    ocean.check()
+    assert not ocean.sync(overlap="last").is_written
+    # it was a mistake, so the first run counts again
+    for path in (tmp_path / "output/run_2").iterdir():
+        path.unlink()
+    done = ocean.sync(overlap="last")
+    assert (len(done.dropped), len(done.replaced)) == (48, 24)
+    assert ocean.check() == 12

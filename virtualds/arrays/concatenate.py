@@ -17,7 +17,7 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray, default_fill, fills_with, is_same_scalar
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
-from virtualds.chunks.columns import MISSING, Ints, find_distinct_in_order
+from virtualds.chunks.columns import INLINE, MISSING, Ints, find_distinct_in_order
 from virtualds.chunks.fragment import Fragment, find_regular_chunks, join_fragments
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_references
 from virtualds.chunks.tables import TiledReferences, build_sparse, overlay
@@ -282,7 +282,8 @@ def map_files(array: ManifestArray, axes: Sequence[int], numbers: Mapping[str, i
         for ids, part in iterate_references(fragment.manifest):
             # only the files that are used, since tables of sets list all files
             used, rows = np.unique(part.file, return_inverse=True)
-            known = np.array([numbers.get(part.files[n].url, HELD) for n in used.tolist()])
+            urls = ["" if n == INLINE else part.files[n].url for n in used.tolist()]
+            known = np.array([numbers.get(url, HELD) for url in urls])
             at = np.unravel_index(ids, shape)
             np.maximum.at(here, tuple(at[axis] for axis in axes), known[rows])
         for n, axis in enumerate(axes):

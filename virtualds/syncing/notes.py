@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -44,19 +44,22 @@ DESCRIBES = "describes"
 DESCRIBED = "described"
 """A sidecar describes the file, and the set itself does not know its state."""
 
-Extent = tuple[float, float]
-"""The smallest and largest coordinate value of a file, as from `to_numbers`."""
-ANY: Extent = (-inf, inf)
-"""The extent of a file whose values are not known."""
+Extent = tuple[tuple[float, float], ...]
+"""The smallest and largest coordinate value of a file along each dimension, as from `to_numbers`.
+
+Along dimensions for which there are none, the values are not known.
+"""
+ANY: Extent = ()
+UNKNOWN = (-inf, inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Notes:
     """Files that a group of a set knows and does not use, or only in part.
 
-    ``kinds`` and ``extents``, along the first dimension, have one item for each file. ``cutoffs``
-    are the first values within the window, by dimension, and ``keep`` describes that window.
-    ``overlap`` says which files positions are taken from.
+    ``kinds`` and ``extents`` have one item for each file. ``cutoffs`` are the first values within
+    the window, by dimension, and ``keep`` describes that window. ``overlap`` says which files
+    positions are taken from.
     """
 
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
@@ -78,7 +81,7 @@ class Notes:
                 for url, size, mtime, etag, *_ in rows
             ]
             kinds = tuple(str(row[4]) for row in rows)
-            extents = tuple(ANY if row[5] is None else (row[5], row[6]) for row in rows)
+            extents = tuple(_read_extent(row[5:]) for row in rows)
             cutoffs = {str(dim): value for dim, value in noted.get("cutoffs", {}).items()}
             said = (str(noted.get(name, "")) for name in ("keep", "overlap"))
             return cls(FileColumns.of(states), kinds, extents, cutoffs, *said)
@@ -104,7 +107,7 @@ class Notes:
         numbers = ([*map(_from_column, column.tolist())] for column in (files.sizes, files.mtimes))
         columns = (*numbers, files.etags, self.kinds)
         urls = [make_relative(url, root) for url in files.urls]
-        ends = [(None, None) if extent == ANY else extent for extent in self.extents]
+        ends = [_write_extent(extent) for extent in self.extents]
         rows = [[*row, *ends[n]] for n, row in enumerate(zip(urls, *columns, strict=True))]
         rows.sort(key=lambda row: (row[0], row[4]))
         packed = gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0)
@@ -150,7 +153,7 @@ class Notes:
         The last values of files are positions, so that it is the last but ``count`` of them.
         """
         ends = {
-            extent[1]
+            extent[0][1] if extent else inf
             for extent, kind in zip(self.extents, self.kinds, strict=True)
             if kind == OUTSIDE
         }
@@ -161,9 +164,27 @@ class Notes:
         rows = zip(self.files.urls, self.kinds, self.extents, strict=True)
         return {
             str(url)
-            for url, kind, (first, last) in rows
-            if kind in kinds and any(a <= last and first <= b for a, b in within)
+            for url, kind, extent in rows
+            if kind in kinds and any(_meet(extent, one) for one in within)
         }
+
+
+def _meet(one: Extent, other: Extent) -> bool:
+    """Return whether two extents meet along every dimension that both know."""
+    sides = zip(one, other, strict=False)
+    return all(a <= d and c <= b for (a, b), (c, d) in sides)
+
+
+def _read_extent(numbers: Sequence[float | None]) -> Extent:
+    """Return the extent of a row: two numbers for each dimension, or None where not known."""
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    found = tuple(UNKNOWN if a is None or b is None else (a, b) for a, b in pairs)
+    return ANY if all(pair == UNKNOWN for pair in found) else found
+
+
+def _write_extent(extent: Extent) -> list[float | None]:
+    pairs = ((None, None) if pair == UNKNOWN else pair for pair in extent or [UNKNOWN])
+    return [number for pair in pairs for number in pair]
 
 
 def _from_column(number: int) -> int | None:
@@ -291,14 +312,21 @@ def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
 def join_extents(*extents: Extent | None) -> Extent:
     """Return the extent that has all those that are not None; `ANY` if there is none."""
     known = [extent for extent in extents if extent is not None]
-    return (min(a for a, _ in known), max(b for _, b in known)) if known else ANY
+    return tuple(
+        (min(a for a, _ in some), max(b for _, b in some)) for some in zip(*known, strict=False)
+    )
 
 
-def find_extent(index: pd.Index[Any], dim: str) -> Extent:
-    """Return the extent of coordinate values; `ANY` if they have none."""
+def find_extent(values: Mapping[str, pd.Index[Any]]) -> Extent:
+    """Return the extent of coordinate values along dimensions; `ANY` if there are none."""
+    found = tuple(_find_ends(index, dim) for dim, index in values.items())
+    return ANY if all(pair == UNKNOWN for pair in found) else found
+
+
+def _find_ends(index: pd.Index[Any], dim: str) -> tuple[float, float]:
     try:
         numbers = to_numbers(index, dim)
     except CombineError:
-        return ANY
+        return UNKNOWN
     numbers = numbers[numbers == numbers]
-    return (numbers.min().item(), numbers.max().item()) if numbers.size else ANY
+    return (numbers.min().item(), numbers.max().item()) if numbers.size else UNKNOWN

@@ -74,6 +74,8 @@ from virtualds.writing.append import (
 from virtualds.writing.cells import CellGrid, LostCells
 
 Ints = npt.NDArray[np.intp]
+Values = Mapping[str, "pd.Index[Any]"]
+"""Coordinate values along each dimension; none for a file without any."""
 
 ANEW = "write the set anew (delete it, and run again)"
 
@@ -178,23 +180,23 @@ class Update:
             return changes
         present, wanted = to_virtual_dataset(group), set[str]()
         if lost and self.dim in present.indexes:
-            values = find_values(present, self.dim, lost).values()
-            extents = [find_extent(index, self.dim) for index in values if index.size]
+            values = self._find_values(group, lost).values()
+            extents = [find_extent(along) for along in values if along]
             wanted |= notes.select(SHADOWED, CUT, within=extents)
         coming = self._predict_values(present, changes, lost)
         now = self.window.find_cutoffs(coming)
         for dim, cutoff in notes.cutoffs.items():
             begin = now.get(dim, -inf)
             if dim != self.dim:
-                # of other axes the extents are not noted
+                # it is not noted along which axis a file is outside
                 wanted |= notes.select(OUTSIDE, CUT) if begin < cutoff else set()
                 continue
             if begin == -inf and isinstance(length := self.window.lengths.get(dim), int):
                 begin = notes.find_last(length - count_values(coming[dim], dim))
             if begin < cutoff:
-                wanted |= notes.select(OUTSIDE, within=[(begin, inf)])
+                wanted |= notes.select(OUTSIDE, within=[((begin, inf),)])
                 # what had the positions of a shadowed file may have gone beyond the window
-                wanted |= notes.select(CUT, SHADOWED, within=[(begin, cutoff)])
+                wanted |= notes.select(CUT, SHADOWED, within=[((begin, cutoff),)])
         return replace(changes, reopened=tuple(url for url in changes.noted if url in wanted))
 
     def _predict_values(
@@ -338,11 +340,11 @@ class Update:
         Complete ``lost``, the files of which others have some cells.
         """
         for url, values in contested:
-            lost[url] = join_extents(lost.get(url), find_extent(values[self.dim], self.dim))
+            lost[url] = join_extents(lost.get(url), find_extent(values))
         if not lost:
             return group
-        values = self._find_values(group, {*lost})
-        losers = {url for url in lost if not values[url].size}
+        found = self._find_values(group, {*lost})
+        losers = {url for url in lost if not found.get(url)}
         grid = replace(grid, unsound=grid.unsound | losers)
         return self._put_shared(grid, group, *grid.find_lost(group))
 
@@ -401,14 +403,14 @@ class Update:
             here, left = (self._find_values(one, met | values.keys()) for one in (group, trimmed))
             for url, there in here.items():
                 whole = values.get(url, there)
-                known = [find_extent(index, self.dim) for index in (whole, there) if index.size]
+                known = [find_extent(some) for some in (whole, there) if some]
                 extents[url] = join_extents(extents.get(url), *known)
-                if url not in met and not whole.size and not there.size:
+                if url not in met and not whole and not there:
                     # its values are held in the set, or it has none
                     kinds[url] = UNUSED
-                elif not left[url].size:
-                    kinds[url] = OUTSIDE if there.size else SHADOWED
-                elif url in met or whole.size > there.size:
+                elif not left[url]:
+                    kinds[url] = OUTSIDE if there else SHADOWED
+                elif url in met or _count_all(whole) > _count_all(there):
                     kinds[url] = CUT
         earlier = self.known.list_known(before).notes
         outside = {url for url, kind in kinds.items() if kind == OUTSIDE}
@@ -463,20 +465,29 @@ class Update:
             new.append(Notes.of(known.take(find_among(known.urls, urls)), kind))
         return reduce(Notes.join, new)
 
-    def _list_values(self, datasets: Iterable[xr.Dataset]) -> dict[str, pd.Index[Any]]:
+    def _list_values(self, datasets: Iterable[xr.Dataset]) -> dict[str, Values]:
         """Return the coordinate values of opened files, none where they do not matter."""
-        found: dict[str, pd.Index[Any]] = {}
+        found: dict[str, Values] = {}
         for dataset in datasets:
             urls = urls_of(dataset)
-            has_values = self.chooses and self.dim in dataset.indexes
-            found |= dict.fromkeys(urls, pd.Index([]))
-            found |= find_values(dataset, self.dim, urls) if has_values else {}
+            found |= self._find_values_in(dataset, urls if self.chooses else ())
+            found |= {url: {} for url in urls - found.keys()}
         return found
 
-    def _find_values(self, group: ManifestGroup, urls: set[str]) -> dict[str, pd.Index[Any]]:
-        """Return the coordinate values that a set has from files, without any if it has none."""
-        present = to_virtual_dataset(group)
-        return find_values(present, self.dim, urls) if self.dim in present.indexes else {}
+    def _find_values(self, group: ManifestGroup, urls: set[str]) -> dict[str, Values]:
+        """Return the coordinate values that a set has from files, none of those it has not."""
+        return self._find_values_in(to_virtual_dataset(group), urls)
+
+    def _find_values_in(self, dataset: xr.Dataset, urls: Collection[str]) -> dict[str, Values]:
+        if not set(self.dims) <= dataset.indexes.keys():
+            return {url: {} for url in urls}
+        along = {dim: find_values(dataset, dim, urls) for dim in self.dims}
+        return {
+            url: {dim: values[url] for dim, values in along.items()}
+            if along[self.dim][url].size
+            else {}
+            for url in urls
+        }
 
     def _trim(self, group: ManifestGroup) -> tuple[ManifestGroup, dict[str, float], set[str]]:
         """Return a group without what is older than the window, the cutoffs, and its files there.
@@ -520,7 +531,7 @@ class Update:
             owners = self._list_owners(present)
             for url in {*owners[gone]} - {""}:
                 index = present.indexes[self.dim][gone & (owners == url)]
-                lost[url] = join_extents(lost.get(url), find_extent(index, self.dim))
+                lost[url] = join_extents(lost.get(url), find_extent({self.dim: index}))
         if gone.all():
             return as_read(group_from_dataset(new.isel({self.dim: used}))), xr.Dataset()
         if gone.any():
@@ -824,6 +835,11 @@ def _check_coordinate(dim: str, present: xr.Dataset) -> None:
             f"keep: {dim!r} has no coordinate, so that nothing tells which positions are the last "
             f"ones; give the files one (coordinates=)"
         )
+
+
+def _count_all(values: Values) -> int:
+    """Return the number of coordinate values along all dimensions."""
+    return sum(index.size for index in values.values())
 
 
 def _leave_out(

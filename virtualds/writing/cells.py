@@ -256,7 +256,7 @@ class CellGrid:
         owners = [self._map_owners(dataset, urls) for dataset in (there, added)]
         held, brought = {name: o[inside] for name, o in owners[0].items()}, owners[1]
         taken, lost = dict[Hashable, Mask](), dict[int, Mask]()
-        for name in added.data_vars:
+        for name in added.variables:
             having = None
             if name in brought:
                 having = self._find_having(name, (cells, added), (held, brought), urls)
@@ -286,8 +286,8 @@ class CellGrid:
     ) -> dict[Hashable, npt.NDArray[np.int64]]:
         """Return which of some files each cell is from, along all dimensions, for each variable."""
         numbers, found = {url: number for number, url in enumerate(urls)}, {}
-        for name, variable in cells.data_vars.items():
-            if (array := get_virtual_array(variable.variable)) is not None:
+        for name, variable in cells.variables.items():
+            if (array := get_virtual_array(variable)) is not None:
                 axes = [variable.dims.index(dim) for dim in self.dims]
                 found[name] = map_files(array, axes, numbers)
         return found

@@ -1,0 +1,243 @@
+"""A cell of a grid that several files have comes from the first or the last, in whatever order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from effort import times
+from nights import date, opened_below
+
+import virtualds
+from virtualds import CombineError
+
+WIDTH = 3
+
+
+@dataclass
+class Cells:
+    """Files that have some members and times each, and the set that follows them."""
+
+    folder: Path
+    overlap: str = "last"
+    files: dict[str, xr.Dataset] = field(default_factory=dict)
+    written: int = 0
+
+    def write(self, name: str, members: Iterable[int], days: Iterable[int], **how: Any) -> Path:
+        """Write a file whose values no other has; ``missing`` days have no chunk."""
+        self.written += 1
+        members, days = list(members), list(days)
+        values = np.random.default_rng(self.written).normal(size=(len(members), len(days), WIDTH))
+        for day in how.get("missing", ()):
+            values[:, days.index(day)] = np.nan
+        ds = xr.Dataset(
+            {
+                "t": (("member", "time", "x"), values.astype("f4")),
+                "mean": (("member", "time"), values.mean(axis=-1)),
+                "bounds": (("time", "side"), np.array([[day, day + 1.0] for day in days])),
+            },
+            {"member": members, "time": days, "x": range(WIDTH)},
+        )
+        stored = {"_FillValue": np.float32(np.nan), "zlib": True}
+        stored["chunksizes"] = (1, min(how.get("chunk", 2), len(days)), WIDTH)
+        if how.get("missing"):
+            # HDF5 stores a chunk as soon as anything is written to it
+            self.write_sparsely(self.folder / f"{name}.nc", ds, how["missing"])
+        else:
+            ds.to_netcdf(self.folder / f"{name}.nc", engine="netcdf4", encoding={"t": stored})
+        self.files[name] = ds
+        return date(self.folder / f"{name}.nc")
+
+    @staticmethod
+    def write_sparsely(path: Path, ds: xr.Dataset, missing: Iterable[int]) -> None:
+        import h5py
+
+        ds.drop_vars("t").to_netcdf(path, engine="h5netcdf")
+        with h5py.File(path, "a") as file:
+            made = file.create_dataset(
+                "t", ds["t"].shape, "f4", chunks=(1, 1, WIDTH), fillvalue=np.float32(np.nan)
+            )
+            for axis, dim in enumerate(("member", "time", "x")):
+                made.dims[axis].attach_scale(file[dim])
+            made.attrs["_FillValue"] = np.float32(np.nan)
+            for n, day in enumerate(ds["time"].values.tolist()):
+                if day not in missing:
+                    made[:, n] = ds["t"].values[:, n]
+
+    def remove(self, name: str) -> None:
+        (self.folder / f"{name}.nc").unlink()
+        del self.files[name]
+
+    def sync(self, **how: Any) -> virtualds.SyncReport:
+        given = {"concat_dim": ["member", "time"], "overlap": self.overlap, "on_removed": "drop"}
+        pattern, target = f"{self.folder}/*.nc", self.folder / "set.zarr"
+        return virtualds.sync(pattern, target, **{"settle": 0, **given, **how})
+
+    def check(self) -> xr.Dataset:
+        """The set has each cell from the file that comes first or last; none has it from others."""
+        names = sorted(self.files, reverse=self.overlap == "first")
+        cells: dict[tuple[int, int], tuple[Any, Any]] = {}
+        for ds in map(self.files.__getitem__, names):
+            for m, member in enumerate(ds["member"].values.tolist()):
+                for n, day in enumerate(ds["time"].values.tolist()):
+                    cells[member, day] = ds["t"].values[m, n], ds["mean"].values[m, n]
+        with xr.open_dataset(self.folder / "set.zarr", engine="virtual") as opened:
+            found = opened.load()
+        members, days = (sorted({key[n] for key in cells}) for n in range(2))
+        assert sorted(found["member"].values.tolist()) == members
+        assert sorted(found["time"].values.tolist()) == days
+        nothing = np.full(WIDTH, np.nan, "f4"), np.nan
+        for member in members:
+            for day in days:
+                cell = found.sel(member=member, time=day)
+                t, mean = cells.get((member, day), nothing)
+                assert cell["t"].values.tobytes() == t.tobytes(), (member, day)
+                np.testing.assert_array_equal(cell["mean"].values, mean)
+                assert cell["bounds"].values.tolist() == [day, day + 1.0]
+        return found
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Cells:
+    return Cells(tmp_path)
+
+
+def names(urls: Iterable[str]) -> list[str]:
+    return [Path(url).stem for url in urls]
+
+
+def test_a_later_file_takes_cells_in_the_middle_of_chunks(cells: Cells) -> None:
+    cells.write("run1", [1, 2], range(6), chunk=6)
+    cells.sync()
+    # started again on the fourth day, one member after the other
+    cells.write("run2_1", [1], range(3, 9), chunk=6)
+    assert names(cells.sync().added) == ["run2_1"]
+    cells.check()
+    cells.write("run2_2", [2], range(3, 9), chunk=6)
+    cells.sync()
+    cells.check()
+    assert not cells.sync().is_written
+
+
+def test_what_a_file_lost_comes_back_when_the_other_is_withdrawn(cells: Cells) -> None:
+    cells.write("run1", [1, 2], range(4))
+    cells.write("run2", [1], range(2, 6))
+    cells.write("run3", [1], range(2, 6))
+    cells.write("run4", [2], range(6, 8))
+    done = cells.sync()
+    assert (names(done.shadowed), len(done.added)) == (["run2"], 3)
+    cells.check()
+    cells.remove("run3")
+    with opened_below(cells.folder) as opened:
+        done = cells.sync()
+    assert {path.stem for path in opened if path.suffix == ".nc"} == {"run1", "run2"}
+    assert (names(done.added), names(done.dropped)) == (["run2"], ["run3"])
+    cells.check()
+    cells.remove("run2")
+    done = cells.sync()
+    assert (names(done.replaced), names(done.dropped)) == (["run1"], ["run2"])
+    cells.check()
+
+
+def test_a_missing_chunk_of_a_better_file_is_missing(cells: Cells) -> None:
+    cells.write("run1", [1, 2], range(4))
+    cells.sync()
+    cells.write("run2", [1], range(2, 6), missing=[3])
+    cells.sync()
+    assert np.isnan(cells.check()["t"].sel(member=1, time=3)).all()
+    cells.write("run0", [1, 2], range(3, 5))
+    cells.sync()
+    cells.check()
+
+
+def test_files_of_any_cells_come_at_once(cells: Cells) -> None:
+    # no two of them have the same members, or the same times
+    cells.write("a", [1, 2, 3], range(6))
+    cells.write("b", [2], range(2, 9))
+    cells.write("c", [3, 4], range(1, 3))
+    cells.write("d", [1, 4], range(5, 7))
+    cells.sync()
+    cells.check()
+
+
+def test_another_choice_turns_all_cells(cells: Cells) -> None:
+    cells.write("run1", [1, 2], range(4))
+    cells.write("run2", [2, 3], range(2, 6))
+    cells.sync()
+    cells.check()
+    cells.overlap = "first"
+    assert cells.sync().is_written
+    cells.check()
+
+
+def test_a_window_moves_over_files_that_overlap(cells: Cells) -> None:
+    cells.write("run1", [1, 2], range(4))
+    cells.write("run2", [1, 2], range(2, 6))
+    cells.sync(keep={"time": 3})
+    for name in ("run3", "run4"):
+        cells.write(name, [1, 2], [len(cells.files) + 3, len(cells.files) + 4])
+        cells.sync(keep={"time": 3})
+    found = xr.open_dataset(cells.folder / "set.zarr", engine="virtual").load()
+    assert found["time"].values.tolist() == [5, 6, 7]
+    wanted = [cells.files["run3"].sel(time=5), cells.files["run4"].sel(time=6)]
+    for ds in wanted:
+        cell = found.sel(time=ds["time"].item())
+        np.testing.assert_array_equal(cell["t"].values, ds["t"].values)
+
+
+def test_what_a_set_holds_itself_is_no_choice(cells: Cells) -> None:
+    cells.write("run1", [1], range(2))
+    cells.sync(inline_threshold=10_000)
+    cells.write("run2", [1], range(1, 3))
+    with pytest.raises(CombineError, match=r"holds values of 2 cells itself(?s:.*)overlap='last'"):
+        cells.sync()
+
+
+def test_a_cell_has_one_file(cells: Cells) -> None:
+    cells.write("run1", [1], range(2))
+    with pytest.raises(virtualds.UnsupportedError, match=r"overlap='keep': a cell of a grid has"):
+        cells.sync(overlap="keep")
+
+
+def test_chunks_that_are_cut_need_a_set_that_can_say_so(cells: Cells) -> None:
+    cells.write("run1", [1, 2], range(6), chunk=6)
+    cells.write("run2", [1], range(3, 9), chunk=6)
+    with pytest.raises(virtualds.UnsupportedError, match="zarr"):
+        virtualds.sync(
+            f"{cells.folder}/*.nc",
+            cells.folder / "set.json",
+            concat_dim=["member", "time"],
+            overlap="last",
+            settle=0,
+        )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("overlap", ["first", "last"])
+@pytest.mark.parametrize("seed", range(times(6)))
+def test_whatever_happens_a_set_is_as_if_made_anew(cells: Cells, seed: int, overlap: str) -> None:
+    rng = np.random.default_rng(seed)
+    cells.overlap = overlap
+    for night in range(7):
+        for _ in range(int(rng.integers(1, 4))):
+            known, chance = sorted(cells.files), rng.random()
+            if chance < 0.25 and len(known) > 1:
+                cells.remove(str(rng.choice(known)))
+                continue
+            new = f"{int(rng.integers(30)):02}"
+            name = str(rng.choice(known)) if chance < 0.5 and known else new
+            first, begin = int(rng.integers(4)), int(rng.integers(12))
+            days = range(begin, begin + int(rng.integers(1, 14)), int(rng.integers(1, 3)))
+            missing = [days[0]] if len(days) > 1 and rng.random() < 0.3 else []
+            members = range(first, first + int(rng.integers(1, 4)))
+            cells.write(name, members, days, missing=missing, chunk=int(rng.integers(1, 4)))
+        cells.sync()
+        cells.check()
+        with opened_below(cells.folder) as opened:
+            assert not cells.sync().is_written, night
+        assert [path for path in opened if path.suffix == ".nc"] == []
