@@ -526,8 +526,8 @@ def sync(
         Arguments of `open_virtual_mfdataset`, such as ``preprocess``, ``coordinates``, ``overlap``,
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
         ``ds.virtual.to_manifest``. With ``overlap="first"`` or ``"last"``, a position that several
-        files have comes from the first or the last of them, in the order of their urls, whichever
-        came earlier. ``on_unsupported="rewrite"`` only works for formats that can store every
+        files have, or a cell of a grid, comes from the first or the last of them, in the order of
+        their urls, whichever came earlier. ``on_unsupported="rewrite"`` only works for formats that can store every
         encoding: rewritten chunks refer to no file whose changes could be followed. With
         ``on_error="skip"`` or ``"collect"`` files that cannot be opened are reported; the set keeps
         what it has of them.
@@ -550,7 +550,7 @@ def sync(
         Another writer was faster; the set is as that writer left it.
     UnsupportedError
         The format cannot store the files, or the format or store cannot be changed in this way; or
-        ``overlap`` is given for a grid.
+        ``overlap="keep"`` is given for a grid.
     TypeError, ValueError
         There is no such argument, or it cannot have this value.
 
