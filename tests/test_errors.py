@@ -8,7 +8,7 @@ from virtualds.errors import (
     FormatError,
     ReadError,
     UnsupportedError,
-    list_details,
+    format_details,
     make_unsupported_error,
 )
 
@@ -70,7 +70,7 @@ def test_details_stand_below_and_the_rest_is_counted() -> None:
     assert details[0] == "  v0: odd"
     assert details[-1] == "  ... and 37 more"
     assert len(details) == 11
-    assert list_details("all", ["one"]) == "all\n  one"
+    assert format_details("all", ["one"]) == "all\n  one"
 
 
 @pytest.mark.parametrize("how", [pickle.HIGHEST_PROTOCOL, 0])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from virtualds.datasets.keywords import check_arguments, list_arguments
+from virtualds.datasets.keywords import check_arguments, find_arguments
 from virtualds.errors import VirtualdsError, public
 from virtualds.importing import importing
 from virtualds.options import FILE_RETRIES, SETTLE
@@ -52,7 +52,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
     description: ClassVar[str] = "Reference sets, and netCDF4/HDF5 files, through virtualds"
 
-    @check_arguments("xr.open_dataset(engine='virtual')", more=list_arguments(xr.open_dataset))
+    @check_arguments("xr.open_dataset(engine='virtual')", more=find_arguments(xr.open_dataset))
     def open_dataset(
         self,
         filename_or_obj: Any,
@@ -174,7 +174,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
 
     OF_MANY: ClassVar[Mapping[str, Any]] = {
         name: default
-        for name, default in list_arguments(open_dataset).items()
+        for name, default in find_arguments(open_dataset).items()
         if name not in OF_ONE
     }
     """Arguments for many files that do not apply to a single one, with their defaults."""

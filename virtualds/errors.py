@@ -157,12 +157,12 @@ def _find_semicolon(line: str) -> int | None:
     return None
 
 
-def list_details(text: str, details: Iterable[str], most: int = MAX_DETAILS) -> str:
+def format_details(text: str, details: Iterable[str], most: int = MAX_DETAILS) -> str:
     """Return a message with its first details in lines below, and the number of the others.
 
     Examples
     --------
-    >>> print(list_details("3 files differ", ["a.nc", "b.nc", "c.nc"], most=1))
+    >>> print(format_details("3 files differ", ["a.nc", "b.nc", "c.nc"], most=1))
     3 files differ
       a.nc
       ... and 2 more
@@ -340,7 +340,7 @@ def make_unsupported_error(
         problems = problems if len(own) > 1 else [what for what, _, _ in parts]
     count = f"{len(problems)} properties" if len(problems) > 1 else "a property"
     message = f"{url}: {form} cannot hold {count} of this dataset; {remedy}"
-    return UnsupportedError(list_details(message, problems))
+    return UnsupportedError(format_details(message, problems))
 
 
 def make_exists_error(url: str, remedy: str = "remove it, if it is no set") -> FileExistsError:

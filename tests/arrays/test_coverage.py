@@ -53,7 +53,7 @@ def test_positions_and_stretches_are_those_of_the_chunks(seed: int) -> None:
         kept = {url: met for url, met in covered.items() if urls is None or url in urls}
         if urls is not None and not urls & {file.url for file in FILES}:
             kept = {}
-        stretches = found.list_ranges()
+        stretches = found.collect_ranges()
         assert {
             u: {n for run in runs for n in range(*run)} for u, runs in stretches.items()
         } == kept
@@ -70,7 +70,7 @@ def test_one_file_of_all_chunks_covers_all_positions() -> None:
     axes = ChunkAxis.regular(6, 2), ChunkAxis.regular(4, 2)
     pipelines, fragments = (CodecPipeline(BYTES),), (Fragment.whole(axes, manifest),)
     array = ManifestArray((6, 4), BYTES, 0, pipelines, fragments)
-    found = find_coverage(6, [(array, 0)], None).list_ranges()
+    found = find_coverage(6, [(array, 0)], None).collect_ranges()
     assert {url: [tuple(run) for run in runs] for url, runs in found.items()} == {
         FILES[0].url: [(0, 6)]
     }

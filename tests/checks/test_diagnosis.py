@@ -28,7 +28,7 @@ from virtualds.checks.diagnose.trials import (
     TOGETHER,
 )
 from virtualds.datasets.registry import FORMATS
-from virtualds.datasets.structure import Fact, find_first_difference, list_facts
+from virtualds.datasets.structure import Fact, find_dataset_facts, find_first_difference
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -913,7 +913,7 @@ def test_machines_get_all_rows(found: virtualds.Diagnosis) -> None:
 
 
 def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) -> None:
-    facts = [list_facts(virtualds.open_virtual_dataset(path)) for path in archive_files]
+    facts = [find_dataset_facts(virtualds.open_virtual_dataset(path)) for path in archive_files]
     runs_of_facts = FactRuns.of(([number], facts[number // 500]) for number in range(1000))
     assert {fact for fact, runs in runs_of_facts.runs.items() if len(runs) > 1} == {
         Fact("time", "values"),
@@ -925,7 +925,7 @@ def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) ->
 def test_structure_is_found_without_reading_values(archive_files: list[Path]) -> None:
     dataset = virtualds.open_virtual_dataset(archive_files[0])
     with no_reads():
-        facts = list_facts(dataset)
+        facts = find_dataset_facts(dataset)
     assert facts[Fact("t", "codecs")] == "shuffle, zlib"
     assert facts[Fact("t", "chunks along time")] == "1"
     assert facts[Fact("t", "units")] == "K"

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import virtualds
-from virtualds.checks.diagnose.facts import FactRuns, list_batch_facts
+from virtualds.checks.diagnose.facts import FactRuns, find_batch_facts
 from virtualds.checks.diagnose.report import find_spans
 from virtualds.combine.batch_job import BatchJob, BuildOptions
 from virtualds.combine.file_batch import FileBatch
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.structure import PRESENCE, SIZE, UNITS, Fact, list_facts
+from virtualds.datasets.structure import PRESENCE, SIZE, UNITS, Fact, find_dataset_facts
 
 LONG = "a long text " * 20
 
@@ -72,7 +72,7 @@ def test_files_of_a_batch_have_the_facts_that_they_have_alone(seed: int, tmp_pat
 
     assert max(map(len, batches)) > 2
     for batch in (batch for batch in batches if len(batch) > 1):
-        found = list_batch_facts(batch)
+        found = find_batch_facts(batch)
         for place, url in enumerate(batch.urls):
             alone = virtualds.open_virtual_dataset(url)
             texts = {
@@ -81,7 +81,7 @@ def test_files_of_a_batch_have_the_facts_that_they_have_alone(seed: int, tmp_pat
             }
             # in their order, too, which is that of the report
             there = [(fact, text) for fact, text in texts.items() if text is not None]
-            assert there == list(list_facts(alone).items())
+            assert there == list(find_dataset_facts(alone).items())
             spans = {name: some[place] for name, some in found.spans.items()}
             assert spans == find_spans(alone)
 

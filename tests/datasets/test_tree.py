@@ -557,7 +557,7 @@ def test_a_group_costs_no_look_at_the_others(
     from virtualds.parsers.hdf5 import group_reader, netcdf_rules, objects
 
     for module in (group_reader, netcdf_rules):
-        monkeypatch.setattr(module, "list_members", _counted(objects.list_members, looked))
+        monkeypatch.setattr(module, "read_members", _counted(objects.read_members, looked))
     virtualds.open_virtual_dataset(path, group="g3")
     assert len(looked) == 2
 

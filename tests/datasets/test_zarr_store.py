@@ -29,7 +29,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.zarr_adapter import Origin, VirtualStore
-from virtualds.formats.zarr_export import _list_decoded_grids
+from virtualds.formats.zarr_export import _iterate_decoded_grids
 from virtualds.stores import STORES
 from virtualds.stores.local import LocalStore
 
@@ -605,5 +605,5 @@ def test_importing_virtualds_does_not_import_zarr() -> None:
 
 
 def test_the_grid_of_months_comes_before_a_regular_one(tmp_path: Path) -> None:
-    found = list(_list_decoded_grids(array_in(tmp_path / "a", months=MONTHS)))
+    found = list(_iterate_decoded_grids(array_in(tmp_path / "a", months=MONTHS)))
     assert [grid["name"] for grid in found] == ["rectilinear", "regular"]

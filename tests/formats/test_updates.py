@@ -404,13 +404,13 @@ def test_an_append_lists_no_chunks_of_the_set(
     """A set and what is appended to it are all chunks: to list them took longer than to write."""
     target.write(target.counted(0, 40), record_size=10)
     listed: list[Any] = []
-    method = TiledReferences.list_numbers
+    method = TiledReferences.find_existing_rows
 
     def noted(self: TiledReferences) -> Any:
         listed.append(method(self))
         return listed[-1]
 
-    monkeypatch.setattr(TiledReferences, "list_numbers", noted)
+    monkeypatch.setattr(TiledReferences, "find_existing_rows", noted)
     with counted(Path(target.url.removeprefix("file://"))) as traffic:
         target.change(lambda old: joined([old, target.counted(40, 60)]))
     assert listed and set(listed) == {None}

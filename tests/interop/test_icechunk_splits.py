@@ -118,7 +118,7 @@ def test_a_repository_without_splits_gets_them_with_an_append(
     target = tmp_path / "refs.icechunk"
     parts = [part(range(n, n + 1)) for n in range(4)]
     with monkeypatch.context() as patch:
-        patch.setattr(targets, "_list_splits", lambda *arguments: ())
+        patch.setattr(targets, "_iterate_splits", lambda *arguments: ())
         parts[0].virtual.to_manifest(target)
     assert not splitting(target)
     parts[1].virtual.to_manifest(target, append_dim="time")

@@ -70,7 +70,7 @@ def places(path: Path) -> Iterator[HDF5Location]:
     """Yield every group."""
     source = describe_file(normalise_url(str(path)), {})
     with HDF5Files(source) as files:
-        yield from objects.list_members(objects.open_root(files, source)).groups.values()
+        yield from objects.read_members(objects.open_root(files, source)).groups.values()
 
 
 def listed(place: HDF5Location) -> list[str]:

@@ -43,7 +43,7 @@ def check_attributes(path: Path) -> int:
     """Compare the attributes of all groups of a file with h5py's; return how many are dense."""
     source, dense = describe_file(normalise_url(str(path)), {}), 0
     with HDF5Files(source) as files:
-        found = objects.list_members(objects.open_root(files, source))
+        found = objects.read_members(objects.open_root(files, source))
         for name, place in (found.groups | found.datasets).items():
             group = files.open(source)[name]
             names = list_attribute_names(place)

@@ -12,7 +12,7 @@ from daily_files import days, native, written
 
 import virtualds
 from virtualds.backend import VirtualBackendEntrypoint
-from virtualds.datasets.keywords import list_arguments
+from virtualds.datasets.keywords import find_arguments
 from virtualds.syncing import FILE_ARGUMENTS
 
 
@@ -82,12 +82,12 @@ def test_one_file_is_opened_as_before(files: list[Path]) -> None:
 
 def test_each_argument_is_of_one_file_or_of_many() -> None:
     many = VirtualBackendEntrypoint.OF_MANY.keys()
-    one = list_arguments(virtualds.open_virtual_dataset).keys() | list_arguments(xr.open_dataset)
+    one = find_arguments(virtualds.open_virtual_dataset).keys() | find_arguments(xr.open_dataset)
     # of one file all values are lazy, so that there is nothing to choose
     assert many & one == {"loadable_variables"}
     assert many - FILE_ARGUMENTS == {"references", "settle", "target_options"}
-    combining = list_arguments(virtualds.open_virtual_mfdataset).keys()
-    assert many <= combining | list_arguments(virtualds.sync).keys() | {"references"}
+    combining = find_arguments(virtualds.open_virtual_mfdataset).keys()
+    assert many <= combining | find_arguments(virtualds.sync).keys() | {"references"}
 
 
 def test_nothing_is_no_dataset(files: list[Path]) -> None:

@@ -20,9 +20,9 @@ from virtualds.arrays.display import (
     compute_statistics,
     count_files,
     describe_arrays,
+    describe_files,
     format_stored,
     list_chunk_lengths,
-    list_files,
 )
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.axis_cells import Span as Range
@@ -228,16 +228,18 @@ def format_contents_html(groups: Mapping[str, Contents], is_tree: bool, report: 
     pictures, blocks = MAX_PICTURES, list[Block]()
     for path, found in list(filled.items())[:SHOWN_GROUPS]:
         if not is_tree:
-            blocks += [*_draw_pictures(found.virtual), _list_variables(found.virtual)]
+            blocks += [*_draw_pictures(found.virtual), _describe_variables(found.virtual)]
             continue
         drawn = _draw_pictures(found.virtual, pictures)
         pictures = max(pictures - len(drawn), 0)
-        body = (*drawn, _list_variables(found.virtual, SHOWN_VARIABLES // len(filled) or 1))
+        body = (*drawn, _describe_variables(found.virtual, SHOWN_VARIABLES // len(filled) or 1))
         note = _count_everything([found])
         blocks.append(Section(path, body, note, is_open=len(blocks) < OPEN_PICTURES))
     more = len(filled) - SHOWN_GROUPS
     blocks += [f"and {more:,} more groups"] if more > 0 else []
-    blocks.append(list_files([a for found in filled.values() for a in found.arrays], SHOWN_FILES))
+    blocks.append(
+        describe_files([a for found in filled.values() for a in found.arrays], SHOWN_FILES)
+    )
     if report is not None:
         blocks.append(Section("Build", [report], format_count(report.files, "file"), is_open=False))
     title = element("b", _count_everything(filled.values()))
@@ -290,7 +292,7 @@ def _draw_pictures(virtual: Sequence[VariableEntry], most: int = MAX_PICTURES) -
     return [*drawn, words] if more else drawn
 
 
-def _list_variables(virtual: Sequence[VariableEntry], most: int = SHOWN_VARIABLES) -> Section:
+def _describe_variables(virtual: Sequence[VariableEntry], most: int = SHOWN_VARIABLES) -> Section:
     head = ("variable", "dimensions", "type", "chunk", "chunks", "missing", "stored", "values")
     rows = [_describe_variable(shown) for shown in virtual[:most]]
     shown = Table(head, rows, range(4, len(head)), most, len(virtual))

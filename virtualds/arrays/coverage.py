@@ -67,7 +67,7 @@ class ChunkPlane:
         """Create the plane of two axes of an array."""
         filled = (fragment for fragment in array.fragments if fragment.manifest.size)
         parts = [_Cells.of(fragment, one, other) for fragment in filled]
-        rows = np.array([row for part in parts for row in part.list_boxes()], np.int64)
+        rows = np.array([row for part in parts for row in part.iterate_boxes()], np.int64)
         table = rows.reshape(-1, 6)
         return cls(
             (array.shape[one], array.shape[other]),
@@ -117,7 +117,7 @@ class _Cells(NamedTuple):
             int((whole - count).sum()),
         )
 
-    def list_boxes(self) -> Iterator[tuple[int, ...]]:
+    def iterate_boxes(self) -> Iterator[tuple[int, ...]]:
         """Yield rectangles of equal cells: four sides, code, and whether chunks are missing."""
         state = self.codes * 2 + self.holes
         rows = _find_runs((state[1:] != state[:-1]).any(axis=1))
@@ -156,7 +156,7 @@ class Coverage:
     Examples
     --------
     >>> found = Coverage(9, ("a.nc", "b.nc"), *np.array([[0, 1], [0, 6], [4, 9]]))
-    >>> found.find_uncovered(), found.list_ranges()
+    >>> found.find_uncovered(), found.collect_ranges()
     ([(4, 6)], {'a.nc': [(0, 4)], 'b.nc': [(6, 9)]})
     """
 
@@ -177,7 +177,7 @@ class Coverage:
         bare = begin > furthest
         return list(zip(furthest[bare].tolist(), begin[bare].tolist(), strict=True))
 
-    def list_ranges(self) -> dict[str, list[tuple[int, int]]]:
+    def collect_ranges(self) -> dict[str, list[tuple[int, int]]]:
         """Return the ranges of each file, by its url."""
         found: dict[str, list[tuple[int, int]]] = {url: [] for url in self.urls}
         rows = zip(self.file.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)
@@ -225,7 +225,7 @@ def mask_covered(
     for array, axis in arrays:
         for fragment in array.fragments:
             edges = fragment.edges(axis)
-            for files, codes, slabs in _list_chunks(fragment.manifest, axis):
+            for files, codes, slabs in _iterate_chunks(fragment.manifest, axis):
                 if files is not known:
                     # the codes of inline and of missing chunks index from the end
                     urls = [*(file.url for file in files), IN_THE_SET]
@@ -270,7 +270,7 @@ def _find_stretches(
 ) -> Iterator[Stretches]:
     """Yield the ranges of an axis that are covered by the chunks of each file, or of some files."""
     edges = fragment.edges(axis)
-    for files, codes, slabs in _list_chunks(fragment.manifest, axis):
+    for files, codes, slabs in _iterate_chunks(fragment.manifest, axis):
         if urls is not None:
             kept = np.array([*(file.url in urls for file in files), IN_THE_SET in urls, False])
             codes, slabs = codes[kept[codes]], slabs[kept[codes]]
@@ -282,7 +282,7 @@ def _find_stretches(
         yield files, file, edges[first % edges.size], edges[last % edges.size + 1]
 
 
-def _list_chunks(
+def _iterate_chunks(
     manifest: ChunkManifest, axis: int
 ) -> Iterator[tuple[tuple[SourceFile, ...], Codes, Ints]]:
     """Yield existing chunks in blocks: files, their codes, and their slabs along the axis."""

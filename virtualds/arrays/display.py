@@ -565,7 +565,7 @@ def format_summary(array: ManifestArray) -> str:
 def format_page(array: ManifestArray) -> str:
     """Return the HTML of a virtual array for notebooks."""
     found = compute_statistics(array)
-    return cell(describe_arrays([array], found), draw(list_files([array], SHOWN_FILES)))
+    return cell(describe_arrays([array], found), draw(describe_files([array], SHOWN_FILES)))
 
 
 def describe_arrays(
@@ -661,7 +661,7 @@ def _format_encodings(arrays: Sequence[ManifestArray]) -> str:
     return "; ".join([*names[:SHOWN_ENCODINGS], *more]) or "no chunks"
 
 
-def list_files(arrays: Sequence[ManifestArray], limit: int) -> Section:
+def describe_files(arrays: Sequence[ManifestArray], limit: int) -> Section:
     """Return a collapsed section with a table of the first files, empty if none is known."""
     used = find_used_files(arrays, limit)
     rows = [

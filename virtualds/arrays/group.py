@@ -428,7 +428,7 @@ def number_axes(name: str, ndim: int) -> tuple[str, ...]:
     return tuple(f"{prefix}dim_{axis}" for axis in range(ndim))
 
 
-def list_sizes(group: ManifestGroup) -> dict[str, int]:
+def find_dim_sizes(group: ManifestGroup) -> dict[str, int]:
     """Return the length of each dimension of the variables of a group."""
     variables = group.variables.values()
     return {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, list_sizes
+from virtualds.arrays.group import ManifestGroup, find_dim_sizes
 from virtualds.chunks.columns import Ints
 from virtualds.errors import public
 from virtualds.source_file import StorageOptions
@@ -129,7 +129,7 @@ class ListedFiles:
     @cached_property
     def lengths(self) -> Mapping[str, Ints]:
         """The length of each dimension in each file; -1 if a file lacks it."""
-        sizes = [list_sizes(group) for group in self.groups]
+        sizes = [find_dim_sizes(group) for group in self.groups]
         dims = dict.fromkeys(dim for found in sizes for dim in found)
         return {d: np.array([found.get(d, -1) for found in sizes], np.int64) for d in dims}
 

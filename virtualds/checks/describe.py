@@ -141,7 +141,7 @@ def describe(
         whole = open_group(location, opening, found)
         check_loadable(whole, opening, location.url)
         tree = to_virtual_tree(whole, opening)
-    manifests = list(_list_manifests(whole))
+    manifests = list(_iterate_manifests(whole))
     is_set, snapshots = isinstance(reader, Format), None
     if isinstance(reader, Format) and reader.history is not None:
         snapshots = reader.list_snapshots(source.url, location.options)
@@ -183,7 +183,7 @@ def _load_dataset_references(dataset: xr.Dataset) -> xr.Dataset:
     return replace_variables(dataset, changed)
 
 
-def _list_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
+def _iterate_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
     return (fragment.manifest for array in group.list_arrays() for fragment in array.fragments)
 
 

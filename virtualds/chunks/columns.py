@@ -637,7 +637,7 @@ class Table:
         """Return the rows at these indexes, in their shape, and their files."""
         raise NotImplementedError
 
-    def list_numbers(self) -> Ints | None:
+    def find_existing_rows(self) -> Ints | None:
         """Return the indexes of the rows that may exist, ascending, or None if all rows may."""
         return None
 
@@ -776,7 +776,7 @@ class RowView(NamedTuple):
 
     def find_existing(self) -> Ints | None:
         """Return the ascending flat indexes of the chunks that may exist, or None if all may."""
-        numbers = self.table.list_numbers()
+        numbers = self.table.find_existing_rows()
         if numbers is None:
             return None
         if self.is_in_order:

@@ -267,7 +267,7 @@ class SparseReferences(Table):
             return self.rows.reshape(ids.shape)
         return spread_rows(self.rows.at(row[known]), known, self.rest).reshape(ids.shape)
 
-    def list_numbers(self) -> Ints:
+    def find_existing_rows(self) -> Ints:
         """Return the flat indexes of the chunks."""
         return self.numbers
 
@@ -464,7 +464,7 @@ class TiledReferences(Table):
         inner = np.ravel_multi_index(tuple(places[:, inside]), shape)
         return inside, np.asarray(inner, np.int64)
 
-    def list_numbers(self) -> Ints | None:
+    def find_existing_rows(self) -> Ints | None:
         """Return the flat indexes of the chunks that may exist, or None if these may be most."""
         parts = [(*part, part[1].find_existing()) for part in self.parts]
         whole = all(known is None for _, _, known in parts)

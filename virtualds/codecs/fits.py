@@ -161,7 +161,7 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
     The decoder of HCOMPRESS does not allocate memory: it writes past the tile, and ends the
     process.
     """
-    tiles = [prod(tile) for tile in _list_tiles(image.shape, image.tile_shape)]
+    tiles = [prod(tile) for tile in _iterate_tile_shapes(image.shape, image.tile_shape)]
     with fits.open(BytesIO(file.getbuffer()), disable_image_compression=True) as parts:
         rows, how = parts[1].data, image.compression_type
         if how in RICE:
@@ -189,7 +189,9 @@ def _check_rice(header: Mapping[str, Any]) -> None:
         raise ValueError(f"blocks of {block!r} pixels, and {word!r} bytes for each")
 
 
-def _list_tiles(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _iterate_tile_shapes(
+    shape: tuple[int, ...], step: tuple[int, ...]
+) -> Iterator[tuple[int, ...]]:
     """Return the shapes of all tiles, in the order of their rows."""
     axes = zip(shape, step, strict=True)
     return product(*([min(n, size - at) for at in range(0, size, n)] for size, n in axes))

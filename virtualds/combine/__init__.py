@@ -58,8 +58,8 @@ from virtualds.datasets.keywords import check_arguments, select_fields, to_names
 from virtualds.datasets.location import explain_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, check_variables, make_optional
-from virtualds.datasets.structure import Systems, check_one_crs, list_crs
-from virtualds.errors import CombineError, format_count, list_details, warn_user, without_secrets
+from virtualds.datasets.structure import Systems, check_one_crs, find_crs_by_variable
+from virtualds.errors import CombineError, format_count, format_details, warn_user, without_secrets
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
 from virtualds.pictures.blocks import format_text
@@ -576,7 +576,7 @@ class Build:
         groups: dict[str, dict[str, Systems]] = defaultdict(dict)
         for number, each in found.items():
             for path, part in list_groups(each).items():
-                groups[path][without_secrets(str(names[number]))] = list_crs(part)
+                groups[path][without_secrets(str(names[number]))] = find_crs_by_variable(part)
         for systems in groups.values():
             check_one_crs(systems)
         extents = {n: Extent.of(names[n], found[n], dims) for n in found}
@@ -693,7 +693,7 @@ def _warn_of_losses(report: BuildReport) -> None:
     parts = f"{format_count(len(report.damaged), DAMAGED)} left out of files that were opened"
     for said, lost in ((of_all, report.left_out), (parts, report.damaged)):
         if lost:
-            warn_user(list_details(f"{said}:", map(str, lost)))
+            warn_user(format_details(f"{said}:", map(str, lost)))
 
 
 def describe_build(cache: object, target: object) -> str:

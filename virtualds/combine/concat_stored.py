@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.concatenate import concatenate, reorder
-from virtualds.arrays.group import list_sizes
+from virtualds.arrays.group import find_dim_sizes
 from virtualds.chunks.columns import Ints
 from virtualds.combine.file_batch import (
     UNPICKLABLE,
@@ -385,7 +385,7 @@ def _find_ordering_group(groups: Mapping[str, Sequence[FileBatch]], dim: str) ->
     owner = next((path for path, (one, *_) in groups.items() if one.plan.find_index(dim)), None)
     for path, (one, *_) in groups.items():
         inherits = not owner or path == owner or path.startswith(f"{owner}/")
-        if owner is not None and dim in list_sizes(one.group) and not inherits:
+        if owner is not None and dim in find_dim_sizes(one.group) and not inherits:
             raise NeedsFullCombineError("their groups have no common coordinate")
     return owner or ""
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.arrays.parser import (
     AlikeFiles,
     ListedFiles,
@@ -147,7 +147,7 @@ class FileBatch:
         """Return the lengths of the files along a dimension, -1 if they lack it."""
         if self.dim == dim:
             return self.lengths
-        return (list_sizes(self.group).get(dim, -1),) * len(self)
+        return (find_dim_sizes(self.group).get(dim, -1),) * len(self)
 
     def list_values(self, name: str) -> Sequence[Array]:
         """Return the stored values of a loaded variable, one array per file."""
@@ -276,8 +276,8 @@ class FileBatch:
         for path, batch in (self.below or {}).items():
             for above, other in self.walk():
                 if path != above and (not above or path.startswith(f"{above}/")):
-                    sizes = list_sizes(other.group)
-                    shared = sizes.keys() & list_sizes(batch.group).keys()
+                    sizes = find_dim_sizes(other.group)
+                    shared = sizes.keys() & find_dim_sizes(batch.group).keys()
                     if not all(batch._agrees(other, dim) for dim in shared):
                         return False
         return True

@@ -168,7 +168,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     if is_coded and variable.dtype.kind in "iufSU":
         # a variable that was never decoded is stored unchanged
         return variable.copy(data=_to_plain(variable.data))
-    for encoding in _list_encodings(variable):
+    for encoding in _iterate_encodings(variable):
         attempt = variable.copy(deep=False)
         # otherwise xarray would add a fill value to floats
         attempt.encoding = {"_FillValue": None, **encoding}
@@ -178,8 +178,8 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                 warnings.simplefilter("error", UserWarning)
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
             plain = stored.copy(data=_to_plain(stored.data))
-            for spelt in _list_unit_variants(plain, encoding):
-                decoded = _list_decodings(name, spelt, variable)
+            for spelt in _iterate_unit_variants(plain, encoding):
+                decoded = _iterate_decodings(name, spelt, variable)
                 if any(_is_same(again, variable) for again in decoded):
                     return spelt
         except ENCODE_ERRORS:
@@ -193,7 +193,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     )
 
 
-def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
+def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     """Yield the encodings to try, that of the source first."""
     # encoding of values only: without chunks and compression
     found = {k: v for k, v in variable.encoding.items() if k in (*TIME_ATTRIBUTES, "_Encoding")}
@@ -205,7 +205,9 @@ def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     yield {}
 
 
-def _list_unit_variants(stored: xr.Variable, encoding: Mapping[str, Any]) -> Iterator[xr.Variable]:
+def _iterate_unit_variants(
+    stored: xr.Variable, encoding: Mapping[str, Any]
+) -> Iterator[xr.Variable]:
     """Yield a variable with units and calendar written as in the source, then as by xarray."""
     if "units" in stored.attrs and "units" in encoding:
         again = stored.copy(deep=False)
@@ -217,7 +219,9 @@ def _list_unit_variants(stored: xr.Variable, encoding: Mapping[str, Any]) -> Ite
     yield stored
 
 
-def _list_decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterator[xr.Variable]:
+def _iterate_decodings(
+    name: str, stored: xr.Variable, variable: xr.Variable
+) -> Iterator[xr.Variable]:
     """Yield the values to which a stored variable may legitimately decode."""
     # characters get their axis where all variables are known
     yield xr.conventions.decode_cf_variable(name, stored.copy(), concat_characters=False)

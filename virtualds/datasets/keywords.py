@@ -136,7 +136,7 @@ def select_fields(kind: type[Options], given: Mapping[str, Any]) -> Options:
     return kind(**chosen)
 
 
-def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:
+def find_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments of a function that may be given by name, with their defaults."""
     parameters = signature(function).parameters.values()
     unnamed = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -154,7 +154,7 @@ def check_arguments(
     """
 
     def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
-        known = {*list_arguments(function), *more}
+        known = {*find_arguments(function), *more}
         name = call or f"{function.__name__}()"
 
         @wraps(function)

@@ -26,7 +26,7 @@ from virtualds.datasets.registry import (
     is_recognised,
     load_plugins,
 )
-from virtualds.errors import FormatError, UnsupportedError, list_details, without_secrets
+from virtualds.errors import FormatError, UnsupportedError, format_details, without_secrets
 from virtualds.formats import Format
 from virtualds.importing import LateTable
 from virtualds.reading.threads import fetch_many
@@ -497,7 +497,7 @@ def _find_only_content(root: str, options: StorageOptions | None) -> DetectedRea
     if not names:
         raise FormatError(f"{url}: the archive is empty; fetch it again, or pack it anew")
     raise FormatError(
-        list_details(
+        format_details(
             f"{url}: the archive holds {len(names)} files; name one of them, such as "
             f"{scheme}{names[0]}::{url}",
             names,

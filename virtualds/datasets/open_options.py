@@ -226,7 +226,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
     """
     if opening.loadable_variables is not None or scheme_of(url) == "file":
         return
-    wanted = [one for group in groups for one in _list_prefetches(group, opening)]
+    wanted = [one for group in groups for one in _iterate_prefetches(group, opening)]
     ranges: dict[SourceFile, list[Range]] = {}
     others: list[Prefetch] = []
     for one in wanted:
@@ -251,7 +251,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
                 done.result()
 
 
-def _list_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[Prefetch]:
+def _iterate_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[Prefetch]:
     """Yield what opening will read: dimension coordinates, and both ends of other times."""
     loaded = find_default_loaded(group)
     for name, variable in group.variables.items():

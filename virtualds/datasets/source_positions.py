@@ -94,7 +94,7 @@ def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> Mask:
 
 def find_ranges(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Range]]:
     """Return the ranges along a dimension that come from each of some sources, if there are any."""
-    return find_coverage_along(dataset, dim, urls).list_ranges()
+    return find_coverage_along(dataset, dim, urls).collect_ranges()
 
 
 def find_values(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> dict[str, pd.Index[Any]]:

@@ -155,23 +155,23 @@ class Fact(NamedTuple):
 Facts = Mapping[Fact, str]
 
 
-def list_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
+def find_dataset_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
     """Return all facts of a dataset; ``within`` is its path in a tree.
 
     Examples
     --------
-    >>> facts = list_facts(xr.Dataset({"t": ("x", np.zeros(3, "f4"), {"units": "K"})}))
+    >>> facts = find_dataset_facts(xr.Dataset({"t": ("x", np.zeros(3, "f4"), {"units": "K"})}))
     >>> facts[Fact("x", "size")], facts[Fact("t", "data type")], facts[Fact("t", "units")]
     ('3', 'float32', 'K')
     """
-    found = list_shape_facts(dataset, within)
+    found = find_shape_facts(dataset, within)
     for name, variable in dataset.variables.items():
         found |= {Fact(f"{within}{name}", a): text for a, text in describe_storage(variable)}
-        found |= _list_attributes(f"{within}{name}", variable.attrs)
-    return found | _list_attributes(within, dataset.attrs)
+        found |= _find_attribute_facts(f"{within}{name}", variable.attrs)
+    return found | _find_attribute_facts(within, dataset.attrs)
 
 
-def list_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
+def find_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
     """Return the facts that may keep datasets from combining."""
     found = {Fact(f"{within}{d}", SIZE): str(n) for d, n in dataset.sizes.items()}
     for name, variable in dataset.variables.items():
@@ -270,7 +270,7 @@ def format_lengths(lengths: Iterable[int]) -> str:
     return f"{shown} and {len(found) - 3} others" if len(found) > 3 else shown or "none"
 
 
-def _list_attributes(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
+def _find_attribute_facts(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
     return {name_attribute(subject, name): shorten(v) for name, v in attributes.items()}
 
 
@@ -314,11 +314,11 @@ def find_first_difference(
         if isinstance(one, xr.DataTree):
             trees = ((n.path.strip("/"), n.to_dataset(inherit=False)) for n in one.subtree)
             nodes = {f"{path}/".lstrip("/"): part for path, part in trees}
-        shapes = (list_shape_facts(part, path) for path, part in nodes.items())
+        shapes = (find_shape_facts(part, path) for path, part in nodes.items())
         parts = {fact: text for some in shapes for fact, text in some.items()}
         facts = {f: text for f, text in parts.items() if not _may_differ(f, parts, free)}
         first = facts if first is None else first
-        severity, texts = _list_worst_differences(first, facts)
+        severity, texts = _find_worst_differences(first, facts)
         if texts and (found is None or severity < found[0]):
             found = severity, file, texts
     if found is None:
@@ -338,7 +338,7 @@ def _may_differ(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool
     return bool(aligned if joined is None else dims & joined) or name in aligned
 
 
-def _list_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]:
+def _find_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]:
     """Return the severity of the worst differences between two files, and these differences."""
     for severity, aspect in enumerate(SEVERE):
         texts = [
@@ -402,14 +402,14 @@ Systems = Mapping[tuple[str, int], System]
 """CRSs by the variable that names them, or that holds them; a variable may name several."""
 
 
-def list_crs(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
+def find_crs_by_variable(dataset: xr.Dataset) -> dict[tuple[str, int], System]:
     """Return the CRSs of the variables of a dataset.
 
     Examples
     --------
     >>> attributes = {"grid_mapping_name": "latitude_longitude"}
     >>> found = xr.Dataset({"t": ("x", [1.0], {"grid_mapping": "crs"}), "crs": ((), 0, attributes)})
-    >>> sorted(list_crs(found))
+    >>> sorted(find_crs_by_variable(found))
     [('crs', 0), ('t', 0)]
     """
     naming = "grid_mapping"
@@ -467,7 +467,7 @@ def check_crs_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = 
     ``systems`` are those that the set would have once the dataset is added; by default those of the
     dataset.
     """
-    for key, system in (list_crs(new) if systems is None else systems).items():
+    for key, system in (find_crs_by_variable(new) if systems is None else systems).items():
         difference = describe_difference(known.get(key, {}), system)
         if difference is not None:
             one, other = difference

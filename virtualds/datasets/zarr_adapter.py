@@ -130,12 +130,12 @@ class VirtualStore(Store):
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield all keys that begin with a prefix."""
-        async for key in _iterate_in_threads(self._view.list_keys(prefix)):
+        async for key in _iterate_in_threads(self._view.iterate_keys(prefix)):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield the names directly below a path."""
-        async for name in _iterate_in_threads(self._view.list_names(prefix)):
+        async for name in _iterate_in_threads(self._view.iterate_names(prefix)):
             yield name
 
     # ------------------------------------------------------------------ writing is refused

@@ -57,7 +57,7 @@ def check_admissible(
     With ``keep_query``, urls may contain a password, or a signature or token in their query.
     """
     arrays = group.list_arrays()
-    check_permanent(_list_files(arrays, is_known), target)
+    check_permanent(_iterate_files(arrays, is_known), target)
     if not keep_query:
         check_unsigned(arrays, target, is_known)
 
@@ -68,7 +68,7 @@ def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = no_ta
     Sets are shared with others, and everybody who reads such a url can use it. For arrays in sets,
     all files that these sets list are checked, without reading references.
     """
-    for file in _list_files(arrays, is_known):
+    for file in _iterate_files(arrays, is_known):
         if (shown := without_secrets(file.url)) != file.url:
             raise UnsupportedError(
                 f"{target}: {shown} has a password, or a signature or token in its query, and "
@@ -116,19 +116,21 @@ def _is_refused(
     return judged[name]
 
 
-def list_new_files(group: ManifestGroup, is_known: IsKnown) -> Iterator[SourceFile]:
+def iterate_new_files(group: ManifestGroup, is_known: IsKnown) -> Iterator[SourceFile]:
     """Yield the files to which a group refers, except for those of known tables."""
-    return _list_files(group.list_arrays(), is_known)
+    return _iterate_files(group.list_arrays(), is_known)
 
 
-def list_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
+def iterate_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
     """Yield the files of the first table only: workers wrote many, which would all be read."""
-    yield from (file for m in islice(_list_manifests(group.list_arrays()), 1) for file in m.listed)
+    yield from (
+        file for m in islice(_iterate_manifests(group.list_arrays()), 1) for file in m.listed
+    )
 
 
 def make_known_check(group: ManifestGroup) -> IsKnown:
     """Return a check for the tables of a group that was read from the target set."""
-    manifests = _list_manifests(group.list_arrays())
+    manifests = _iterate_manifests(group.list_arrays())
     # the tables themselves are kept alive, so that no new object gets the id of one
     known = {
         id(part.table): part.table for manifest in manifests for part in iterate_parts(manifest)
@@ -136,13 +138,15 @@ def make_known_check(group: ManifestGroup) -> IsKnown:
     return lambda table: id(table) in known
 
 
-def _list_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
+def _iterate_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
     """Yield the files to which arrays refer, including the lists in their sets."""
-    manifests = (m for part in _list_manifests(arrays) for m in iterate_other_parts(part, is_known))
+    manifests = (
+        m for part in _iterate_manifests(arrays) for m in iterate_other_parts(part, is_known)
+    )
     return chain.from_iterable(drop_repeated_tables(m.listed for m in manifests))
 
 
-def _list_manifests(arrays: Iterable[Any]) -> Iterator[ChunkManifest]:
+def _iterate_manifests(arrays: Iterable[Any]) -> Iterator[ChunkManifest]:
     """Yield the manifests of virtual arrays."""
     for array in arrays:
         for fragment in getattr(array, "fragments", ()):
@@ -192,7 +196,7 @@ class NumberedFiles:
         return [(self.name(file.url), file.fingerprint) for file in self.files.values()]
 
 
-def list_fingerprints(
+def collect_fingerprints(
     manifests: Iterable[ChunkManifest], name: Callable[[str], str], *, every: bool = False
 ) -> dict[str, Fingerprint]:
     """Return the fingerprints of files by the path to write; with ``every``, also empty ones."""

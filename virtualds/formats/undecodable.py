@@ -21,7 +21,7 @@ from virtualds.errors import (
     ReadError,
     UnsupportedError,
     VirtualdsError,
-    list_details,
+    format_details,
     warn_user,
     without_secrets,
 )
@@ -40,7 +40,7 @@ Problems = Mapping[str, VirtualdsError]
 def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     first, *others = problems.values()
     if others:
-        first.add_note(list_details("and also:", (f"{error}" for error in others)))
+        first.add_note(format_details("and also:", (f"{error}" for error in others)))
     raise first
 
 
@@ -72,7 +72,7 @@ def apply_on_error(
         f"{name}: " + f"{error}".removeprefix(f"variable {name!r} of {where}: ")
         for name, error in problems.items()
     )
-    warn_user(list_details(f"{where}: could not be read", details))
+    warn_user(format_details(f"{where}: could not be read", details))
     return found
 
 

@@ -114,7 +114,7 @@ class StoredArray:
         row = found.lookup((0,))
         return len(found.inline[row.offset]) if row.file == INLINE else row.length
 
-    def list_chunks(self) -> Iterator[ChunkIndex]:
+    def iterate_chunks(self) -> Iterator[ChunkIndex]:
         """Yield the positions of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
@@ -177,7 +177,7 @@ class DecodedArray:
         data = self.read_chunk(place)
         return None if data is None else len(data)
 
-    def list_chunks(self) -> Iterator[ChunkIndex]:
+    def iterate_chunks(self) -> Iterator[ChunkIndex]:
         """Yield the positions of all chunks."""
         yield from np.ndindex(*(axis.nchunks for axis in self._axes))
 
@@ -216,7 +216,7 @@ def _unsupported_type_error(data: Data) -> UnsupportedError:
     )
 
 
-def _list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
+def _iterate_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
     """Yield chunk grids for decoded values, best first: that of the sources, then a regular one."""
     lengths = _find_regular_chunks(data)
     if isinstance(data, ManifestArray):
@@ -289,7 +289,7 @@ def _serve_array(
             "dimension_names": list(variable.dims),
             "storage_transformers": [],
         }
-        for form in _list_forms(path, variable.data, said):
+        for form in _iterate_served_arrays(path, variable.data, said):
             for found in (form, _find_former_form(form)):
                 reason = reason if found is None else objection(found.metadata)
                 if found is not None and reason is None:
@@ -299,15 +299,15 @@ def _serve_array(
     return UnsupportedError(f"variable {path}: {reason}")
 
 
-def _list_forms(path: str, data: Data, extra: dict[str, Any]) -> Iterator[ServedArray]:
+def _iterate_served_arrays(path: str, data: Data, extra: dict[str, Any]) -> Iterator[ServedArray]:
     if isinstance(data, ManifestArray):
         with suppress(UnsupportedError):
             stored, parts = array_to_v3(data)
-            is_odd = is_extended(stored) or any(_list_uneven_shuffles(stored, data))
+            is_odd = is_extended(stored) or any(_iterate_uneven_shuffles(stored, data))
             if not is_odd and not _has_oversized_chunks(data):
                 yield StoredArray(path, stored | extra, tuple(parts))
     metadata = _describe_decoded(data)
-    for grid in _list_decoded_grids(data):
+    for grid in _iterate_decoded_grids(data):
         yield DecodedArray(path, metadata | {"chunk_grid": grid} | extra, data)
 
 
@@ -321,10 +321,10 @@ def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]
         for codec in metadata["codecs"]
         if codec["name"].startswith(OURS)
     ]
-    return ours + list(_list_uneven_shuffles(metadata, data))
+    return ours + list(_iterate_uneven_shuffles(metadata, data))
 
 
-def _list_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterator[str]:
+def _iterate_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterator[str]:
     """Yield why numcodecs, unlike HDF5, cannot unshuffle chunks that are not whole elements."""
     # if chunks differ in shape, check one element: bytes that codecs add are the same for all
     shape = metadata["chunk_grid"]["configuration"].get("chunk_shape", ())
@@ -375,7 +375,7 @@ class ZarrView:
     >>> from virtualds.arrays.group import ManifestVariable
     >>> group = ManifestGroup({"x": ManifestVariable(("x",), np.arange(3, dtype="u1"))})
     >>> view = ZarrView.of(group, lambda metadata: None)
-    >>> list(view.list_keys()), view.get("x/c/0")
+    >>> list(view.iterate_keys()), view.get("x/c/0")
     (['zarr.json', 'x/zarr.json', 'x/c/0'], b'\x00\x01\x02')
     """
 
@@ -471,7 +471,7 @@ class ZarrView:
         found = self._find_chunk(key)
         return found is not None and found[0].has(found[1])
 
-    def list_keys(self, prefix: str = "") -> Iterator[str]:
+    def iterate_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield all keys that begin with a prefix, except for those of missing chunks."""
         for path in (*self.groups, *self.arrays):
             key = join_node_path(path, MARKER)
@@ -482,10 +482,10 @@ class ZarrView:
             is_nested = begin.startswith(prefix) or prefix.startswith(begin)
             if isinstance(array, UnsupportedError) or not is_nested:
                 continue
-            keys = (join_node_path(path, PLAIN_KEYS(place)) for place in array.list_chunks())
+            keys = (join_node_path(path, PLAIN_KEYS(place)) for place in array.iterate_chunks())
             yield from (key for key in keys if key.startswith(prefix))
 
-    def list_names(self, folder: str) -> Iterator[str]:
+    def iterate_names(self, folder: str) -> Iterator[str]:
         """Yield the names directly below a folder, each once."""
         path = folder.strip("/")
         prefix = f"{path}/" if path else ""
@@ -496,5 +496,5 @@ class ZarrView:
         elif path in self.arrays:
             yield from (MARKER, CHUNKS)
         else:
-            found = (key.removeprefix(prefix) for key in self.list_keys(prefix))
+            found = (key.removeprefix(prefix) for key in self.iterate_keys(prefix))
             yield from dict.fromkeys(key.partition("/")[0] for key in found)

@@ -100,7 +100,7 @@ def name_shade(shade: Shade) -> str:
     return f"var(--vds-{shade.name},{shade.light})"
 
 
-def _list_themes(theme: str, is_light: str) -> str:
+def _format_theme_selectors(theme: str, is_light: str) -> str:
     """Return the selectors of pages that declare themselves light or dark."""
     pages = (
         f'html[theme="{theme}"]',
@@ -159,8 +159,8 @@ STYLE = "".join(
     (
         f".vds{_set_colours(_LIGHT)}",
         f"@media(prefers-color-scheme:dark){{.vds{_set_colours(_DARK)}}}",
-        _list_themes("light", "true") + _set_colours(_LIGHT_AGAIN),
-        _list_themes("dark", "false") + _set_colours(_DARK),
+        _format_theme_selectors("light", "true") + _set_colours(_LIGHT_AGAIN),
+        _format_theme_selectors("dark", "false") + _set_colours(_DARK),
         _RULES.replace("\n", ""),
     )
 )

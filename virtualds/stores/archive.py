@@ -553,7 +553,7 @@ class ArchiveStore(Store):
             # a size alone does not prove that bytes are still the same
             is_sure = not fresh or known.file.mtime is not None or known.file.etag is not None
             return known if is_sure else replace(known, head=b"")
-        archive = self._list_archive(store, parent, inner)
+        archive = self._read_listing(store, parent, inner)
         with self._lock:
             self._archives[key] = archive
             self._archives.move_to_end(key)
@@ -561,7 +561,7 @@ class ArchiveStore(Store):
                 self._archives.popitem(last=False)
         return archive
 
-    def _list_archive(self, store: Store, url: str, options: StorageOptions | None) -> _Archive:
+    def _read_listing(self, store: Store, url: str, options: StorageOptions | None) -> _Archive:
         file, head = store.read_head(url, options, FIRST_PAGES * PAGE)
         if file.size is None:
             raise UnsupportedError(

@@ -49,7 +49,7 @@ class ContentVersions:
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
         """Return why conditional writes beside a path are unsafe, or "" if they are safe."""
-        spoken = "/".join(sorted(list_protocols(filesystem)))
+        spoken = "/".join(sorted(find_protocols(filesystem)))
         return (
             f"conditional writes are known for local disk, memory, S3, Google Cloud and Azure, "
             f"not for {spoken}"
@@ -139,10 +139,10 @@ def _rename(filesystem: Any, path: str, new: str) -> None:
 
 
 def _has_folders(filesystem: Any) -> bool:
-    return not list_protocols(filesystem) & WITHOUT_FOLDERS
+    return not find_protocols(filesystem) & WITHOUT_FOLDERS
 
 
-def list_protocols(filesystem: Any) -> set[str]:
+def find_protocols(filesystem: Any) -> set[str]:
     """Return the protocols that a filesystem implements."""
     protocol = filesystem.protocol
     return {protocol} if isinstance(protocol, str) else set(protocol)
@@ -362,4 +362,4 @@ def find_versioning(filesystem: Any) -> ContentVersions:
     """Return the versioning of the files of a filesystem."""
     if hasattr(filesystem, "put_conditionally"):
         return _IN_OBJECTS
-    return _IN_MEMORY if "memory" in list_protocols(filesystem) else _ANY_OTHER
+    return _IN_MEMORY if "memory" in find_protocols(filesystem) else _ANY_OTHER

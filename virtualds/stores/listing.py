@@ -292,13 +292,13 @@ def _walk_remote_entries(
     filesystem.invalidate_cache()
     found = PathPattern(path, scheme_of(pattern) in WEB)
     root = "/".join(found.parts[: found.count_plain()])
-    list_folder = partial(_list_folder, filesystem, pattern, options, root)
+    list_folder = partial(_iterate_folder, filesystem, pattern, options, root)
     beginning = spell_like(pattern, filesystem, root).rstrip("/")
     for name, info in _walk(found, list_folder, lambda part: found.compile_part(part).match):
         yield f"{beginning}{name[len(root) :]}", info
 
 
-def _list_folder(
+def _iterate_folder(
     filesystem: Any, pattern: str, options: StorageOptions | None, root: str, folder: str
 ) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
     url = spell_like(pattern, filesystem, folder)

@@ -730,7 +730,7 @@ class LocalStore(Store):
                     # a lock must stay: its holder excludes others
                     if not (name.startswith(".") and name.endswith(".lock")):
                         inside = name if below == "." else f"{below}/{name}"
-                        found.append(_list_file(os.path.join(folder, name), beginning, inside))
+                        found.append(_describe_file(os.path.join(folder, name), beginning, inside))
         return sorted(found, key=lambda listed: listed.path)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
@@ -743,7 +743,7 @@ class LocalStore(Store):
             remove_empty(folder, os.path.commonpath(folders))
 
 
-def _list_file(path: str, folder: str, inside: str) -> ListedFile:
+def _describe_file(path: str, folder: str, inside: str) -> ListedFile:
     """Return the description of a file; a broken link has no fingerprint."""
     found = os.lstat(path)
     modified, url = found.st_mtime, f"{folder}/{inside}"

@@ -23,7 +23,7 @@ from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
 from virtualds.combine.xarray_combine import IF_UNFILLED, PASSED_TO_XARRAY
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
-from virtualds.datasets.keywords import check_choice, check_types, list_arguments, to_names
+from virtualds.datasets.keywords import check_choice, check_types, find_arguments, to_names
 from virtualds.datasets.location import Location, explain_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -452,7 +452,7 @@ def _report_group(update: Update, changes: Changes, outcome: Outcome) -> SyncRep
 # ---------------------------------------------------------------------- syncing
 
 ON_REMOVED = ("error", "keep", "drop")
-OPEN_ARGUMENTS = frozenset(list_arguments(open_virtual_mfdataset)) - {
+OPEN_ARGUMENTS = frozenset(find_arguments(open_virtual_mfdataset)) - {
     *("paths", "to", "mode", "target_options", "snapshot", "decode_cf", "keep_query"),
 } | {*PASSED_TO_XARRAY}
 """The arguments of `virtualds.open_virtual_mfdataset` that `sync` takes."""
@@ -711,7 +711,7 @@ def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFou
 # ---------------------------------------------------------------------- many files in place of one
 
 
-FILE_ARGUMENTS = frozenset(list_arguments(open_virtual_mfdataset)) - {"target_options", "snapshot"}
+FILE_ARGUMENTS = frozenset(find_arguments(open_virtual_mfdataset)) - {"target_options", "snapshot"}
 """Arguments of opening and combining files, except for ``cache``, which xarray has itself."""
 
 

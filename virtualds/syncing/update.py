@@ -15,7 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.arrays.sources import move_files
 from virtualds.chunks.axes import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
@@ -783,7 +783,7 @@ class Update:
         others: Mapping[str, ManifestVariable] = {}
         if (found := self.opener.open(urls)) is not None:
             found = found.drop_vars([name for name in found.variables if name not in moved])
-            [found] = self.padding.pad(urls[:1], [found], moved, least=list_sizes(group))
+            [found] = self.padding.pad(urls[:1], [found], moved, least=find_dim_sizes(group))
             others = group_from_dataset(found).variables
         found_again: dict[str, ManifestVariable] = {}
         for name, variable in moved.items():

@@ -18,7 +18,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.arrays.concatenate import clear_boxes, count_references, find_boxes, reorder
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.bounds import check_joinable
 from virtualds.chunks.axes import find_runs
 from virtualds.chunks.columns import INLINE
@@ -54,9 +54,9 @@ from virtualds.datasets.source_positions import (
     pair_stretches,
     urls_of,
 )
-from virtualds.datasets.structure import check_crs_of_set, list_crs
+from virtualds.datasets.structure import check_crs_of_set, find_crs_by_variable
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.errors import CombineError, VirtualdsError, list_details
+from virtualds.errors import CombineError, VirtualdsError, format_details
 from virtualds.formats.undecodable import decode_group
 from virtualds.options import get_options
 
@@ -176,7 +176,7 @@ def append_along(old: ManifestGroup, new: xr.Dataset, how: AppendOptions) -> Man
     `CombineError` for data that do not fit the group, or that it already has.
     """
     dim, new = how.dim, restore_references(new)
-    grows = dim in list_sizes(old) or dim in new.dims
+    grows = dim in find_dim_sizes(old) or dim in new.dims
     present = open_set(old, new, (dim,)) if grows else open_set(old, None)
     padded, new = pad_to_set(present, new, how.padding, (dim,))
     is_longer, present = padded is not present, padded
@@ -254,7 +254,7 @@ def replace_sources(
     new = restore_references(new)
     dims = () if dim is None else (dim,)
     present = open_set(old, new, dims)
-    check_crs_of_set(list_crs(present), new)
+    check_crs_of_set(find_crs_by_variable(present), new)
     if dim is None:
         dim = find_only_dimension(present, urls_of(new))
     present, new = pad_to_set(present, new, padding, (dim,))
@@ -460,13 +460,13 @@ def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Data
 def _select_comparable(present: xr.Dataset, new: xr.Dataset, how: AppendOptions) -> xr.Dataset:
     """Return the variables that grow; raise an error for variables that do not fit the set."""
     dim = how.dim
-    check_crs_of_set(list_crs(present), new)
+    check_crs_of_set(find_crs_by_variable(present), new)
     if problems := list_problems(present, new, (dim,), how.if_extra):
         said = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
             f"written; {how.if_misfit}"
         )
-        raise CombineError(list_details(said, problems))
+        raise CombineError(format_details(said, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
 

@@ -52,8 +52,8 @@ from virtualds.datasets.source_positions import (
     put_values,
     urls_of,
 )
-from virtualds.datasets.structure import check_crs_of_set, list_crs
-from virtualds.errors import CombineError, list_details, name_some
+from virtualds.datasets.structure import check_crs_of_set, find_crs_by_variable
+from virtualds.errors import CombineError, format_details, name_some
 from virtualds.writing.append import (
     AppendOptions,
     append_along,
@@ -122,7 +122,7 @@ class CellGrid:
         """
         new = restore_references(new)
         present = self._open(old, new)
-        check_crs_of_set(list_crs(present), new)
+        check_crs_of_set(find_crs_by_variable(present), new)
         group, new = self._expand_coordinates(old, present, new)
         present = present if group is old else self._open(group, new)
         padded, new = pad_to_set(present, new, self.padding, self.dims)
@@ -352,7 +352,7 @@ class CellGrid:
                 f"the new files do not fit the grid of the set, and nothing has been written; "
                 f"{self.if_misfit}"
             )
-            raise CombineError(list_details(said, problems))
+            raise CombineError(format_details(said, problems))
 
     def _grow(
         self, group: ManifestGroup, present: xr.Dataset, new: xr.Dataset, dim: str

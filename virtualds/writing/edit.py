@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
 from virtualds.codecs.cf import PACKING_ATTRIBUTES
 from virtualds.datasets.decoding import make_independent_of_left_out
@@ -114,7 +114,7 @@ def rename_all(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
     A dimension is also renamed in the groups below, which share it. Attributes that name variables
     get the new names. Raises `ValueError` if there is no such name, or a new one is taken.
     """
-    dims = list_sizes(group)
+    dims = find_dim_sizes(group)
     for name in sorted(names.keys() - group.variables.keys() - dims.keys()):
         raise _unknown_error("rename", name, {**group.variables, **dims})
     found = _rename_here(group, names)
@@ -162,7 +162,7 @@ def _unknown_error(argument: str, name: str, known: Iterable[str]) -> ValueError
 
 
 def _rename_here(group: ManifestGroup, names: Mapping[str, str]) -> ManifestGroup:
-    for what, known in (("variable", group.variables), ("dimension", list_sizes(group))):
+    for what, known in (("variable", group.variables), ("dimension", find_dim_sizes(group))):
         counts = Counter(names.get(name, name) for name in known)
         if taken := [name for name, count in counts.items() if count > 1]:
             raise ValueError(

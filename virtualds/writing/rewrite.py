@@ -30,7 +30,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location
 from virtualds.datasets.registry import ZARR_V3
 from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
-from virtualds.errors import AccessError, UnsupportedError, list_details, locating
+from virtualds.errors import AccessError, UnsupportedError, format_details, locating
 from virtualds.formats import Format, ReadOptions
 from virtualds.options import MIB
 from virtualds.progress import Advance, ProgressOption, count_progress
@@ -101,7 +101,7 @@ class Rewriting:
             f"{self.rewrite_limit:,}; raise the limit, leave these variables out (ds.drop_vars), "
             f"or choose another format: ds.virtual.cost(format) shows what each costs"
         )
-        raise UnsupportedError(list_details(said, details))
+        raise UnsupportedError(format_details(said, details))
 
 
 # ---------------------------------------------------------------------- the target of rewriting

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from virtualds.arrays.group import list_sizes
+from virtualds.arrays.group import find_dim_sizes
 from virtualds.errors import format_count, name_some, public, without_secrets
 from virtualds.pictures.blocks import SHOWN_ROWS, Block, Heading, Report
 from virtualds.writing.write import EMPTY, CommitResult, Destination
@@ -84,8 +84,8 @@ class SetChange(Report):
         sizes = [
             SizeChange(_join(path, dim), size, now[dim])
             for path, group in before.walk()
-            for now in [list_sizes(there.get(path, EMPTY))]
-            for dim, size in list_sizes(group).items()
+            for now in [find_dim_sizes(there.get(path, EMPTY))]
+            for dim, size in find_dim_sizes(group).items()
             if now.get(dim, size) != size
         ]
         below = [_join(path, name) for path, group in lost.items() for name in group.variables]

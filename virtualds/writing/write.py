@@ -20,15 +20,15 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, list_sizes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
 from virtualds.arrays.subchunks import can_be_cut, cut_chunks
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.keywords import (
     check_choice,
     check_types,
+    find_arguments,
     format_suggestion,
-    list_arguments,
     select_fields,
     to_names,
 )
@@ -51,8 +51,8 @@ from virtualds.formats.referenced_files import (
     KEEP_QUERY,
     IsKnown,
     check_admissible,
-    list_first_files,
-    list_new_files,
+    iterate_first_files,
+    iterate_new_files,
     make_known_check,
     no_table_known,
     warn_of_unreadable,
@@ -212,7 +212,7 @@ def check_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:
 def _find_mismatches(root: ManifestGroup) -> Iterator[tuple[str, str, int, int]]:
     """Yield group, dimension and both lengths where a group does not fit an inherited dimension."""
     for path, group in root.walk():
-        sizes = list_sizes(group)
+        sizes = find_dim_sizes(group)
         for dim, variable in list_inherited(root, path, sizes).items():
             if (above := variable.data.shape[0]) != sizes[dim]:
                 yield path, dim, sizes[dim], above
@@ -342,7 +342,7 @@ class WriteOptions:
     def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
         """Raise an error for choices that a format does not have; ``call`` is used by the error."""
         known = [*target.choices, *COMMON_CHOICES]
-        others = list_arguments(WriteOptions if call is None else call)
+        others = find_arguments(WriteOptions if call is None else call)
         listed = ", ".join(known)
         for name in sorted(self.choices.keys() - set(known)):
             remedy = format_suggestion(name, {*known, *others} - {name})
@@ -563,7 +563,11 @@ class Destination:
         group = self.rewrite.fit(group)
         # an Icechunk object does not reveal its location
         if isinstance(self.location.target, str) and not is_own(target):
-            new = list_new_files(group, is_known) if self.place is None else list_first_files(group)
+            new = (
+                iterate_new_files(group, is_known)
+                if self.place is None
+                else iterate_first_files(group)
+            )
             warn_of_unreadable(new, target, AccessPolicy.of(self.options.allow))
         return group
 

@@ -18,7 +18,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.concatenate import count_references, crop_box, put_region
-from virtualds.arrays.group import ManifestGroup, list_sizes
+from virtualds.arrays.group import ManifestGroup, find_dim_sizes
 from virtualds.chunks.axes import make_regular_axes
 from virtualds.chunks.fragment import Fragment, find_regular_chunks
 from virtualds.chunks.manifest import ChunkManifest
@@ -31,10 +31,10 @@ from virtualds.datasets.structure import (
     Systems,
     check_crs_of_set,
     find_crs,
-    list_crs,
+    find_crs_by_variable,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.errors import CombineError, UnsupportedError, list_details, locating
+from virtualds.errors import CombineError, UnsupportedError, format_details, locating
 from virtualds.formats.undecodable import decode_group
 from virtualds.writing.append import (
     AppendOptions,
@@ -73,7 +73,7 @@ def write_variables(
     variables of the same names and shapes. Equal coordinates are shared. Raises `CombineError` for
     variables that do not fit the group.
     """
-    sizes = list_sizes(old) if adds else {}
+    sizes = find_dim_sizes(old) if adds else {}
     for dim, size in new.sizes.items():
         if size != (known := sizes.get(str(dim), size)):
             raise CombineError(
@@ -129,7 +129,7 @@ def _check_same_shapes(old: ManifestGroup, stored: ManifestGroup) -> None:
             "mode='r+' replaces variables by others of the same shape only, and nothing has been "
             "written; to add variables, pass mode='a'; to fill a part of them, pass region="
         )
-        raise CombineError(list_details(said, problems))
+        raise CombineError(format_details(said, problems))
 
 
 def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
@@ -196,8 +196,8 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> AddedCounts:
     )
     # once changed, coordinates that the set stores itself are values in memory
     references = sum(count - begun.get(name, 0) for name, count in grown.items())
-    sizes = list_sizes(after)
-    return AddedCounts(sizes.get(dim, 0) - list_sizes(before).get(dim, 0), references, sizes)
+    sizes = find_dim_sizes(after)
+    return AddedCounts(sizes.get(dim, 0) - find_dim_sizes(before).get(dim, 0), references, sizes)
 
 
 def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:
@@ -358,7 +358,7 @@ class _ModeWriter:
         found = dict[str, xr.Dataset]()
         top = min(self.datasets, key=len)
         for path, group in (find_group(old, top) or EMPTY).walk(top):
-            if path in self.datasets or dim not in list_sizes(group):
+            if path in self.datasets or dim not in find_dim_sizes(group):
                 continue
             names = path.split("/")
             above = ["/".join(names[:depth]) for depth in reversed(range(len(names)))]
@@ -539,7 +539,7 @@ def fill_region(
     new = restore_references(new)
     present = decode_group(old, "raise", to_virtual_dataset)
     present = load_alike(present, new, root, only_own=True)
-    check_crs_of_set(list_crs(present), new)
+    check_crs_of_set(find_crs_by_variable(present), new)
     slices = _find_slices(present, new, region)
     new = _drop_indexes(present, new, slices)
     if others := [str(n) for n, v in new.variables.items() if not slices.keys() & set(v.dims)]:
@@ -552,7 +552,7 @@ def fill_region(
             f"region {_format(slices)}: the new dataset does not fit the set, and nothing has been "
             f"written; leave variables out with ds.drop_vars, or convert them"
         )
-        raise CombineError(list_details(said, problems))
+        raise CombineError(format_details(said, problems))
     changed = {}
     for name, variable in new.variables.items():
         if get_virtual_array(variable) is None:

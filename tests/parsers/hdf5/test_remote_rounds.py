@@ -92,7 +92,7 @@ def scan(path: Any) -> xr.Dataset:
     return virtualds.open_virtual_dataset(path, loadable_variables=[])
 
 
-def list_references(ds: xr.Dataset) -> dict[Any, Any]:
+def collect_references(ds: xr.Dataset) -> dict[Any, Any]:
     """What is known of every variable, and where its bytes lie."""
     found = {}
     for name, variable in ds.variables.items():
@@ -106,7 +106,7 @@ def list_references(ds: xr.Dataset) -> dict[Any, Any]:
 
 
 def check_same(remote: xr.Dataset, local: xr.Dataset) -> None:
-    assert list_references(remote) == list_references(local)
+    assert collect_references(remote) == collect_references(local)
     assert str(remote.attrs) == str(local.attrs)
     assert dict(remote.sizes) == dict(local.sizes)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from virtualds.checks.catalog.entries import AXIS_COLUMNS, COLUMNS, CatalogEntry, list_entries
-from virtualds.checks.catalog.stac import list_documents
+from virtualds.checks.catalog.stac import build_documents
 from virtualds.combine.ordering import Files, Paths, find_pattern
 from virtualds.combine.report import list_left_out
 from virtualds.combine.workers import LeftOut
@@ -230,7 +230,7 @@ class Catalog(Report):
             )
         if absent:
             warn_user(f"{target}: left out of the collection: {name_some(absent, 5)}")
-        documents = list_documents(
+        documents = build_documents(
             known, id or name_of(target), description or f"{self._summary}, listed by virtualds",
             license,
         )  # fmt: skip

@@ -166,7 +166,7 @@ def list_entries(
         whole = open_group(location, opening, (reader, source))
         groups = {path: group for path, group in whole.walk() if group.variables} or {"": whole}
         fetch_coordinates(location.url, groups.values(), opening)
-        versions = _list_versions(reader, source, location)
+        versions = _describe_versions(reader, source, location)
         own = f"{location.url.rstrip('/')}/" if isinstance(reader, Format) else None
         manifests = {path: _list_manifests(group) for path, group in groups.items()}
         shared = _find_shared_lists(manifests)
@@ -197,7 +197,7 @@ def list_entries(
     return entries
 
 
-def _list_versions(reader: Any, source: SourceFile, location: Location) -> dict[str, Any]:
+def _describe_versions(reader: Any, source: SourceFile, location: Location) -> dict[str, Any]:
     """Return how many snapshots a set has, and which is the newest."""
     if not isinstance(reader, Format) or reader.history is None:
         return {}

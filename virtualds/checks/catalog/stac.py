@@ -39,7 +39,7 @@ MEDIA_TYPES = {
 Document = dict[str, Any]
 
 
-def list_documents(
+def build_documents(
     entries: Sequence[CatalogEntry], id: str, description: str, license: str
 ) -> dict[str, Document]:
     """Return the items and, as the last document, the collection, by their paths in its folder."""

@@ -19,14 +19,14 @@ from virtualds.combine.file_coordinates import Source, add_from_pattern
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, PASSED_TO_XARRAY, Combination, check_name
-from virtualds.datasets.keywords import check_arguments, list_arguments, select_fields
+from virtualds.datasets.keywords import check_arguments, find_arguments, select_fields
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
 from virtualds.progress import ProgressOption
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
 """Arguments that a trial never passes on: it must not write a set."""
-OPTIONS = frozenset(list_arguments(open_virtual_mfdataset)) - NOT_TRIED
+OPTIONS = frozenset(find_arguments(open_virtual_mfdataset)) - NOT_TRIED
 MANY_FILE_OPTIONS = {"parallel", "progress"}
 """Arguments for opening many files, which a trial of two files does not need."""
 

@@ -52,8 +52,8 @@ from virtualds.datasets.structure import (
     VALUES,
     Fact,
     digest_values,
+    find_dataset_facts,
     format_lengths,
-    list_facts,
     name_attribute,
     shorten,
 )
@@ -92,14 +92,16 @@ class FileFacts(NamedTuple):
         """Return the facts of one file; ``unlimited`` are its previously unlimited dimensions."""
         dims = dataset.encoding.get("unlimited_dims", ()) if unlimited is None else unlimited
         spans = {name: (span,) for name, span in find_spans(dataset).items()}
-        return cls(list_facts(dataset), spans, frozenset(map(str, dims)) & set(dataset.dims))
+        return cls(
+            find_dataset_facts(dataset), spans, frozenset(map(str, dims)) & set(dataset.dims)
+        )
 
 
 Examined = tuple[Sequence[int], FileFacts]
 """The numbers of some files, and their facts."""
 
 
-def list_batch_facts(batch: FileBatch) -> FileFacts:
+def find_batch_facts(batch: FileBatch) -> FileFacts:
     """Return the facts of files of the same structure.
 
     The dataset of the first file contains what all have in common.
@@ -121,7 +123,7 @@ def list_batch_facts(batch: FileBatch) -> FileFacts:
         if (units := Fact(f"{part.name}", UNITS)) in facts and part.dated is not None:
             facts[units] = [str(own.units) for own in batch.list_parts(name)]
         if not part.is_loaded:
-            facts |= _list_chunks(batch, name)
+            facts |= _find_chunk_lengths(batch, name)
         elif (values := _decode_values(batch, name)) is not None:
             facts[Fact(f"{part.name}", VALUES)] = [digest_values(some) for some in values]
             if part.decoded[0] == (part.name,):
@@ -175,7 +177,7 @@ def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
     return [show(own.decode_values(values)) for own, values in each]
 
 
-def _list_chunks(batch: FileBatch, name: str) -> dict[Fact, Column]:
+def _find_chunk_lengths(batch: FileBatch, name: str) -> dict[Fact, Column]:
     """Return the lengths of the stored chunks of a virtual variable, by dimension.
 
     Raises
@@ -545,7 +547,7 @@ def _examine(outcome: Outcome[Any], files: Sequence[Any]) -> Iterator[Outcome[An
         yield outcome
         return
     try:
-        facts = list_batch_facts(found) if isinstance(found, FileBatch) else FileFacts.of(found)
+        facts = find_batch_facts(found) if isinstance(found, FileBatch) else FileFacts.of(found)
         yield replace(outcome, found=facts)
     except (MisfitError, *OPEN_ERRORS) as error:
         if len(outcome.numbers) == 1:

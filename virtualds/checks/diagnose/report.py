@@ -555,7 +555,7 @@ class Diagnosis(Report):
         sign, shade = VERDICT_SHADES[next((v for v in VERDICTS if self.of(v)), "combines")]
         yield Heading(heading, notes, shade, sign)
         yield draw_eras(self.eras, self.stretches, self._shorten)
-        yield Section("Eras", [self._list_eras()], f"{len(self.eras):,}", is_open=False)
+        yield Section("Eras", [self._describe_eras()], f"{len(self.eras):,}", is_open=False)
         for verdict in VERDICTS[:-1]:
             found = fold_differences(self.of(verdict))
             cards = [_make_card(entry, self._shorten) for entry in found[:MAX_ROWS]]
@@ -602,7 +602,7 @@ class Diagnosis(Report):
             *([] if self.blocks else [f"formats that can hold them: {formats}"]),
         ]
 
-    def _list_eras(self) -> Table:
+    def _describe_eras(self) -> Table:
         span = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
         rows = list[tuple[str, ...]]()
         for number, era in enumerate(self.eras, 1):

@@ -341,7 +341,7 @@ class ArrayTable(Table):
             offset=offset, length=found.length,
         ).pruned()  # fmt: skip
 
-    def list_numbers(self) -> Ints | None:
+    def find_existing_rows(self) -> Ints | None:
         return self._manifest.find_existing()
 
     def list_sources(self) -> tuple[SourceFile, ...]:

@@ -23,7 +23,7 @@ from virtualds.formats.icechunk.library import (
 )
 from virtualds.formats.icechunk.references import ExistingReferences, make_reader
 from virtualds.formats.kerchunk.records import find_same_rows
-from virtualds.formats.referenced_files import fetch_chunk, list_fingerprints
+from virtualds.formats.referenced_files import collect_fingerprints, fetch_chunk
 from virtualds.formats.zarr.document import (
     NOTES,
     PLAIN_KEYS,
@@ -134,7 +134,9 @@ def write(
         target = Target.of(url, options, **where)
         planned = _plan(group, target, bool(rectilinear))
         with target.exclusive():
-            store = target.open_store(_list_needs(planned, target.is_own, lambda manifest: False))
+            store = target.open_store(
+                _find_required_config(planned, target.is_own, lambda manifest: False)
+            )
             there = store.read_documents()
             if there and not replace:
                 raise occupied_error(target, there)
@@ -154,7 +156,7 @@ def write(
         grids = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
         rectilinear = "rectilinear" in grids
     planned = _plan(group, target, rectilinear)
-    needed = _list_needs(planned, target.is_own, known.is_known, nodes)
+    needed = _find_required_config(planned, target.is_own, known.is_known, nodes)
     with target.exclusive():
         store = target.open_store(needed, known.store)
         store.remove(path for path in nodes if path and path not in planned.nodes)
@@ -173,7 +175,7 @@ def _commit(
 # ---------------------------------------------------------------------- what a plan needs
 
 
-def _list_needs(
+def _find_required_config(
     planned: WritePlan,
     is_own: Callable[[str], bool],
     is_there: Callable[[Any], bool],
@@ -189,10 +191,10 @@ def _list_needs(
     files = (file for p in parts if not is_there(p.manifest) for file in p.manifest.sources)
     outside = dict.fromkeys(file for file in files if not is_own(file.url))
     places = find_containers((file.url, file.options) for file in outside)
-    return RequiredConfig(places, dict(_list_splits(planned, nodes or {})))
+    return RequiredConfig(places, dict(_iterate_splits(planned, nodes or {})))
 
 
-def _list_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple[str, Split]]:
+def _iterate_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple[str, Split]]:
     for path, node in planned.arrays.items():
         grid = count_chunks(node.metadata)
         if not grid or not node.parts:
@@ -235,7 +237,7 @@ class NodeWriter:
 
     def write_all(self, planned: WritePlan) -> None:
         """Write a plan, and record the fingerprints of files."""
-        sources = self._list_sources(planned)
+        sources = self._collect_fingerprints(planned)
         sources = {url: known for url, known in sources.items() if not self.target.is_own(url)}
         if sources:
             noted = {"after": self.store.snapshot, "sources": sources, "all": True}
@@ -243,21 +245,21 @@ class NodeWriter:
         for path, node in planned.nodes.items():
             self.write(path, node, planned.notes)
 
-    def _list_sources(self, planned: WritePlan) -> dict[str, Any]:
+    def _collect_fingerprints(self, planned: WritePlan) -> dict[str, Any]:
         """Return the fingerprints of files to record."""
         arrays = planned.arrays
         everything = [part.manifest for node in arrays.values() for part in node.parts]
         if self.known is None or not self.known.records_all:
-            return list_fingerprints(everything, str, every=True)
+            return collect_fingerprints(everything, str, every=True)
         noted = {url: tuple(known) for url, known in self.known.noted.items()}
         find_new = self.known.find_new_parts
         found = [(node.parts, find_new(node.parts, path)) for path, node in arrays.items()]
         parts = (part for parts, some in found for part in (parts if some is None else some))
         new = [part.manifest for part in parts]
-        sources = list_fingerprints(new, str, every=True)
+        sources = collect_fingerprints(new, str, every=True)
         if any(noted.get(url, known) != known for url, known in sources.items()):
             # only now are unchanged references read, to see whether they still need the old file
-            sources = list_fingerprints(everything, str, every=True)
+            sources = collect_fingerprints(everything, str, every=True)
         return noted | sources
 
     def write(

@@ -26,7 +26,7 @@ from virtualds.chunks.columns import INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.formats.kerchunk.records import find_same_rows
 from virtualds.formats.kerchunk.templates import Templates
-from virtualds.formats.referenced_files import list_fingerprints
+from virtualds.formats.referenced_files import collect_fingerprints
 from virtualds.formats.zarr.document import (
     DOTTED_KEYS,
     MARKER,
@@ -147,7 +147,7 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
         return make_relative(source, url) if relative else source
 
     manifests = [part.manifest for node in arrays.values() for part in node.parts]
-    files = list_fingerprints(manifests, name, every=True)
+    files = collect_fingerprints(manifests, name, every=True)
     notes = {"files": files} | {kind: part for kind, part in planned.notes.items() if part}
     notes |= {RELATIVE: True} if relative else {}
     references = {
@@ -220,10 +220,10 @@ def edit_document(
         document, before = document.emptied(), Description()
     found = _Difference.between(document, before, after)
     # in a set with templates, braces have a special meaning
-    templates = form.templates and not any("{{" in name for name in found.list_names(after))
+    templates = form.templates and not any("{{" in name for name in found.find_written_urls(after))
     # generated references would override written ones
     is_hidden = bool(document.generated) and (
-        bool(found.moves) or not document.generated.isdisjoint(found.list_keys(document))
+        bool(found.moves) or not document.generated.isdisjoint(found.iterate_keys(document))
     )
     if is_hidden or (document.templates and not templates):
         document = document.rendered()
@@ -241,7 +241,7 @@ class _WrittenReferences(NamedTuple):
     make_keys: Callable[[], list[str]]
     rows: ChunkManifest
 
-    def list_keys(self) -> Iterator[str]:
+    def iterate_keys(self) -> Iterator[str]:
         """Yield the keys in the document."""
         return (f"{self.path}/{key}" for key in self.make_keys())
 
@@ -285,16 +285,16 @@ class _Difference:
         metadata = _edit_metadata(document, before, after, anew)
         return cls(metadata, anew, removed, written, moves)
 
-    def list_names(self, after: Description) -> set[str]:
+    def find_written_urls(self, after: Description) -> set[str]:
         """Return the written urls of the files of references to write."""
         return {after.name(file.url) for written in self.written for file in written.rows.files}
 
-    def list_keys(self, document: Document) -> Iterator[str]:
+    def iterate_keys(self, document: Document) -> Iterator[str]:
         """Yield the keys of the document that are removed or changed."""
         yield from self.removed
         for written in self.written:
-            yield from written.list_keys()
-        yield from _list_below(document.generated, self.anew)
+            yield from written.iterate_keys()
+        yield from _iterate_keys_below(document.generated, self.anew)
 
     def apply(self, document: Document, after: Description, templates: bool) -> bytes:
         """Return the document with the differences applied."""
@@ -318,10 +318,10 @@ class _Difference:
                 for written in blocks:
                     urls = [_shorten_url(after.name(f.url), folders) for f in written.rows.files]
                     members = _encode_rows(written, urls)
-                    if path in self.anew or refs.keys().isdisjoint(written.list_keys()):
+                    if path in self.anew or refs.keys().isdisjoint(written.iterate_keys()):
                         added.append(",\n".join(members).encode())
                     else:
-                        replaced.update(zip(written.list_keys(), members, strict=True))
+                        replaced.update(zip(written.iterate_keys(), members, strict=True))
                     advance(written.rows.size)
         texts |= {name: folder for folder, name in folders.items()}
         if texts:
@@ -337,7 +337,7 @@ class _Difference:
         for key in self.removed:
             found.pop(key, None)
         if self.anew:
-            for key in _list_below([*found], self.anew):
+            for key in _iterate_keys_below([*found], self.anew):
                 del found[key]
         return found
 
@@ -372,7 +372,7 @@ class _Difference:
         self, after: Description, texts: Metadata, known: Mapping[str, str]
     ) -> dict[str, str]:
         """Return a name for each new folder of files."""
-        used = self.list_names(after)
+        used = self.find_written_urls(after)
         # readers that use str.format fail on braces outside templates
         names = (n for n in after.notes["files"] if n in used and not {"{", "}"} & set(n))
         folders = dict.fromkeys(name.rpartition("/")[0] for name in names)
@@ -541,7 +541,7 @@ def _consolidate(refs: dict[str, Any], metadata: Metadata, changed: bool) -> dic
 # ---------------------------------------------------------------------- text
 
 
-def _list_below(keys: Iterable[str], paths: set[str]) -> Iterator[str]:
+def _iterate_keys_below(keys: Iterable[str], paths: set[str]) -> Iterator[str]:
     """Yield the keys of chunks of some arrays; they may contain slashes."""
     known: dict[str, bool] = {}
     for key in keys:

@@ -35,11 +35,11 @@ from virtualds.formats.kerchunk.records import (
     RecordTable,
     encode_record,
     find_changed_records,
+    find_record_ranges,
     find_same_rows,
     hash_document,
+    iterate_other_sources,
     join_record_path,
-    list_other_sources,
-    list_record_ranges,
     split_like,
 )
 from virtualds.formats.undecodable import explain_malformed
@@ -247,7 +247,7 @@ def read_version(
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     if found.records.token is None:
         # other tools do not record which records they have left out
-        found.records.written = found.find_written_ranges(list_record_ranges(url, options))
+        found.records.written = found.find_written_ranges(find_record_ranges(url, options))
     return replace(found, version=version, displaced=displaced)
 
 
@@ -412,7 +412,7 @@ class _NextVersion:
     @classmethod
     def grown(cls, base: ParquetSet, group: ManifestGroup) -> _NextVersion | None:
         """Return a version that keeps all old rows unchanged, or None if that is impossible."""
-        new, size = partial(list_other_sources, is_known=base.holds), base.records.size
+        new, size = partial(iterate_other_sources, is_known=base.holds), base.records.size
         hierarchy = hierarchy_of(group, base.source.url, sources=new, relative=base.is_relative)
         before = base.read_arrays()
         noted, files = base.notes.get("files", {}), hierarchy.notes["files"]

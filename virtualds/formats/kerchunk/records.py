@@ -84,7 +84,7 @@ def join_record_path(path: str, number: int) -> str:
     return f"{path}/refs.{number}.parq"
 
 
-def list_record_ranges(
+def find_record_ranges(
     url: str, options: StorageOptions | None
 ) -> dict[str, list[tuple[int, int]]]:
     """Return the ranges of records that exist in a folder, by array."""
@@ -326,7 +326,7 @@ class RecordTable(Table):
     def load(self, ids: Ints) -> ChunkManifest:
         return read_rows(ids, self.records.size, partial(self.records.read_rows, self.path))
 
-    def list_numbers(self) -> Ints | None:
+    def find_existing_rows(self) -> Ints | None:
         if (runs := self.records.written.get(self.path)) is None:
             return None
         size, url = self.records.size, self.records.source.url
@@ -519,7 +519,7 @@ def find_changed_records(before: ArrayChunks, after: ArrayChunks, size: int) -> 
     both = min(old.size, new.size)
     # a record with a new row is written even if that chunk is missing
     changed = set(range(both // size, -(-new.size // size))) if both < new.size else set[int]()
-    for ids in _list_rows(old, new, both):
+    for ids in _iterate_changed_rows(old, new, both):
         for part in np.split(ids, np.flatnonzero(np.diff(ids // size)) + 1):
             same = find_same_rows(old.at(part), new.at(part))
             if not same.all():
@@ -558,7 +558,7 @@ def split_like(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
     return ArrayChunks(metadata, manifest)
 
 
-def list_other_sources(
+def iterate_other_sources(
     manifest: ChunkManifest, is_known: Callable[[Table], bool]
 ) -> Iterator[SourceFile]:
     """Yield the files of chunks, without reading tables that are already known."""
@@ -569,7 +569,7 @@ def list_other_sources(
 # ---------------------------------------------------------------------- rows that stay
 
 
-def _list_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> Iterator[Ints]:
+def _iterate_changed_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> Iterator[Ints]:
     """Yield the indexes of rows below ``both`` that may differ, in blocks."""
     runs, before, after = _find_kept_rows(old, new), old.find_existing(), new.find_existing()
     ends = [*(edge for run in runs for edge in run), both]

@@ -133,7 +133,7 @@ def plan_writing(
     return WritePlan(nodes, planner.notes)
 
 
-def list_references(
+def collect_references(
     group: ManifestGroup, root: str, before: Document | None = None
 ) -> dict[str, list[ManifestPart]]:
     """Return the parts of the manifests of all arrays whose values a set does not store itself."""
@@ -232,14 +232,14 @@ def _encode_attributes(
     plain, types = to_json(attributes)
     if fill is not None:
         types.pop("_FillValue", None)
-    notes = _list_declared(variable, stored)
+    notes = _select_declared(variable, stored)
     return plain, notes | ({"attributes": types} if types else {}), fill
 
 
 # ---------------------------------------------------------------------- encodings
 
 
-def _list_declared(
+def _select_declared(
     variable: ManifestVariable, stored: ManifestArray | None = None
 ) -> dict[str, Any]:
     """Return the part of an encoding that cannot be derived from the metadata.

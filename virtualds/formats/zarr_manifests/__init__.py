@@ -20,13 +20,13 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import ConflictError, ReadError
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr.write_plan import list_references, plan_writing
+from virtualds.formats.zarr.write_plan import collect_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import (
     check_same_parts,
     count_layers,
     join_all_parts,
 )
-from virtualds.formats.zarr_manifests.manifests import list_parts, read_source_table
+from virtualds.formats.zarr_manifests.manifests import iterate_manifest_parts, read_source_table
 from virtualds.formats.zarr_manifests.parquet_table import (
     RECORD_SIZE,
     Counts,
@@ -121,7 +121,7 @@ def write(
 
 def compact(base: FoundSet) -> dict[str, Any] | None:
     """Return the choices with which `write` joins the tables that many additions have left."""
-    arrays = list_references(base.group, base.root, base.document)
+    arrays = collect_references(base.group, base.root, base.document)
     joined = _join_arrays(arrays)
     if all(len(joined[path]) == sum(map(count_layers, parts)) for path, parts in arrays.items()):
         return None
@@ -174,7 +174,7 @@ def _commit(
         document = writer.write(group)
         if joined is not None:
             after = read_document(root, options, document)
-            written = _join_arrays(list_references(after, root, document))
+            written = _join_arrays(collect_references(after, root, document))
             check_same_parts(joined, written, root)
         waste = check_parts(parts, document) if parts else []
         history = extend_history(root, options, before, writer.put) if before else []
@@ -307,7 +307,9 @@ def remove_parts(place: PartsFolder, is_set: bool) -> None:
 def check_parts(place: PartsFolder, document: Document) -> list[str]:
     """Return the files of parts that a document does not need; raise an error if one is missing."""
     there = set(list_written_parts(place))
-    needed = {path for path in _list_needed(document) if path.startswith(f"{place.folder}/")}
+    needed = {
+        path for path in _iterate_needed_paths(document) if path.startswith(f"{place.folder}/")
+    }
     if lost := sorted(needed - there):
         raise ReadError(
             f"{place.root}/{lost[0]}: {len(lost)} parts of the manifests are gone that workers "
@@ -317,9 +319,9 @@ def check_parts(place: PartsFolder, document: Document) -> list[str]:
     return sorted(there - needed)
 
 
-def _list_needed(document: Document) -> Iterator[str]:
+def _iterate_needed_paths(document: Document) -> Iterator[str]:
     """Yield the paths of all records of the tables of a document."""
-    for path, part in list_parts(document.nodes):
+    for path, part in iterate_manifest_parts(document.nodes):
         if (table := part.get("table")) is None:
             continue
         folder, sources = (

@@ -236,7 +236,7 @@ def _join_runs(runs: Sequence[_Run]) -> _Run:
 def _find_tier(runs: Sequence[_Run]) -> slice | None:
     """Return the adjacent runs to merge: the lowest full tier, and lower ones among it."""
     for tier in sorted({run.tier for run in runs} - {-1}):
-        for begin, stop in _list_windows(runs, tier):
+        for begin, stop in _iterate_windows(runs, tier):
             of_tier = [n for n in range(begin, stop) if runs[n].tier == tier]
             # parts of one table have been split by later insertions
             tables = {runs[n].table or n for n in of_tier}
@@ -245,7 +245,7 @@ def _find_tier(runs: Sequence[_Run]) -> slice | None:
     return None
 
 
-def _list_windows(runs: Sequence[_Run], tier: int) -> Iterator[tuple[int, int]]:
+def _iterate_windows(runs: Sequence[_Run], tier: int) -> Iterator[tuple[int, int]]:
     """Yield start and stop of ranges of runs adjacent along one axis, none of a higher tier."""
     begin, along = 0, None
     for n in range(1, len(runs) + 1):

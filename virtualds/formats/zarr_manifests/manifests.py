@@ -100,7 +100,7 @@ class JsonTable(Table):
         flat, known = ids.ravel(), np.isin(ids.ravel(), parsed.rows.numbers)
         return self._add_measured(found.reshape(flat.shape), flat, known, parsed).reshape(ids.shape)
 
-    def list_numbers(self) -> Ints | None:
+    def find_existing_rows(self) -> Ints | None:
         parsed = self._parsed()
         measured = np.fromiter(parsed.measured, np.int64, len(parsed.measured))
         return None if parsed.prefixes else np.union1d(parsed.rows.numbers, measured)
@@ -464,7 +464,7 @@ def _merge_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int
     return ManifestPart(parts[0].fragment, (0,) * len(grid), whole.with_pipelines([used.pop()]))
 
 
-def list_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def iterate_manifest_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the parts of the manifests of all arrays, as in the metadata, with their arrays."""
     for folder, node in nodes.items():
         for transformer in node.get("storage_transformers") or ():

@@ -181,7 +181,7 @@ class ParquetTable(Table):
         rows = read_rows(row[row >= 0], RECORD_SIZE, self._read_record)
         return spread_rows(rows, row >= 0).reshape(ids.shape)
 
-    def list_numbers(self) -> Ints | None:
+    def find_existing_rows(self) -> Ints | None:
         if self.begins is None:
             return None
         found = [self._read_numbers(record) for record in range(len(self.begins))]
@@ -398,7 +398,7 @@ class SourceTable(NamedTuple):
         everything = list(range(-(-self.rows // RECORD_SIZE)))
         if len(self.ranges) != len(everything):
             return everything
-        paths = sorted({path for url in urls for path in store.list_written_paths(url)})
+        paths = sorted({path for url in urls for path in store.find_written_paths(url)})
         firsts = (bisect_left(paths, first) for first, _ in self.ranges)
         return [
             record

@@ -109,7 +109,7 @@ class SetFiles:
         url = f"{self.root}/{path}"
         return read_parquet(self.read(path), url, columns=[name])[name].to_numpy()
 
-    def list_written_paths(self, url: str) -> set[str]:
+    def find_written_paths(self, url: str) -> set[str]:
         """Return the paths that may have been written for a url, also before the set was moved."""
         return {url, to_written_path(self.root, url)}
 

@@ -40,7 +40,7 @@ from virtualds.formats.zarr.groups import GroupReader
 from virtualds.formats.zarr.v3_arrays import Manifests
 from virtualds.formats.zarr_manifests.manifests import (
     build_json_manifest,
-    list_parts,
+    iterate_manifest_parts,
     read_parts,
     read_source_table,
 )
@@ -236,7 +236,7 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
                 document.notes[HISTORY] = [_put_history(staying, put)]
             commit_document(root, options, document, version)
         write_nodes(root, options, document, None)
-    unneeded = list(_list_unneeded(root, options, needed, lost, set(going), now - expiry.grace))
+    unneeded = list(_iterate_unneeded(root, options, needed, lost, set(going), now - expiry.grace))
     if not expiry.dry_run:
         find_store(root).remove([one.file.url for one in unneeded], options)
     return Removal.of(going, unneeded)
@@ -267,7 +267,7 @@ def _list_expired(known: Snapshots, expiry: Expiry, now: datetime) -> list[str]:
     ]
 
 
-def _list_unneeded(
+def _iterate_unneeded(
     root: str,
     options: StorageOptions | None,
     needed: set[str],
@@ -282,7 +282,7 @@ def _list_unneeded(
     may be about to need a new one.
     """
     folders = tuple(path for path in needed if path.endswith("/"))
-    chunks = {path for document in lost for path in _list_chunks(document)}
+    chunks = {path for document in lost for path in _iterate_chunk_paths(document)}
     for listed in find_store(root).list_files(root, options):
         path = listed.path
         if path in needed or path.startswith(folders):
@@ -294,7 +294,7 @@ def _list_unneeded(
             yield listed
 
 
-def _list_chunks(document: Document) -> Iterator[str]:
+def _iterate_chunk_paths(document: Document) -> Iterator[str]:
     """Yield the paths of the chunks of values."""
     for path, noted in document.notes.get("values", {}).items():
         yield from (chunk.get_path(path) for chunk in list_value_chunks(noted))
@@ -314,8 +314,8 @@ def collect_needed_files(
             path = join_snapshot_path(document.snapshot)
             found |= {path, path.removesuffix(".gz")}
         found.update(item[0] for item in document.notes.get(HISTORY, ()) if len(item) == 3)
-        found.update(_list_chunks(document))
-        for folder, part in list_parts(document.nodes):
+        found.update(_iterate_chunk_paths(document))
+        for folder, part in iterate_manifest_parts(document.nodes):
             _add_needed(folder, part, manifests, found, tables)
     return found
 

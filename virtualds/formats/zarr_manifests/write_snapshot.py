@@ -13,7 +13,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import compute_strides
 from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.tables import SparseReferences, split_layers
-from virtualds.formats.referenced_files import Fingerprint, list_fingerprints
+from virtualds.formats.referenced_files import Fingerprint, collect_fingerprints
 from virtualds.formats.zarr.document import (
     COPIES,
     FOLDER,
@@ -209,15 +209,15 @@ class SnapshotWriter:
         if form == "parquet":
             return self._write_parquet(advance, path, node.parts, numbered)
         entries = encode_entries(node.parts, self.make_path, numbered)
-        known = self._list_fingerprints(node.parts)
+        known = self._collect_fingerprints(node.parts)
         return (
             _to_metadata(entries, known)
             if form == "inline"
             else self._write_files(path, entries, known)
         )
 
-    def _list_fingerprints(self, parts: list[ManifestPart]) -> dict[str, Fingerprint]:
-        return list_fingerprints((part.manifest for part in parts), self.make_path)
+    def _collect_fingerprints(self, parts: list[ManifestPart]) -> dict[str, Fingerprint]:
+        return collect_fingerprints((part.manifest for part in parts), self.make_path)
 
     def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
         """Write the entries of a manifest unchanged, without listing the chunks behind a prefix."""
@@ -275,7 +275,7 @@ class SnapshotWriter:
                 # it becomes a table later
                 alone = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
                 table = {"manifest": encode_entries(alone, self.make_path, numbered=False)}
-                if known := self._list_fingerprints(alone):
+                if known := self._collect_fingerprints(alone):
                     table["sources"] = known
             elif table is None:
                 table = self._write_table(path, number, part.manifest, numbered, advance)

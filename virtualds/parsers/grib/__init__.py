@@ -126,7 +126,7 @@ def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
     for (*_, numbers), same in sorted(fields.items(), key=_rank):
         name = name_variable(same[0].keys)
         name = f"{name}_{numbers}" if numbers and several else name
-        yield Parameter(name, same, *_list_axes(same))
+        yield Parameter(name, same, *_find_axes(same))
 
 
 def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
@@ -140,7 +140,7 @@ def _number_unknown(field: GribField) -> str:
     return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
 
 
-def _list_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
+def _find_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
     """Return the values of fields on their axes, and which axes some of them lack."""
     found = {name: {describe(m) for m in fields} for name, describe in AXES.items()}
     axes = {name: sorted(values - {None}) for name, values in found.items() if values != {None}}
@@ -441,13 +441,13 @@ class FieldTable:
         for name, values in (wanted or {}).items():
             several = isinstance(values, list | tuple | set | frozenset)
             given = {str(v) for v in values} if several else {str(values)}
-            kept = [m for m in found if self._list_texts(m, name) & given]
+            kept = [m for m in found if self._find_texts(m, name) & given]
             if not kept:
                 raise self._nothing_error(name, values, found)
             found = kept
         return replace(self, fields=found)
 
-    def _list_texts(self, field: GribField, name: str) -> set[str]:
+    def _find_texts(self, field: GribField, name: str) -> set[str]:
         """Return the value of a key as strings that a user may pass, or none if it is missing."""
         if name in OWN_KEYS:
             value = OWN_KEYS[name](field)
@@ -460,7 +460,7 @@ class FieldTable:
         return set() if value is None else {str(value)}
 
     def _nothing_error(self, name: str, values: Any, found: Sequence[GribField]) -> ValueError:
-        there = sorted({min(self._list_texts(field, name), default="") for field in found} - {""})
+        there = sorted({min(self._find_texts(field, name), default="") for field in found} - {""})
         shown = ", ".join(there[:SHOWN]) + (", ..." if len(there) > SHOWN else "")
         return ValueError(
             f"{self.source.url}: filter_by_keys: no message has {name}={values!r}; "

@@ -125,7 +125,7 @@ def list_members(kind: HDF5Type) -> list[tuple[bytes, int, HDF5Type]]:
     return members
 
 
-def list_enum_members(kind: HDF5Type) -> dict[bytes, int]:
+def read_enum_members(kind: HDF5Type) -> dict[bytes, int]:
     """Return the members of an enum by name."""
     base, raw = kind.base, kind.properties
     order = "big" if base.is_big_endian else "little"
@@ -232,7 +232,7 @@ def _find_complex(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def _find_enum(kind: HDF5Type) -> np.dtype[Any]:
-    members = list_enum_members(kind)
+    members = read_enum_members(kind)
     if members == BOOLEANS:
         return np.dtype(bool)
     return np.dtype(
@@ -398,7 +398,7 @@ def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
     """Return an enum as its integers, with the names in the metadata as in xarray."""
     dtype = _find_dtype(kind.base)
     try:
-        members = {raw.decode(): value for raw, value in list_enum_members(kind).items()}
+        members = {raw.decode(): value for raw, value in read_enum_members(kind).items()}
     except UnicodeDecodeError as error:
         raise _unsupported_error(kind, str(error)) from error
     declared = np.dtype(dtype, metadata={"enum": members, "enum_name": name})

@@ -438,7 +438,7 @@ def read_structure(source: SourceFile, part: Part) -> FileStructure | None:
 
 
 def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> FileStructure | None:
-    axes = _list_axes(read)
+    axes = _find_axes(read)
     if axes is None or file.base or any((o, LENGTH, axis) not in notes.slots for o, axis in axes):
         return None
     groups, variables = dict[str, GroupStructure](), dict[Variable, VariableStructure]()
@@ -457,10 +457,10 @@ def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> FileStru
             variables[path, shown] = VariableStructure(
                 owner, dataset.facts, within, dataset.type.size
             )
-            attributes |= _list_attributes(path, shown, dataset.attributes)
+            attributes |= _find_attributes(path, shown, dataset.attributes)
         if any((path, name) not in variables for name in group.variables):
             return None
-        attributes |= _list_attributes(path, "", one.place.attributes)
+        attributes |= _find_attributes(path, "", one.place.attributes)
         names = {dim for _, dims in one.axes.named for dim in dims if dim is not None}
         alone = replace(group, groups=dict.fromkeys(group.groups, ManifestGroup()))
         groups[path] = GroupStructure(alone, {n: _find_dimension(read, where, n) for n in names})
@@ -469,7 +469,7 @@ def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> FileStru
     return FileStructure(blueprint, file.half, file.source, ordered, variables, axes, attributes)
 
 
-def _list_attributes(
+def _find_attributes(
     path: str, variable: str, known: Attributes
 ) -> dict[tuple[str, str, str], Attribute]:
     """Return the attributes of a variable, or of the group, that are visible to users."""
@@ -477,7 +477,7 @@ def _list_attributes(
     return {(path, variable, name): one for name, one in texts.items() if name not in RESERVED}
 
 
-def _list_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
+def _find_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
     """Return the dimension of every axis, or None unless scales name all, with their lengths."""
     axes: dict[tuple[int, int], Dimension] = {}
     lengths: dict[Dimension, int] = {}
@@ -739,16 +739,16 @@ def open_many(
         found: list[FileReader | None] = []
         try:
             found += run(open_one, urls if is_local else urls[:MIN_FILES])
-            if not is_local and is_alike(_list_open(found, fetch)):
+            if not is_local and is_alike(_select_open_files(found, fetch)):
                 found += run(open_one, urls[MIN_FILES:])
             numbers = np.flatnonzero([reader is not None for reader in found])
-            yield _list_open(found, fetch), numbers
+            yield _select_open_files(found, fetch), numbers
         finally:
             for reader in filter(None, found):
                 reader.close()
 
 
-def _list_open(found: Sequence[FileReader | None], fetch: Fetch | None) -> ManyFiles:
+def _select_open_files(found: Sequence[FileReader | None], fetch: Fetch | None) -> ManyFiles:
     return ManyFiles([reader for reader in found if reader is not None], fetch)
 
 

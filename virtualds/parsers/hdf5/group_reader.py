@@ -64,9 +64,9 @@ from virtualds.parsers.hdf5.objects import (
     follow_link,
     is_dataset,
     is_group,
-    list_members,
     make_dataset,
     open_root,
+    read_members,
     read_storage_fill,
 )
 from virtualds.parsers.hdf5.storage import (
@@ -528,7 +528,7 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
         found = read_groups_below(here, where, scales, skip)
         listed = list(islice(found, MAX_GROUPS + 1))
     else:
-        listed = [HDF5Group(where, here, list_members(here, skip), scales)]
+        listed = [HDF5Group(where, here, read_members(here, skip), scales)]
     if len(listed) > MAX_GROUPS:
         raise FormatError(
             f"{files.source.url}: it has more than {MAX_GROUPS:,} groups, with those that links "
@@ -558,7 +558,7 @@ def _read_eos_metadata(root: HDF5Location) -> list[Structure]:
     """Return the structures of an HDF-EOS5 file, or none if their description cannot be read."""
     parts = []
     with suppress(VirtualdsError, FileNotFoundError), describe_damage(root.source):
-        for name, dataset in list_members(descend_to(root, EOS_INFORMATION)[-1]).datasets.items():
+        for name, dataset in read_members(descend_to(root, EOS_INFORMATION)[-1]).datasets.items():
             if METADATA.fullmatch(name):
                 parts.append((name, _read_text(dataset)))
     return read_structures(join_metadata(parts))
@@ -581,7 +581,7 @@ def _find_group(
     root = open_root(files, files.source)
     *above, here = descend_to(root, path)
     fetch_groups(above, here, skip, below=below)
-    scales = (d for g in above for d in list_members(g).scales)
+    scales = (d for g in above for d in read_members(g).scales)
     return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
 
 

@@ -29,7 +29,7 @@ from virtualds.parsers.hdf5.objects import (
     GroupMembers,
     HDF5Location,
     describe_damage,
-    list_members,
+    read_members,
 )
 from virtualds.parsers.hdf5.structure.element_types import (
     check_elements,
@@ -545,7 +545,7 @@ def read_groups_below(
 
     A group that cannot be read, or to which a link leads back, is ``broken`` in its parent.
     """
-    found = list_members(place, skip)
+    found = read_members(place, skip)
     scales = (*above, *found.scales)
     around = {*around, place.address}
     for name, child in list(found.groups.items()):
@@ -579,7 +579,7 @@ EOS_FOLDERS = {"SWATHS": "SWATH", "GRIDS": "GRID", "ZAS": "ZA"}
 """The kinds of structures of HDF-EOS5, by the group that holds them."""
 
 
-def _list_given(where: PathParts, axes: NamedAxes, eos: Iterable[Structure]) -> GivenNames:
+def _find_given_names(where: PathParts, axes: NamedAxes, eos: Iterable[Structure]) -> GivenNames:
     """Return names of the axes of those datasets that lack scales, as far as they fit the shape."""
     found = {}
     for dataset, dims in axes.named:
@@ -696,7 +696,7 @@ class FileGroups:
         A name is used only if it has one length, in the group and in those above and below it,
         which share their dimensions. If a variable has the same name, it must be its coordinate.
         """
-        own = _list_given(where, axes, self._eos)
+        own = _find_given_names(where, axes, self._eos)
         if not own:
             return {}
         parts = [_find_lengths(axes, own), self._given_below.get(where, {})]
@@ -719,7 +719,7 @@ class FileGroups:
     def _given(self) -> dict[PathParts, DimensionLengths]:
         """The lengths of the named dimensions of each group."""
         return {
-            where: _find_lengths(axes, _list_given(where, axes, self._eos))
+            where: _find_lengths(axes, _find_given_names(where, axes, self._eos))
             for where, axes in self.axes.items()
         }
 

@@ -586,7 +586,7 @@ def _find_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
 
 
-def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
+def read_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
     """Return the members of a group, without soft and external links of the names to skip."""
     result = GroupMembers()
     for link in place.links:

@@ -104,7 +104,7 @@ def _read_index(dataset: Dataset) -> ChunkRows:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
             # perhaps an extensible array, whose chunks HDF5 lists at wrong positions
             file.raise_unsupported("an unknown index of chunks")
-        return _list_by_hdf5(dataset, Indexes(file, form, one[0], one[0], one[1]))
+        return _read_chunks_with_hdf5(dataset, Indexes(file, form, one[0], one[0], one[1]))
     if layout.address is None:
         return ChunkRows.empty(len(shape))
     single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(layout.dims), 0)
@@ -170,7 +170,7 @@ def _list_chunk_starts(
     return list(zip(*itertools.product(*axes), strict=True))
 
 
-def _list_by_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
+def _read_chunks_with_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
     """Return the chunks as listed by HDF5."""
     listed: list[Any] = []
     dataset.id.chunk_iter(listed.append)
@@ -613,7 +613,7 @@ def _build_chunked(
     listed = None if has_bare else read_one_leaf(dataset)
     if listed is None:
         index = read_chunks(dataset)
-        listed = None if has_bare else _list_complete_index(index, prod(grid))
+        listed = None if has_bare else _read_complete_index(index, prod(grid))
     if listed is not None:
         offset = [address + dataset.file.base for address in listed.address]
         manifest = ChunkManifest.in_file(grid, dataset.source, offset, listed.length)
@@ -652,7 +652,7 @@ def _cut_axes(
     return axes, tuple(axis.nchunks for axis in axes)
 
 
-def _list_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
+def _read_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
     """Return the chunks of an index if they are complete and few, and none skipped a filter."""
     if not 0 < index.owner.size == count <= FEW_CHUNKS or index.mask.any():
         return None

@@ -32,7 +32,7 @@ from virtualds.parsers.hdf5.structure.messages import IndexKind
 # HDF5 File Format Specification 3.0, VII.A and VII.B.
 
 
-def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
+def find_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
     """Return the chunk of each dataset that has only one (VII.A)."""
     count, form = len(indexes.file), indexes.form
     single = (indexes.shape == np.array(form.chunks)).all(axis=1)
@@ -43,7 +43,7 @@ def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
     return check_chunks(indexes, ChunkRows(np.arange(count), place, mask, indexes.root, length))
 
 
-def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
+def compute_implicit_chunks(indexes: Indexes) -> ChunkRows:
     """Return consecutive chunks, all with the maximum shape (VII.B)."""
     form, file, ends = indexes.form, indexes.file, indexes.rows.ends
     can = not form.has_filters and None not in form.limits
@@ -58,11 +58,11 @@ def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
     )
     parts = []
     for number, grid in enumerate(grids.tolist()):
-        parts.append(_list_grid(indexes, np.flatnonzero(which.ravel() == number), grid))
+        parts.append(_compute_grid_chunks(indexes, np.flatnonzero(which.ravel() == number), grid))
     return sort_chunks(check_chunks(indexes, join_chunks(parts, len(form.chunks))))
 
 
-def _list_grid(indexes: Indexes, owner: Ints, grid: list[int]) -> ChunkRows:
+def _compute_grid_chunks(indexes: Indexes, owner: Ints, grid: list[int]) -> ChunkRows:
     """Return the chunks of datasets of one shape: owner, position and address."""
     form = indexes.form
     if indexes.wanted is None:
@@ -83,7 +83,7 @@ def _list_grid(indexes: Indexes, owner: Ints, grid: list[int]) -> ChunkRows:
 
 READERS: dict[int, Callable[[Indexes], ChunkRows]] = {
     IndexKind.B_TREE_1: read_trees_1,
-    IndexKind.IMPLICIT: list_implicit_chunks,
+    IndexKind.IMPLICIT: compute_implicit_chunks,
     IndexKind.FIXED_ARRAY: read_fixed_arrays,
     IndexKind.EXTENSIBLE_ARRAY: read_extensible_arrays,
     IndexKind.B_TREE_2: read_trees_2,
@@ -132,5 +132,5 @@ def read_indexes(
     else:
         sizes = np.full(len(file), form.nbytes) if length is None else length
         masks = np.zeros(len(file), np.int64) if mask is None else mask
-        found = list_single_chunks(indexes, sizes[which], masks[which])
+        found = find_single_chunks(indexes, sizes[which], masks[which])
     return found._replace(owner=which[found.owner])

@@ -349,7 +349,7 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Run]:
         named.append(_IndexBlocks(some, blocks, _read_addresses(data[:, in_supers:stop], size)))
     if named:
         joined = _IndexBlocks(*(np.concatenate(column) for column in zip(*named, strict=True)))
-        for length, found in _list_data_blocks(arrays, joined).items():
+        for length, found in _find_data_blocks(arrays, joined).items():
             yield from _read_blocks(arrays, length, found)
 
 
@@ -361,7 +361,7 @@ def _read_addresses(fields: Bytes, size: int) -> Ints:
     return read_uints(fields.reshape(len(fields), fields.shape[1] // size, size))
 
 
-def _list_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_DataBlocks]]:
+def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_DataBlocks]]:
     """Return the existing data blocks, by the number of their elements.
 
     Super block ``n`` has ``2**(n // 2)`` data blocks of ``least * 2**((n + 1) // 2)`` elements.

@@ -116,10 +116,10 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
         for nodes, part in parts:
             used, entries, last = _check_nodes(indexes, node, nodes, part, level)
             if level:
-                below = _list_old_children(indexes, nodes, used, entries, last)
+                below = _find_old_children(indexes, nodes, used, entries, last)
                 children.append(_keep_wanted(indexes, below))
             else:
-                leaves.append(_list_chunks(indexes, nodes, used, entries, last))
+                leaves.append(_find_leaf_chunks(indexes, nodes, used, entries, last))
     found = join_chunks(leaves, len(form.chunks))
     # trees with fewer levels than others may be anywhere
     if (found.owner[1:] < found.owner[:-1]).any():
@@ -203,7 +203,7 @@ def _check_keys(
     require(within, file, "a node of a B-tree has keys that its parent places elsewhere")
 
 
-def _list_old_children(
+def _find_old_children(
     indexes: Indexes, nodes: _OldNodes, used: Ints, entries: Entries, last: Ints
 ) -> _OldNodes:
     """Return the children of nodes, with the keys before and after them."""
@@ -231,7 +231,7 @@ def _keep_wanted(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
     return nodes.cut(np.flatnonzero(intersect(indexes.count_before(indexes.wanted), low, high)))
 
 
-def _list_chunks(
+def _find_leaf_chunks(
     indexes: Indexes, nodes: _OldNodes, used: Ints, entries: Entries, last: Ints
 ) -> ChunkRows:
     """Return the chunks in leaves."""
@@ -318,7 +318,7 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
         for some, data in _take_nodes(indexes, form, nodes, level):
             raw = _read_records(form, some, data, level)
             if level:
-                below, number = _list_children(indexes, form, some, data, level)
+                below, number = _find_children(indexes, form, some, data, level)
                 if indexes.wanted is not None:
                     below = below.cut(_find_needed(indexes, some, raw, indexes.wanted))
                 children.append(below)
@@ -414,7 +414,7 @@ def _read_records(form: TreeForm, nodes: _Nodes, data: Bytes, level: int) -> Byt
     return picked.view(np.uint8).reshape(-1, form.record)
 
 
-def _list_children(
+def _find_children(
     indexes: Indexes, form: TreeForm, nodes: _Nodes, data: Bytes, level: int
 ) -> tuple[_Nodes, Ints]:
     """Return the children of nodes, and the indexes of the records between them."""
