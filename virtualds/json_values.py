@@ -49,7 +49,7 @@ def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Ty
         notes: dict[str, str] = {}
         try:
             plain[name] = _encode_attribute(value, notes)
-        except _NoForm as error:
+        except _NotJsonError as error:
             raise UnsupportedError(
                 f"attribute {name!r}: {_format_value(value)} has no form in JSON{error}; change "
                 f"it with ds.attrs, or drop it"
@@ -121,7 +121,7 @@ def _to_numbers(value: Any, is_complex: bool) -> Any:
 # ---------------------------------------------------------------------- writing
 
 
-class _NoForm(Exception):
+class _NotJsonError(Exception):
     """A value has no JSON form; the text completes the error message."""
 
 
@@ -145,7 +145,7 @@ def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 
         return value
     if isinstance(value, int):
         if value.bit_length() > MAX_BITS:
-            raise _NoForm(f": an integer of {value.bit_length()} bits")
+            raise _NotJsonError(f": an integer of {value.bit_length()} bits")
         return value
     if isinstance(value, float):
         if not np.isfinite(value):
@@ -157,21 +157,21 @@ def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUT":
         return _encode_numpy(value, pointer, notes)
     if depth == MAX_DEPTH:
-        raise _NoForm(f": more than {MAX_DEPTH} nested objects and lists")
+        raise _NotJsonError(f": more than {MAX_DEPTH} nested objects and lists")
     if isinstance(value, Mapping):
         return _encode_members(value, pointer, notes, depth)
     if isinstance(value, list | tuple):
         return [_encode_value(v, f"{pointer}/{i}", notes, depth + 1) for i, v in enumerate(value)]
     if isinstance(value, np.ndarray):
         return _encode_value(value.tolist(), pointer, notes, depth + 1)
-    raise _NoForm(f": {type(value).__name__} is not a JSON type" if pointer else "")
+    raise _NotJsonError(f": {type(value).__name__} is not a JSON type" if pointer else "")
 
 
 def _encode_members(
     value: Mapping[Any, Any], pointer: str, notes: dict[str, str], depth: int
 ) -> dict[str, Any]:
     if odd := [key for key in value if not isinstance(key, str)]:
-        raise _NoForm(f", where keys are strings, and {odd[0]!r} is not")
+        raise _NotJsonError(f", where keys are strings, and {odd[0]!r} is not")
     return {
         str(key): _encode_value(v, f"{pointer}/{_escape(key)}", notes, depth + 1)
         for key, v in value.items()
@@ -187,7 +187,7 @@ def _encode_numpy(value: Any, pointer: str, notes: dict[str, str]) -> Any:
     if native.kind in "mM":
         notes[pointer] = native.str
         return np.asarray(value, native).view("i8").tolist()
-    raise _NoForm(f": {value.dtype} is not a JSON type" if pointer else "")
+    raise _NotJsonError(f": {value.dtype} is not a JSON type" if pointer else "")
 
 
 def _encode_finite(value: Any) -> Any:

@@ -8,13 +8,13 @@ from typing import IO, Any
 import click
 
 from virtualds_cli.parameter_types import (
-    Access,
-    Age,
-    Name,
+    AccessType,
+    AgeType,
+    CoordinateSourceType,
+    NameType,
     OpenChoice,
-    Origin,
-    Piece,
-    Renaming,
+    RenamingType,
+    SubchunkType,
     Url,
 )
 
@@ -87,7 +87,7 @@ def _chosen(choices: Iterable[str], default: str | None, text: str) -> Callable[
 
 
 def _access(text: str) -> Callable[[str], Decorator]:
-    return _option(text, many=merge, type=Access())
+    return _option(text, many=merge, type=AccessType())
 
 
 ROWS: dict[str, Callable[[str], Decorator]] = {
@@ -97,10 +97,10 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
         "Order the files by their coordinates (by_coords), or join them in the given order "
         "(nested). With --concat-dim the default is nested, otherwise by_coords.",
     ),
-    "concat_dim": _several("Dimension to concatenate files along.", Name("dimension")),
+    "concat_dim": _several("Dimension to concatenate files along.", NameType("dimension")),
     "coordinates": _option(
         many=_by_name,
-        type=Origin(),
+        type=CoordinateSourceType(),
         help="A coordinate that the files do not hold. NAME=PATTERN takes it from the file name, "
         "by a regular expression with one group, or with groups named year, month, ...; "
         "NAME@ATTRIBUTE takes it from an attribute. NAME:int, NAME:float and NAME:%Y%m%d parse "
@@ -119,7 +119,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     "pad": _several(
         "Dimension along which files may differ in length, such as scanline: shorter files are "
         "missing behind their end.",
-        Name("dimension"),
+        NameType("dimension"),
     ),
     "newest": _option(
         metavar="NAME",
@@ -141,10 +141,10 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     "loadable_variables": _several(
         "Names or patterns of variables to load; the set stores their values. '' loads none. By "
         "default coordinates and other small variables are loaded.",
-        Name(),
+        NameType(),
     ),
-    "drop_variables": _several("Variables to leave out.", Name()),
-    "group": _option(type=Name("group"), help="Group to open, of the set or of every file."),
+    "drop_variables": _several("Variables to leave out.", NameType()),
+    "group": _option(type=NameType("group"), help="Group to open, of the set or of every file."),
     "storage_options": _access(
         "Options for fsspec to read the input: a JSON object, or one option as key=value."
     ),
@@ -213,20 +213,22 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     ),
     "rename": _option(
         many=merge,
-        type=Renaming(),
+        type=RenamingType(),
         help="Old and new name of a variable or dimension. Repeat the option for several.",
     ),
-    "drop_groups": _several("Path of a group to leave out.", Name("group")),
+    "drop_groups": _several("Path of a group to leave out.", NameType("group")),
     "attributes": _option(
         many=merge,
-        type=Access(),
+        type=AccessType(),
         help="An attribute: title=TEXT of the group, or t:units=TEXT of a variable. Values are "
         "JSON or text; null removes the attribute. Repeat the option for several.",
     ),
     "keep": _option(
         type=click.IntRange(1), help="Number of newest snapshots to keep. [default: 1]"
     ),
-    "older_than": _option(type=Age(), help="Delete only snapshots at least this old: 30d, 12h."),
+    "older_than": _option(
+        type=AgeType(), help="Delete only snapshots at least this old: 30d, 12h."
+    ),
     "dry_run": _option(flag="", help="Change nothing; report what would be deleted or changed."),
     "keep_query": _option(
         flag="",
@@ -235,7 +237,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     ),
     "subchunk": _option(
         many=_join_pieces,
-        type=Piece(),
+        type=SubchunkType(),
         help="Cut uncompressed chunks: time=1, or t:time=1 for one variable. Repeat the option.",
     ),
     "on_unsupported": _chosen(
@@ -246,7 +248,7 @@ ROWS: dict[str, Callable[[str], Decorator]] = {
     ),
     "main_encoding": _option(
         many=merge,
-        type=Access(),
+        type=AccessType(),
         help="Main encoding of a variable, as NAME=JSON with the keys chunks, codecs and dtype. By "
         "default the one that leaves the fewest bytes to rewrite.",
     ),

@@ -35,7 +35,7 @@ class Node(NamedTuple):
     dims: tuple[str, ...] | None = None
 
 
-class Name(click.ParamType):  # type: ignore[type-arg]  # older click has none
+class NameType(click.ParamType):  # type: ignore[type-arg]  # older click has none
     """A name that shells complete with those in the set on the command line.
 
     Parameters
@@ -156,7 +156,7 @@ class _Parsed(click.ParamType):  # type: ignore[type-arg]  # older click has non
             self.fail(f"{error}", param, ctx)
 
 
-class Access(_Parsed):
+class AccessType(_Parsed):
     """Access options: a JSON object, or one option as ``key=value``."""
 
     name = "json or key=value"
@@ -177,7 +177,7 @@ class Access(_Parsed):
             return {key: value}
 
 
-class Renaming(_Parsed):
+class RenamingType(_Parsed):
     """An old name and a new one: ``old=new``."""
 
     name = "old=new"
@@ -190,7 +190,7 @@ class Renaming(_Parsed):
         return {old: new}
 
 
-class Piece(_Parsed):
+class SubchunkType(_Parsed):
     """Elements of a chunk along a dimension, of all variables or of one."""
 
     name = "[variable:]dim=n"
@@ -203,7 +203,7 @@ class Piece(_Parsed):
         return found[1] or "", found[2], int(found[3])
 
 
-class Window(_Parsed):
+class WindowType(_Parsed):
     """How much to keep along a dimension: a number of positions, or a duration."""
 
     name = "dim=length"
@@ -216,7 +216,7 @@ class Window(_Parsed):
         return {dim: int(length) if length.isdecimal() else length}
 
 
-class Age(_Parsed):
+class AgeType(_Parsed):
     """A duration: a number with a unit."""
 
     name = "age"
@@ -231,7 +231,7 @@ class Age(_Parsed):
         return timedelta(**{units[0]: float(found[1])})
 
 
-class Part(_Parsed):
+class SampleType(_Parsed):
     """A sample size: a number, a fraction below 1, or all."""
 
     name = "number|fraction|all"
@@ -244,7 +244,7 @@ class Part(_Parsed):
         raise ValueError(f"{text!r} is not a number, a fraction (0.01) or 'all'")
 
 
-class Origin(_Parsed):
+class CoordinateSourceType(_Parsed):
     """Source of a coordinate: ``NAME[:FORMAT]=PATTERN`` or ``NAME[:FORMAT]@ATTRIBUTE``."""
 
     name = "name=pattern"

@@ -30,7 +30,7 @@ from virtualds.arrays.display import (
     find_used_files,
 )
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
-from virtualds.chunks.columns import MISSING, Table
+from virtualds.chunks.columns import MISSING, ReferenceTable
 from virtualds.chunks.tables import SparseReferences, StridedReferences
 from virtualds.codecs.zlib import Zlib
 
@@ -155,7 +155,7 @@ def test_numbers_of_references_in_a_set_are_the_same_once_they_are_read(
     assert compute_statistics(lazy, read=True) == compute_statistics(array)
 
 
-class Held(Table):
+class Held(ReferenceTable):
     """A table of a set that has the rows of a manifest."""
 
     has_pipelines = True
@@ -450,7 +450,7 @@ def test_urls_come_out_as_text_and_without_secrets() -> None:
 # ---------------------------------------------------------------------- cost
 
 
-class ForbiddenTable(Table):
+class ForbiddenTable(ReferenceTable):
     """A table of a set, whose references must not be read."""
 
     has_pipelines = False

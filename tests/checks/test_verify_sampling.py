@@ -32,7 +32,7 @@ from virtualds.checks.verify.sources import (
     split_blocks,
     survey_references,
 )
-from virtualds.chunks.columns import Table
+from virtualds.chunks.columns import ReferenceTable
 
 
 def array(chunks: int, present: Any = True) -> ManifestArray:
@@ -125,7 +125,7 @@ def test_references_are_surveyed_in_bounded_memory() -> None:
     whole = archive(range(30))["v"].data
     [fragment] = whole.fragments
 
-    class Counting(Table):
+    class Counting(ReferenceTable):
         loaded = 0
 
         def load(self, ids: Any) -> ChunkManifest:

@@ -12,14 +12,14 @@ from products import looped
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.arrays.concatenate import concatenate
-from virtualds.chunks.columns import COLUMNS, MISSING, Ints, Table
+from virtualds.chunks.columns import COLUMNS, MISSING, Ints, ReferenceTable
 from virtualds.source_file import PRESENT
 
 SHAPE = (6, 4)
 
 
 @dataclass
-class Held(Table):
+class Held(ReferenceTable):
     """References in memory, and a note of which were asked for."""
 
     rows: ChunkManifest

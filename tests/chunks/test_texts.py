@@ -17,7 +17,7 @@ from virtualds import (
     SourceFile,
 )
 from virtualds.chunks.axes import make_regular_axes
-from virtualds.chunks.columns import Table
+from virtualds.chunks.columns import ReferenceTable
 from virtualds.chunks.tables import SparseReferences, StridedReferences
 from virtualds.codecs.cf import Packing, TimePacking
 from virtualds.codecs.codec import Unreadable
@@ -31,14 +31,14 @@ GRID = (10**6, 1000)
 MANIFEST = ChunkManifest.build(GRID, files=[FILE], offset=10, length=8)
 
 
-class ForbiddenTable(Table):
+class ForbiddenTable(ReferenceTable):
     """A table of a set, which must not be read."""
 
     def load(self, ids: Any) -> ChunkManifest:
         raise AssertionError("rows were asked for")
 
 
-class ForbiddenIndex(Table):
+class ForbiddenIndex(ReferenceTable):
     """The index of a file, which must not be read."""
 
     where = IndexedChunks.where

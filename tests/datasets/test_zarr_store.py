@@ -28,7 +28,7 @@ from virtualds.arrays.group import Data
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.zarr_adapter import Origin, VirtualStore
+from virtualds.datasets.zarr_adapter import StoreOrigin, VirtualStore
 from virtualds.formats.zarr_export import _iterate_decoded_grids
 from virtualds.stores import STORES
 from virtualds.stores.local import LocalStore
@@ -152,7 +152,7 @@ def store_of(data: Data, name: str = "v", **more: Data) -> VirtualStore:
         key: ManifestVariable(tuple(f"{key}{i}" for i in range(d.ndim)), d)
         for key, d in arrays.items()
     }
-    return VirtualStore(ManifestGroup(variables), Origin(f"memory://{name}"))
+    return VirtualStore(ManifestGroup(variables), StoreOrigin(f"memory://{name}"))
 
 
 def array_in(
@@ -444,7 +444,7 @@ def nested() -> VirtualStore:
     leaf = ManifestGroup({"t": ManifestVariable(("x",), np.arange(3.0), {"units": "K"})})
     middle = ManifestGroup(groups={"c": leaf}, attributes={"level": np.int16(2)})
     root = ManifestGroup({"n": ManifestVariable((), np.array(4))}, groups={"b": middle})
-    return VirtualStore(root, Origin("memory://nested"))
+    return VirtualStore(root, StoreOrigin("memory://nested"))
 
 
 def test_keys(nested: VirtualStore) -> None:

@@ -26,7 +26,7 @@ from virtualds import (
     UnsupportedError,
 )
 from virtualds.errors import FormatError
-from virtualds.formats.kerchunk.records import Records
+from virtualds.formats.kerchunk.records import RecordFolder
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests import snapshots
 from virtualds.formats.zarr_manifests.join_parts import join_all_parts
@@ -208,15 +208,15 @@ def test_a_set_of_one_file_has_nothing_to_join(tmp_path: Path) -> None:
     assert target.read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", [Records, ParquetTable])
+@pytest.mark.parametrize("kind", [RecordFolder, ParquetTable])
 def test_references_that_come_out_differently_are_not_committed(
     kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof reads what was written: here the reading goes wrong."""
-    target = tmp_path / ("refs.parquet" if kind is Records else "refs.zarr")
+    target = tmp_path / ("refs.parquet" if kind is RecordFolder else "refs.zarr")
     grown(target, tmp_path / "in", 3, step=2500 if kind is ParquetTable else 1)
-    before = (target / (".zmetadata" if kind is Records else "zarr.json")).read_bytes()
-    name = "parse" if kind is Records else "load"
+    before = (target / (".zmetadata" if kind is RecordFolder else "zarr.json")).read_bytes()
+    name = "parse" if kind is RecordFolder else "load"
     method = getattr(kind, name)
 
     def wrong(self: Any, *args: Any) -> Any:
@@ -229,7 +229,7 @@ def test_references_that_come_out_differently_are_not_committed(
     with pytest.raises(FormatError, match=r"(?s)nothing has been written"):
         virtualds.compact(target)
     monkeypatch.undo()
-    assert (target / (".zmetadata" if kind is Records else "zarr.json")).read_bytes() == before
+    assert (target / (".zmetadata" if kind is RecordFolder else "zarr.json")).read_bytes() == before
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "zarr"])

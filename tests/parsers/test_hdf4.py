@@ -31,7 +31,7 @@ from virtualds.parsers.hdf4.elements import (
     EXTERNAL,
     VDATA,
     VDATA_VALUES,
-    Pieces,
+    PiecewiseArray,
 )
 from virtualds.source_file import SourceFile
 
@@ -159,7 +159,7 @@ def test_blocks_of_whole_records_are_chunks(tmp_path: Path) -> None:
 def test_encoded_values_in_several_blocks_are_read_when_needed(coder: str, tmp_path: Path) -> None:
     CASES["encoded"](tmp_path / "a.hdf")
     split(tmp_path / "a.hdf", COMPRESSED, 100)
-    assert isinstance(data_of(tmp_path / "a.hdf", coder), Pieces)
+    assert isinstance(data_of(tmp_path / "a.hdf", coder), PiecewiseArray)
     ds, native = opened(tmp_path / "a.hdf"), read(tmp_path / "a.hdf")[coder]
     assert_read(ds[coder], native)
     part = ds[coder].isel(y=slice(3, 30, 7), x=[4, 9, 2])
@@ -172,7 +172,7 @@ def test_encoded_values_in_several_blocks_are_read_when_needed(coder: str, tmp_p
 def test_blocks_that_end_within_a_row_are_read_when_needed(tmp_path: Path) -> None:
     CASES["types"](tmp_path / "a.hdf")
     split(tmp_path / "a.hdf", DATA, 13)
-    assert isinstance(data_of(tmp_path / "a.hdf", "f8"), Pieces)
+    assert isinstance(data_of(tmp_path / "a.hdf", "f8"), PiecewiseArray)
     ds, expected = opened(tmp_path / "a.hdf"), read(tmp_path / "a.hdf")
     for name, native in expected.items():
         assert_read(ds[name], native)

@@ -28,7 +28,7 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.parsers.hdf5 import storage
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
+from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexLayout
 from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, RowsError
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, read_messages
 from virtualds.parsers.hdf5.structure.messages import FILTERED_SINGLE, parse_layout
@@ -126,7 +126,7 @@ WRITTEN = (full, sparse, shorter_and_longer, unwritten)
 class Told(NamedTuple):
     """What the metadata of a dataset say, as columns of one dataset."""
 
-    form: IndexForm
+    form: IndexLayout
     root: Ints
     shape: Ints
     length: Ints
@@ -152,7 +152,7 @@ def tell(path: Path, file: FileBytes) -> Told:
     dims, undefined = layout.dims, (1 << 8 * file.offset_size) - 1
     single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(dims), 0)
     root = undefined if layout.address is None else layout.address
-    form = IndexForm(layout.index_kind, dims[:-1], dims[-1], limits, filters)
+    form = IndexLayout(layout.index_kind, dims[:-1], dims[-1], limits, filters)
     column = [np.array([n], np.uint64).view(np.int64) for n in (root, *single[:2])]
     return Told(form, column[0], np.array([shape]), column[1], column[2])
 

@@ -32,11 +32,11 @@ from protocol.simulated_store import Locked, ObjectFilesystem, SimulatedStore
 
 from virtualds.errors import ConflictError
 from virtualds.formats import zarr_manifests
-from virtualds.formats.kerchunk.records import Records
+from virtualds.formats.kerchunk.records import RecordFolder
 from virtualds.formats.zarr_manifests import snapshots
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
 from virtualds.stores import conditional, fence, find_store
-from virtualds.stores.conditional import ObjectVersions, Version
+from virtualds.stores.conditional import FileVersion, ObjectVersions
 from virtualds.stores.fence import WriteLease
 from virtualds.stores.store import ChangedError, RequestError
 
@@ -126,7 +126,7 @@ def a_write_that_others_built_upon_is_forgotten(patch: Patch) -> None:
 @breaks("kerchunk-parquet", "append", WHOLE, LOST, ticks=1)
 def a_fence_that_others_replaced_is_taken_for_one_that_stands(patch: Patch) -> None:
     patch.setattr(
-        Version, "replaced", classmethod(lambda cls, write: cls(ask("HEAD", _marker())[1]))
+        FileVersion, "replaced", classmethod(lambda cls, write: cls(ask("HEAD", _marker())[1]))
     )
 
 
@@ -289,7 +289,7 @@ def a_record_of_another_writing_is_taken_for_one_of_the_set(patch: Patch) -> Non
     def read(self: Any, url: str) -> Any:
         return self.parse(find_store(url).read_all(url, self.source.options), url)
 
-    patch.setattr(Records, "_read", read)
+    patch.setattr(RecordFolder, "_read", read)
 
 
 # ---------------------------------------------------------------------- fences

@@ -14,11 +14,11 @@ from protocol.explorer import Failed, Request, World, ask, remember
 from virtualds.errors import make_exists_error
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.conditional import (
+    ConditionFailedError,
     ContentVersions,
+    FileVersion,
     MemoryVersions,
     ObjectVersions,
-    RefusedError,
-    Version,
     create,
 )
 from virtualds.stores.store import (
@@ -149,7 +149,7 @@ class ObjectWorld(World):
         found = self._there(state, name)
         version = None if found is None else self.version(found)
         if self.conditions and version != expected:
-            return Failed(RefusedError, f"{name}: was changed by another writer"), state
+            return Failed(ConditionFailedError, f"{name}: was changed by another writer"), state
         then = self._put_file(state, name, data, writer)
         file = then.find(name)
         assert file is not None
@@ -246,7 +246,7 @@ class ObjectFilesystem(Filesystem):
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         data, version, writer = ask("GET", path)
-        return data, Version.of(version, writer)
+        return data, FileVersion.of(version, writer)
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
         _, version, writer = ask("HEAD", path)

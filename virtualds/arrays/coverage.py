@@ -66,7 +66,7 @@ class ChunkPlane:
     def of(cls, array: ManifestArray, one: int, other: int) -> ChunkPlane:
         """Create the plane of two axes of an array."""
         filled = (fragment for fragment in array.fragments if fragment.manifest.size)
-        parts = [_Cells.of(fragment, one, other) for fragment in filled]
+        parts = [_ProjectedCells.of(fragment, one, other) for fragment in filled]
         rows = np.array([row for part in parts for row in part.iterate_boxes()], np.int64)
         table = rows.reshape(-1, 6)
         return cls(
@@ -79,7 +79,7 @@ class ChunkPlane:
         )
 
 
-class _Cells(NamedTuple):
+class _ProjectedCells(NamedTuple):
     """The chunks of a fragment projected onto two axes, in cells of one or more chunks.
 
     ``codes`` and ``holes`` are as in `ChunkPlane`, with `NOTHING` for cells without a chunk.
@@ -93,7 +93,7 @@ class _Cells(NamedTuple):
     missing: int
 
     @classmethod
-    def of(cls, fragment: Fragment, one: int, other: int) -> _Cells:
+    def of(cls, fragment: Fragment, one: int, other: int) -> _ProjectedCells:
         """Create the cells of two axes."""
         grid = fragment.manifest.shape
         long, wide = -(-grid[one] // MAX_CELLS) or 1, -(-grid[other] // MAX_CELLS) or 1

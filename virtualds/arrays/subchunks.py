@@ -195,7 +195,7 @@ def _cut_to_depth(
 # ---------------------------------------------------------------------- pieces of chunks
 
 
-class Pieces(NamedTuple):
+class AxisPieces(NamedTuple):
     """The pieces of the chunks along one axis.
 
     ``parent`` is the index of the slab from which each piece is split, ``begin`` its first element
@@ -261,13 +261,13 @@ def _cut_fragment(
     return Fragment(fragment.start, axes, _cut_manifest(array, fragment, pipeline, pieces))
 
 
-def _cut_axis(axis: ChunkAxis, length: int | None) -> Pieces:
+def _cut_axis(axis: ChunkAxis, length: int | None) -> AxisPieces:
     """Return the pieces of the chunks of an axis; without a length, whole chunks."""
     edges, encoded, inset = axis.slabs()
     shown = np.diff(edges)
     if length is None or not shown.size or (encoded <= length).all():
         zeros = np.zeros(shown.size, np.int64)
-        return Pieces(axis, np.arange(shown.size), zeros, encoded, encoded)
+        return AxisPieces(axis, np.arange(shown.size), zeros, encoded, encoded)
     count = np.where(encoded <= length, 1, -(-shown // length))
     parent = np.repeat(np.arange(shown.size), count)
     within = np.arange(parent.size) - np.repeat(np.cumsum(count) - count, count)
@@ -279,11 +279,11 @@ def _cut_axis(axis: ChunkAxis, length: int | None) -> Pieces:
         # a padded last chunk stays padded, as in regular grids
         stored[-1] = length
     cut = ChunkAxis.from_slabs(piece, stored, np.where(kept, inset[parent], 0))
-    return Pieces(cut, parent, begin, stored, encoded[parent])
+    return AxisPieces(cut, parent, begin, stored, encoded[parent])
 
 
 def _check_contiguous(
-    array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[Pieces], dims: Sequence[str]
+    array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[AxisPieces], dims: Sequence[str]
 ) -> None:
     """Raise an error for pieces that are not byte ranges."""
     cut = [
@@ -306,7 +306,7 @@ def _check_contiguous(
 
 
 def _cut_manifest(
-    array: ManifestArray, fragment: Fragment, pipeline: CodecPipeline, pieces: Sequence[Pieces]
+    array: ManifestArray, fragment: Fragment, pipeline: CodecPipeline, pieces: Sequence[AxisPieces]
 ) -> ChunkManifest:
     """Return the references of all pieces."""
     manifest = fragment.manifest.loaded()
@@ -345,7 +345,7 @@ def _check_plain(
 
 
 def _measure_pieces(
-    pipeline: CodecPipeline, pieces: Sequence[Pieces], grid: tuple[int, ...]
+    pipeline: CodecPipeline, pieces: Sequence[AxisPieces], grid: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the first element of every piece in its chunk, and its number of elements."""
     first, count = np.zeros(grid, np.int64), np.ones(grid, np.int64)

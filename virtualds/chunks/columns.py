@@ -589,7 +589,7 @@ class CountedSources(NamedTuple):
 # ---------------------------------------------------------------------- tables
 
 
-class Table:
+class ReferenceTable:
     """The references of one array, in C order of its chunks, stored outside the manifest.
 
     A format implements how rows are loaded, and which files it lists. It may override methods for
@@ -657,11 +657,11 @@ class Table:
         """Return those of the files that have one of the urls."""
         return tuple(file for file in self.list_sources() if file.url in urls)
 
-    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> Table | None:
+    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> ReferenceTable | None:
         """Return the table for files that are embedded in others, or None if rows must be read."""
         return None
 
-    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> Table | None:
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ReferenceTable | None:
         """Return the table with ``change`` applied to its files, or None if rows must be read."""
         return self.moved_into([(change(file), 0) for file in self.files or ()])
 
@@ -684,7 +684,7 @@ class RowView(NamedTuple):
     same.
     """
 
-    table: Table
+    table: ReferenceTable
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     first: int = 0

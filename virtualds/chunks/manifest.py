@@ -26,9 +26,9 @@ from virtualds.chunks.columns import (
     Ints,
     JoinedTable,
     Reference,
+    ReferenceTable,
     RowView,
     SourceSummary,
-    Table,
     check_references,
     column_of_rows,
     compact,
@@ -133,7 +133,7 @@ OF_DATASETS = {
 
 # ---------------------------------------------------------------------- manifests
 
-Kind = TypeVar("Kind", bound=Table)
+Kind = TypeVar("Kind", bound=ReferenceTable)
 
 IN_MEMORY = ("files", *COLUMNS, "inline")
 """What a manifest contains if its references are in memory."""
@@ -206,7 +206,7 @@ class ChunkManifest(ForeignNames):
     @classmethod
     def of_table(
         cls,
-        table: Table,
+        table: ReferenceTable,
         shape: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
         first: int = 0,
@@ -216,7 +216,7 @@ class ChunkManifest(ForeignNames):
 
         Parameters
         ----------
-        table : Table
+        table : ReferenceTable
         shape, strides, first, renumbered
             As in `RowView`; by default the chunks are rows in C order.
         """
@@ -432,7 +432,7 @@ class ChunkManifest(ForeignNames):
         return self.rows is not None and self.rows.table.is_in_source
 
     @property
-    def table(self) -> Table | None:
+    def table(self) -> ReferenceTable | None:
         """The table of a view, or None if the columns are in memory."""
         return None if self.rows is None else self.rows.table
 
@@ -440,7 +440,7 @@ class ChunkManifest(ForeignNames):
         """Return the table of a view if it is of the given type, or None."""
         return self.table if isinstance(self.table, kind) else None
 
-    def counts(self, table: Table | None, first: int = 0) -> bool:
+    def counts(self, table: ReferenceTable | None, first: int = 0) -> bool:
         """Return whether the chunks, in C order, are successive rows of a table, unchanged."""
         return (
             self.rows is not None
@@ -552,7 +552,7 @@ class ChunkManifest(ForeignNames):
             return self.loaded().with_files(change) if found is None else found
         return replace(self, files=tuple(map(change, self.files)))
 
-    def _with_table(self, table: Table | None) -> ChunkManifest | None:
+    def _with_table(self, table: ReferenceTable | None) -> ChunkManifest | None:
         """Return the same rows of another table, or None if there is none."""
         if self.rows is None or table is None:
             return None

@@ -23,7 +23,14 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from virtualds.chunks.columns import MISSING, Ints, RowView, Table, compact, compute_strides
+from virtualds.chunks.columns import (
+    MISSING,
+    Ints,
+    ReferenceTable,
+    RowView,
+    compact,
+    compute_strides,
+)
 from virtualds.chunks.manifest import LARGE, MAX_LISTED, ChunkManifest, gather_references
 from virtualds.errors import FormatError, format_count
 from virtualds.source_file import SourceFile
@@ -173,7 +180,7 @@ MAX_PIPELINES = 2
 
 
 @dataclass(frozen=True)
-class StridedReferences(Table):
+class StridedReferences(ReferenceTable):
     """References to ``count`` chunks of one length in one file, ``step`` bytes apart.
 
     ``first``, ``step`` and ``length`` are bytes. Chunks that reach outside the file raise
@@ -237,7 +244,7 @@ class StridedReferences(Table):
 
 
 @dataclass(frozen=True, eq=False)
-class SparseReferences(Table):
+class SparseReferences(ReferenceTable):
     """References (``rows``) to the chunks at ascending flat indexes; all others are missing.
 
     ``rest`` is the pipeline of the missing chunks, which determines their values.
@@ -412,7 +419,7 @@ def _join_sparsely(manifests: Sequence[ChunkManifest], axis: int, rest: int) -> 
 
 
 @dataclass(frozen=True)
-class TiledReferences(Table):
+class TiledReferences(ReferenceTable):
     """The references of manifests on one grid, each with the chunk where it begins.
 
     If manifests share a chunk, the last one with a reference to it counts. Chunks without a
@@ -555,7 +562,7 @@ def iterate_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
 
 
 def iterate_other_parts(
-    manifest: ChunkManifest, is_known: Callable[[Table], bool]
+    manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[ChunkManifest]:
     """Yield the parts of a manifest that are not in known tables, and do not consist of others."""
     for part in iterate_parts(manifest):

@@ -69,10 +69,10 @@ Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
 """Formats in which codecs have names."""
 
 Make = Callable[..., "Codec"]
-"""Makes a codec from its configuration; `Name` describes the arguments."""
+"""Makes a codec from its configuration; `CodecName` describes the arguments."""
 
 
-class Name(NamedTuple):
+class CodecName(NamedTuple):
     """The name of a codec in one kind of format.
 
     Parameters
@@ -147,17 +147,17 @@ class Codec(ABC):
     """Errors that `_decode` raises for damaged bytes."""
 
     @classmethod
-    def names(cls) -> Iterator[Name]:
+    def names(cls) -> Iterator[CodecName]:
         """Yield the names of the codec, each with the function that makes the codec."""
-        yield Name("zarr_v2", cls.zarr_v2_id, cls.from_zarr_v2)
-        yield Name("zarr_v3", cls.prefixed_name(), cls.from_zarr_v3)
+        yield CodecName("zarr_v2", cls.zarr_v2_id, cls.from_zarr_v2)
+        yield CodecName("zarr_v3", cls.prefixed_name(), cls.from_zarr_v3)
         if cls.zarr_v3_name is not None:
-            yield Name("zarr_v3", cls.zarr_v3_name, cls.from_zarr_v3)
+            yield CodecName("zarr_v3", cls.zarr_v3_name, cls.from_zarr_v3)
         if cls.registered_name is not None:
-            yield Name("zarr_v3", cls.registered_name, cls.from_registry)
+            yield CodecName("zarr_v3", cls.registered_name, cls.from_registry)
         if cls.hdf5_filter is not None:
-            yield Name("hdf5", cls.hdf5_filter, cls.from_hdf5)
-        yield from (Name("tiff", number, cls.from_tiff) for number in cls.tiff_compressions)
+            yield CodecName("hdf5", cls.hdf5_filter, cls.from_hdf5)
+        yield from (CodecName("tiff", number, cls.from_tiff) for number in cls.tiff_compressions)
 
     @classmethod
     def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:

@@ -30,9 +30,9 @@ from virtualds.codecs.codec import (
     NUMCODECS,
     Codec,
     CodecError,
+    CodecName,
     Kind,
     Make,
-    Name,
     Order,
     SelfDescribingCodec,
     to_json,
@@ -334,13 +334,13 @@ class Numcodecs(Codec):
     damage = NUMCODECS_ERRORS
 
     @classmethod
-    def names(cls) -> Iterator[Name]:
+    def names(cls) -> Iterator[CodecName]:
         for name in NUMCODECS_IDS:
-            yield Name("zarr_v2", name, cls.from_zarr_v2)
-            yield Name("zarr_v3", NUMCODECS + name, partial(cls._from_prefixed, name))
-        yield from (Name("zarr_v3", name, make) for name, make in REGISTERED.items())
-        yield from (Name("hdf5", number, make) for number, make in HDF5_FILTERS.items())
-        yield from (Name("tiff", number, make) for number, make in TIFF_COMPRESSIONS.items())
+            yield CodecName("zarr_v2", name, cls.from_zarr_v2)
+            yield CodecName("zarr_v3", NUMCODECS + name, partial(cls._from_prefixed, name))
+        yield from (CodecName("zarr_v3", name, make) for name, make in REGISTERED.items())
+        yield from (CodecName("hdf5", number, make) for number, make in HDF5_FILTERS.items())
+        yield from (CodecName("tiff", number, make) for number, make in TIFF_COMPRESSIONS.items())
 
     @classmethod
     def find_plugin(cls, kind: Kind, name: str | int) -> Make | None:

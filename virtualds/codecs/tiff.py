@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, Name, SingleTypeCodec
+from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, CodecName, SingleTypeCodec
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer, limit_decoded_size
@@ -177,9 +177,9 @@ class _Predictor(SingleTypeCodec):
             raise ValueError(f"rows of {self.shape} {kind} have no differences")
 
     @classmethod
-    def names(cls) -> Iterator[Name]:
+    def names(cls) -> Iterator[CodecName]:
         yield from super().names()
-        yield Name("tiff_predictor", cls.tiff_predictor, cls.from_predictor)
+        yield CodecName("tiff_predictor", cls.tiff_predictor, cls.from_predictor)
 
     @classmethod
     def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:

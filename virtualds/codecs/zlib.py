@@ -235,7 +235,7 @@ STORED, DEFLATED = 0, 8
 """Compression methods (4.4.5)."""
 
 
-class _Header(NamedTuple):
+class _MemberHeader(NamedTuple):
     is_streamed: bool
     method: int
     checksum: int
@@ -278,15 +278,15 @@ class ZipMember(Codec):
         return memoryview(found)[self.skip :]
 
 
-def _parse_header(data: Buffer) -> _Header:
+def _parse_header(data: Buffer) -> _MemberHeader:
     if len(data) < HEADER.size or bytes(data[:4]) != MAGIC:
         raise ValueError(f"{bytes(data[:4])!r} begins no member of a zip archive")
     _, flags, method, checksum, _, _, name, extra = HEADER.unpack_from(data)
     rest = memoryview(data)[HEADER.size + name + extra :]
-    return _Header(bool(flags & STREAMED), method, checksum, rest)
+    return _MemberHeader(bool(flags & STREAMED), method, checksum, rest)
 
 
-def _take_stored(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
+def _take_stored(header: _MemberHeader, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
     """Return the bytes of a stored member, and its possible checksums."""
     if header.is_streamed and nbytes is None:
         raise ValueError("only its list of members says where a stored member ends")
@@ -294,7 +294,7 @@ def _take_stored(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int
     return found, _list_checksums(header, header.data[len(found) :])
 
 
-def _inflate(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
+def _inflate(header: _MemberHeader, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
     """Return the bytes of a deflated member, and its possible checksums."""
     # the end of a streamed member is unknown until its checksum is reached
     if nbytes and not header.is_streamed:
@@ -306,7 +306,7 @@ def _inflate(header: _Header, nbytes: int | None) -> tuple[Buffer, tuple[int, ..
     return data, _list_checksums(header, memoryview(stream.unused_data))
 
 
-def _list_checksums(header: _Header, behind: memoryview) -> tuple[int, ...]:
+def _list_checksums(header: _MemberHeader, behind: memoryview) -> tuple[int, ...]:
     """Return the CRC-32 of a member; after streamed data, a signature may precede it (4.3.9)."""
     if not header.is_streamed:
         return (header.checksum,)

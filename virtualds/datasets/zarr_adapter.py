@@ -37,7 +37,7 @@ REFUSAL_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportEr
 """Errors that zarr-python and its codecs raise for metadata that they do not support."""
 
 
-class Origin(NamedTuple):
+class StoreOrigin(NamedTuple):
     """What a store shows; stores of the same origin are equal."""
 
     url: str
@@ -48,7 +48,7 @@ class Origin(NamedTuple):
 class VirtualStore(Store):
     """A read-only store of zarr-python that shows a group of virtual arrays."""
 
-    def __init__(self, view: ManifestGroup | ZarrView, origin: Origin) -> None:
+    def __init__(self, view: ManifestGroup | ZarrView, origin: StoreOrigin) -> None:
         super().__init__(read_only=True)
         self._view = view if isinstance(view, ZarrView) else ZarrView.of(view, find_objection)
         self._origin = origin

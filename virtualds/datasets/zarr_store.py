@@ -93,7 +93,7 @@ def zarr_store(
     if isinstance(url, xr.Dataset | xr.DataTree):
         return _serve_dataset(adapter, url, opening, storage_options)
     location = Location.of(url, storage_options)
-    origin = adapter.Origin(location.url, location.options, opening)
+    origin = adapter.StoreOrigin(location.url, location.options, opening)
     store: VirtualStore = adapter.VirtualStore(
         make_independent_of_left_out(open_group(location, opening)), origin
     )
@@ -119,6 +119,6 @@ def _serve_dataset(
         whole = group_from_tree(shown.map_over_datasets(skip) if opening.skip else shown)
     # stores of datasets have no url, and are never equal
     name = f"<{type(shown).__name__} {secrets.token_hex(6)}>"
-    origin = adapter.Origin(name, None, opening)
+    origin = adapter.StoreOrigin(name, None, opening)
     store: VirtualStore = adapter.VirtualStore(whole.group(opening.group), origin)
     return store

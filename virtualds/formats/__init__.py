@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import Table
+from virtualds.chunks.columns import ReferenceTable
 from virtualds.errors import public
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
@@ -131,7 +131,7 @@ class Parts(NamedTuple):
     write: Callable[[Mapping[Any, ManifestArray], Any], dict[Any, ManifestArray]]
     commit: Callable[..., None]
     abandon: Callable[[Any], None]
-    holds: Callable[[Table, Any], bool]
+    holds: Callable[[ReferenceTable, Any], bool]
 
 
 @dataclass(frozen=True)

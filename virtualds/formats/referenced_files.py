@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import INLINE, Table, drop_repeated_tables
+from virtualds.chunks.columns import INLINE, ReferenceTable, drop_repeated_tables
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import iterate_other_parts, iterate_parts
 from virtualds.errors import (
@@ -36,11 +36,11 @@ from virtualds.urls import HELD, host_of, is_in_folder, scheme_of
 
 KEEP_QUERY = "keep_query"
 """The choice, in every format, of whether to write urls with secrets."""
-IsKnown = Callable[[Table], bool]
+IsKnown = Callable[[ReferenceTable], bool]
 """A function that returns whether a table is in the target set, and so was checked before."""
 
 
-def no_table_known(table: Table) -> bool:
+def no_table_known(table: ReferenceTable) -> bool:
     """Return False: no table is known, as for a new set."""
     return False
 

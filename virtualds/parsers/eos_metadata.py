@@ -21,14 +21,16 @@ MAX_DEPTH = 32
 
 
 @dataclass(frozen=True)
-class Block:
+class OdlBlock:
     """A group or an object of ODL, with its values as text, without quotes."""
 
     label: str = ""
     values: dict[str, str] = field(default_factory=dict)
-    parts: list[Block] = field(default_factory=list)
+    parts: list[OdlBlock] = field(default_factory=list)
 
-    def walk(self, *, is_whole: Callable[[Block], bool] = lambda block: False) -> Iterator[Block]:
+    def walk(
+        self, *, is_whole: Callable[[OdlBlock], bool] = lambda block: False
+    ) -> Iterator[OdlBlock]:
         """Yield all blocks inside it, at any depth, but none inside those that are whole."""
         left = deque([self])
         while left:
@@ -54,7 +56,7 @@ class Structure:
     fields: dict[str, set[tuple[str, ...]]]
 
     @classmethod
-    def of(cls, block: Block) -> Structure:
+    def of(cls, block: OdlBlock) -> Structure:
         """Return the structure of a block."""
         kind = block.label.rpartition("_")[0]
         names = ("GridName", "SwathName", "ZaName")
@@ -108,13 +110,13 @@ def read_structures(text: str) -> list[Structure]:
     return [Structure.of(block) for block in found if _is_structure(block)]
 
 
-def _is_structure(block: Block) -> bool:
+def _is_structure(block: OdlBlock) -> bool:
     return STRUCTURE.fullmatch(block.label) is not None
 
 
-def _parse(text: str) -> Block:
+def _parse(text: str) -> OdlBlock:
     """Return the blocks of a text inside one without a label, up to one that is too deep."""
-    opened = [Block()]
+    opened = [OdlBlock()]
     lines = iter(text.splitlines())
     for line in lines:
         name, _, value = (part.strip() for part in line.partition("="))
@@ -124,7 +126,7 @@ def _parse(text: str) -> Block:
         if len(opened) > MAX_DEPTH:
             break
         if name in ("GROUP", "OBJECT"):
-            block = Block(value)
+            block = OdlBlock(value)
             opened[-1].parts.append(block)
             opened.append(block)
         elif name in ("END_GROUP", "END_OBJECT"):

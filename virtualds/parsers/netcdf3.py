@@ -150,7 +150,7 @@ def parse_header(data: bytes, where: str) -> NetCDF3Header:
     FormatError
         It is damaged; ``where`` names the file.
     """
-    parser = _Parser(data, where)
+    parser = _HeaderParser(data, where)
     numrecs = parser.parse_numrecs()
     begin = parser.at
     for version, raw, known in [*_KNOWN]:
@@ -171,7 +171,7 @@ def _pad_length(nbytes: int) -> int:
     return -(-nbytes // 4) * 4
 
 
-class _Parser:
+class _HeaderParser:
     """A parser of the bytes of a header."""
 
     def __init__(self, data: bytes, where: str) -> None:
@@ -312,7 +312,7 @@ class _Parser:
         return taken
 
 
-def _check_unique(parser: _Parser, what: str, names: list[str]) -> None:
+def _check_unique(parser: _HeaderParser, what: str, names: list[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for n, name in enumerate(names) if name in names[:n])
         raise parser.describe_damage(f"two {what}s are called {twice!r}")

@@ -163,7 +163,7 @@ def read_zip_index(read: Read, size: int, where: str) -> Index:
     """Return the members of a zip archive, from its central directory."""
     with (
         _describe_errors(where),
-        zipfile.ZipFile(BlockFile(_Window(read, size, max(size - TAIL, 0)))) as archive,
+        zipfile.ZipFile(BlockFile(_PrefetchedArchive(read, size, max(size - TAIL, 0)))) as archive,
     ):
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         stops = sorted({entry.header_offset for entry in archive.infolist()})
@@ -243,7 +243,7 @@ def parse_data_offset(header: bytes, place: int, where: str) -> int:
 
 def read_tar_index(read: Read, size: int, where: str) -> Index:
     """Return the members of a tar archive, from the header of each."""
-    window = BlockFile(_Window(read, size, 0))
+    window = BlockFile(_PrefetchedArchive(read, size, 0))
     check_uncompressed(where, window.read(BLOCK))
     window.seek(0)
     found = {}
@@ -294,7 +294,7 @@ def _describe_errors(where: str) -> Iterator[None]:
         ) from error
 
 
-class _Window:
+class _PrefetchedArchive:
     """An archive whose last read piece is cached.
 
     Pieces at a constant distance from each other, such as the headers of members of the same size,
@@ -348,7 +348,7 @@ ReadIndex = Callable[[Read, int, str], Index]
 
 
 @dataclass(frozen=True)
-class _Archive:
+class _ListedArchive:
     """An archive as it was when its members were listed."""
 
     file: SourceFile
@@ -385,7 +385,9 @@ class ArchiveStore(Store):
 
     def __init__(self, read_index: ReadIndex, store_for: Callable[[str], Store]) -> None:
         self._read_index, self._store_for = read_index, store_for
-        self._archives: OrderedDict[tuple[str, StorageOptions | None], _Archive] = OrderedDict()
+        self._archives: OrderedDict[tuple[str, StorageOptions | None], _ListedArchive] = (
+            OrderedDict()
+        )
         self._lock = threading.Lock()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
@@ -451,7 +453,7 @@ class ArchiveStore(Store):
     def locate_members(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
         """Return for each member its archive, and the offset of its data there."""
         found = [self._find_member(file) for file in files]
-        by_archive: dict[SourceFile, tuple[_Archive, list[ArchiveMember]]] = {}
+        by_archive: dict[SourceFile, tuple[_ListedArchive, list[ArchiveMember]]] = {}
         for file, (archive, member) in zip(files, found, strict=True):
             if member.packed is not None:
                 raise make_member_error(file.url)
@@ -474,7 +476,7 @@ class ArchiveStore(Store):
     # ------------------------------------------------------------------ archives
 
     def _read_heads(
-        self, archive: _Archive, members: Sequence[ArchiveMember], length: int
+        self, archive: _ListedArchive, members: Sequence[ArchiveMember], length: int
     ) -> list[bytes]:
         """Return the first bytes of members; each range has a header and what follows it."""
         spans = [archive.find_head(member, length) for member in members]
@@ -485,7 +487,7 @@ class ArchiveStore(Store):
         ]
 
     def _read_prefix(
-        self, archive: _Archive, member: ArchiveMember, length: int, place: int, data: bytes
+        self, archive: _ListedArchive, member: ArchiveMember, length: int, place: int, data: bytes
     ) -> bytes:
         """Return the first bytes of a member, from bytes of its archive at ``place``."""
         begin, count = archive.find_data_offset(member, place, data), _count_stored(member, length)
@@ -502,7 +504,7 @@ class ArchiveStore(Store):
             return self._read_whole(archive, member)[:length]
         return found
 
-    def _read_whole(self, archive: _Archive, member: ArchiveMember) -> bytes:
+    def _read_whole(self, archive: _ListedArchive, member: ArchiveMember) -> bytes:
         """Return all bytes of a member of a zip archive, with one request for header and data."""
         store, span = self._store_for(archive.file.url), (member.header, member.entry)
         [entry] = store.get_ranges(archive.file, [span])
@@ -518,7 +520,7 @@ class ArchiveStore(Store):
             raise StoreError(f"the archive is damaged: of all its bytes, {reason}")
         return found
 
-    def _find_member(self, file: SourceFile) -> tuple[_Archive, ArchiveMember]:
+    def _find_member(self, file: SourceFile) -> tuple[_ListedArchive, ArchiveMember]:
         """Return the archive of a member, as it was when the member was scanned."""
         for fresh in (False, True):
             archive = self._open_archive(file.url, file.options, fresh=fresh)
@@ -536,7 +538,7 @@ class ArchiveStore(Store):
 
     def _open_archive(
         self, url: str, options: StorageOptions | None, *, fresh: bool = False
-    ) -> _Archive:
+    ) -> _ListedArchive:
         """Return an archive with its members; ``fresh`` checks that a cached one is unchanged."""
         parent = split_archive_url(url).archive
         given: Mapping[str, Any] = options or {}
@@ -561,7 +563,9 @@ class ArchiveStore(Store):
                 self._archives.popitem(last=False)
         return archive
 
-    def _read_listing(self, store: Store, url: str, options: StorageOptions | None) -> _Archive:
+    def _read_listing(
+        self, store: Store, url: str, options: StorageOptions | None
+    ) -> _ListedArchive:
         file, head = store.read_head(url, options, FIRST_PAGES * PAGE)
         if file.size is None:
             raise UnsupportedError(
@@ -569,13 +573,13 @@ class ArchiveStore(Store):
                 f"the archive to local disk"
             )
 
-        archive = _Archive(file, {}, head)
+        archive = _ListedArchive(file, {}, head)
         return replace(
             archive,
             members=self._read_index(lambda wanted: self._fetch(archive, wanted), file.size, url),
         )
 
-    def _fetch(self, archive: _Archive, ranges: Sequence[Range]) -> list[bytes]:
+    def _fetch(self, archive: _ListedArchive, ranges: Sequence[Range]) -> list[bytes]:
         """Return ranges of an archive that has just been opened; its beginning is cached."""
         held = [archive.head[place : place + length] for place, length in ranges]
         missing = [n for n, data in enumerate(held) if len(data) < ranges[n][1]]
@@ -586,7 +590,7 @@ class ArchiveStore(Store):
                 held[n] = bytes(data)
         return held
 
-    def _read_headers(self, archive: _Archive, members: Sequence[ArchiveMember]) -> None:
+    def _read_headers(self, archive: _ListedArchive, members: Sequence[ArchiveMember]) -> None:
         """Read the headers of members whose data offset is unknown."""
         odd = (member for member in members if member.offset is None)
         unknown = {member.header: member for member in odd if member.header not in archive.begins}
@@ -604,7 +608,7 @@ def _count_stored(member: ArchiveMember, length: int) -> int:
     return min(length + MAX_DEFLATE_OVERHEAD, member.packed)
 
 
-def _find_member(archive: _Archive, url: str) -> ArchiveMember:
+def _find_member(archive: _ListedArchive, url: str) -> ArchiveMember:
     name = split_archive_url(url).member
     if (member := archive.members.get(name)) is None:
         folder = f"{name.strip('/')}/" if name.strip("/") else ""
@@ -615,7 +619,7 @@ def _find_member(archive: _Archive, url: str) -> ArchiveMember:
 
 
 def _describe_member(
-    url: str, archive: _Archive, member: ArchiveMember, options: StorageOptions | None
+    url: str, archive: _ListedArchive, member: ArchiveMember, options: StorageOptions | None
 ) -> SourceFile:
     """Return a member with its size, and with time and etag of the archive."""
     if member.problem is not None:

@@ -303,7 +303,7 @@ class OutsideError(OSError):
     """A seek before the first byte of a file."""
 
 
-class Pieces(Protocol):
+class RangeReader(Protocol):
     """Bytes that are read piece by piece, within their size."""
 
     size: int
@@ -315,7 +315,7 @@ class Pieces(Protocol):
 class BlockFile(io.RawIOBase):
     """Pieces, such as the blocks of a remote file, as a seekable file object."""
 
-    def __init__(self, pieces: Pieces) -> None:
+    def __init__(self, pieces: RangeReader) -> None:
         self._pieces, self._place = pieces, 0
 
     def readable(self) -> bool:

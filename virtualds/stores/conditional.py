@@ -172,7 +172,7 @@ _PROVED: dict[tuple[str, str], str] = {}
 _PROVING: dict[tuple[int, str, str], threading.Lock] = {}
 
 
-class Version(str):
+class FileVersion(str):
     """The name of a version, and the writes that led to it, the latest first."""
 
     writes: tuple[str, ...] = ()
@@ -180,21 +180,21 @@ class Version(str):
     """Whether another writer has already replaced it; then its name is that of no version."""
 
     @classmethod
-    def of(cls, name: str, writer: str | None) -> Version:
+    def of(cls, name: str, writer: str | None) -> FileVersion:
         """Return the version with a name, and with the value of `WRITER`."""
         found = cls(name)
         found.writes = tuple((writer or "").split())
         return found
 
     @classmethod
-    def replaced(cls, write: str) -> Version:
+    def replaced(cls, write: str) -> FileVersion:
         """Return the version that a write created, and that others have replaced."""
         found = cls(f"replaced {write}")
         found.is_replaced = True
         return found
 
 
-class RefusedError(ChangedError):
+class ConditionFailedError(ChangedError):
     """The server rejected a write, since its condition was false when the request arrived."""
 
 
@@ -210,12 +210,12 @@ class ObjectVersions(ContentVersions):
     object that does not exist.
 
     - ``find_bucket(path)`` returns the endpoint of the server, and the bucket or container.
-    - ``read_version(path)`` returns the bytes, and their `Version` with its `WRITER`.
+    - ``read_version(path)`` returns the bytes, and their `FileVersion` with its `WRITER`.
     - ``find_writer(path)`` returns the `WRITER`, or None, and the version.
     - ``put_object(path, data)`` writes unconditionally, and returns the new version.
     - ``put_conditionally(path, data, expected, writer)`` writes, with `WRITER` in the metadata, if
       the object has the version ``expected``, or if that is None, does not exist. A server may
-      report that this is false (`RefusedError`), or that it does not support conditions
+      report that this is false (`ConditionFailedError`), or that it does not support conditions
       (`UnknownConditionError`).
     - ``list_times(prefix)`` returns paths, and when they were written, in seconds since 1970.
     - ``remove(paths)`` removes objects; one that no longer exists is not an error.
@@ -318,15 +318,17 @@ class ObjectVersions(ContentVersions):
         return self._write_if(filesystem, path, data, expected)
 
     def _write_if(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        if isinstance(expected, Version) and expected.is_replaced:
+        if isinstance(expected, FileVersion) and expected.is_replaced:
             url = filesystem.unstrip_protocol(path)
             raise ChangedError(f"{url}: was changed by another writer")
         write = secrets.token_hex(16)
-        before = expected.writes if isinstance(expected, Version) else ()
+        before = expected.writes if isinstance(expected, FileVersion) else ()
         writer = " ".join([write, *before][:KNOWN_WRITES])
         try:
-            return Version.of(filesystem.put_conditionally(path, data, expected, writer), writer)
-        except RefusedError:
+            return FileVersion.of(
+                filesystem.put_conditionally(path, data, expected, writer), writer
+            )
+        except ConditionFailedError:
             # a request without a response is repeated: the first may have succeeded, and others may
             # have continued from it
             with suppress(FileNotFoundError):
@@ -334,7 +336,9 @@ class ObjectVersions(ContentVersions):
                 known = (found or "").split()
                 if write in known:
                     is_last = known[0] == write
-                    return Version.of(version, writer) if is_last else Version.replaced(write)
+                    return (
+                        FileVersion.of(version, writer) if is_last else FileVersion.replaced(write)
+                    )
             raise
         finally:
             filesystem.invalidate_cache(path)

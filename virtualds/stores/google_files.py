@@ -26,7 +26,12 @@ from google.auth.exceptions import GoogleAuthError
 from yarl import URL
 
 from virtualds.options import get_options
-from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError, Version
+from virtualds.stores.conditional import (
+    WRITER,
+    ConditionFailedError,
+    FileVersion,
+    UnknownConditionError,
+)
 from virtualds.stores.object_access import name_anonymous
 from virtualds.stores.requests import (
     CONNECT_TIMEOUT,
@@ -122,7 +127,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         headers, data = self.call("GET", self.url(path))
         if (found := headers.get(GENERATION)) is not None:
             writer = headers.get(f"x-goog-meta-{WRITER}")
-            return bytes(data), Version.of(str(found), writer)
+            return bytes(data), FileVersion.of(str(found), writer)
         # Some servers do not send it. If a writer comes in between, a version that is older than
         # the bytes only causes a write to be rejected.
         _, version = self.find_writer(path)
@@ -149,7 +154,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
             status = 412 if isinstance(error, FileExistsError) else status_of(error)
             if status == 412:
                 url = self.unstrip_protocol(path)
-                raise RefusedError(f"{url}: was changed by another writer") from error
+                raise ConditionFailedError(f"{url}: was changed by another writer") from error
             if status == 501:
                 raise UnknownConditionError(str(error)) from error
             raise

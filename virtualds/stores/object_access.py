@@ -44,7 +44,7 @@ REMEDY = (
 
 
 @dataclass(frozen=True)
-class Access:
+class BucketAccess:
     """How obstore accesses the bucket or container ``place``; its kind is ``"s3"`` or ``"az"``.
 
     ``config`` has settings of obstore's store without credentials, ``client`` those of its HTTP
@@ -65,7 +65,7 @@ class Access:
         return bool(self.config["skip_signature"])
 
 
-def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
+def translate_options(place: str, options: Mapping[str, Any] | None) -> BucketAccess:
     """Return how obstore accesses a bucket, from the options that a user passes for fsspec.
 
     ``place`` is the beginning of a url, up to the bucket. Options without an equivalent in obstore
@@ -81,7 +81,7 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
     """
     kept = {name: value for name, value in (options or {}).items() if name not in IGNORED}
     translate, nested = _TRANSLATIONS[kind_of(place)]
-    given = _Options(place, kept, nested)
+    given = _RemainingOptions(place, kept, nested)
     found = translate(place.partition("://")[2], given)
     given.check_nothing_left()
     return found
@@ -112,7 +112,7 @@ def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
     return left
 
 
-class _Options:
+class _RemainingOptions:
     """Options, from which a translation takes those that it supports.
 
     Those within other options, ``nested``, are prefixed with the name of the outer one and a dot.
@@ -172,7 +172,7 @@ _S3_TUNING = (
 _S3_NESTED = ("client_kwargs", "config_kwargs", "config_kwargs.s3", "s3_additional_kwargs")
 
 
-def _translate_s3(bucket: str, given: _Options) -> Access:
+def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
     for name in _S3_TUNING:
         given.take(f"config_kwargs.{name}")
     key, secret, token = (
@@ -209,7 +209,7 @@ def _translate_s3(bucket: str, given: _Options) -> Access:
     given.drop(style, "virtual")
     given.drop("version_aware", False)
     profile = given.take("profile")
-    return Access(
+    return BucketAccess(
         "s3",
         bucket,
         {name: value for name, value in config.items() if value is not None},
@@ -221,7 +221,9 @@ def _translate_s3(bucket: str, given: _Options) -> Access:
     )
 
 
-def _take_client(given: _Options, checks: str, connect: str, within: str = "") -> dict[str, Any]:
+def _take_client(
+    given: _RemainingOptions, checks: str, connect: str, within: str = ""
+) -> dict[str, Any]:
     """Return the settings of an HTTP client: certificates, proxies and time limits."""
     found: dict[str, Any] = {
         "connect_timeout": f"{given.take(within + connect, CONNECT_TIMEOUT)}s",
@@ -269,7 +271,7 @@ See https://learn.microsoft.com/azure/storage/common/storage-use-azurite.
 _ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsendpoint")
 
 
-def _translate_azure(box: str, given: _Options) -> Access:
+def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
     found = _AZURE_BOX.fullmatch(box)
     anonymous = given.take("anon")
     values = {name: given.take(name) for name in _AZURE_ENVIRONMENT}
@@ -319,10 +321,12 @@ def _translate_azure(box: str, given: _Options) -> Access:
     }
     client = _take_client(given, "connection_verify", "connection_timeout")
     place = found[1] if found else box
-    return Access("az", place, config, client, {} if anonymous else secrets, login)
+    return BucketAccess("az", place, config, client, {} if anonymous else secrets, login)
 
 
-def _split_connection_string(given: _Options, text: str) -> tuple[str, str, dict[str, Any]]:
+def _split_connection_string(
+    given: _RemainingOptions, text: str
+) -> tuple[str, str, dict[str, Any]]:
     """Return the account, the endpoint and the secrets of a connection string."""
     if "usedevelopmentstorage=true" in text.lower():
         text = _EMULATED
@@ -344,7 +348,7 @@ def _split_connection_string(given: _Options, text: str) -> tuple[str, str, dict
     return account, endpoint, secrets
 
 
-_TRANSLATIONS: dict[str, tuple[Callable[[str, _Options], Access], Sequence[str]]] = {
+_TRANSLATIONS: dict[str, tuple[Callable[[str, _RemainingOptions], BucketAccess], Sequence[str]]] = {
     "s3": (_translate_s3, _S3_NESTED),
     "az": (_translate_azure, ()),
 }
@@ -420,7 +424,7 @@ class _Session:
         return Provider(find)
 
 
-def _find_s3(access: Access) -> tuple[dict[str, Any], Callable[[], Provider] | None]:
+def _find_s3(access: BucketAccess) -> tuple[dict[str, Any], Callable[[], Provider] | None]:
     """Return the settings of a bucket, and what finds its credentials."""
     config, environment = dict(access.config), os.environ
     named = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
@@ -481,7 +485,7 @@ def find_bucket_region(bucket: str) -> str | None:
 AZURE_SCOPE = "https://storage.azure.com/.default"
 
 
-def _find_azure_login(access: Access) -> Provider:
+def _find_azure_login(access: BucketAccess) -> Provider:
     """Return the credentials of a container for which none are given."""
     credential = access.login.get("credential")
     if credential is None:
@@ -506,7 +510,7 @@ def _find_azure_login(access: Access) -> Provider:
     return Provider(find)
 
 
-def complete(access: Access) -> tuple[dict[str, Any], Provider | None]:
+def complete(access: BucketAccess) -> tuple[dict[str, Any], Provider | None]:
     """Return the settings and credentials of a bucket; look up those that are missing."""
     config: dict[str, Any] = access.config
     look_up: Callable[[], Provider] | None = partial(_find_azure_login, access)

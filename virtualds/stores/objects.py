@@ -25,10 +25,15 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError, Version
+from virtualds.stores.conditional import (
+    WRITER,
+    ConditionFailedError,
+    FileVersion,
+    UnknownConditionError,
+)
 from virtualds.stores.object_access import (
     NOWHERE,
-    Access,
+    BucketAccess,
     NoCredentialsError,
     Provider,
     complete,
@@ -469,7 +474,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         missing = expected is not None and error.error_code in ("NoSuchKey", "BlobNotFound", "404")
         if error.status == 412 or error.error_code in _REFUSED_CODES or missing:
             url = self.unstrip_protocol(path)
-            raise RefusedError(f"{url}: was changed by another writer") from error
+            raise ConditionFailedError(f"{url}: was changed by another writer") from error
         if error.error_code in _UNKNOWN_CODES:
             raise UnknownConditionError(str(error)) from error
         raise error
@@ -491,7 +496,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         found = self.fetch_range(path)
-        return found.data, Version.of(str(found.etag), found.writer)
+        return found.data, FileVersion.of(str(found.etag), found.writer)
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
         meta, marks = self._head(path)
@@ -554,7 +559,7 @@ class AzureFiles(ObjectFiles):
         with ThreadPoolExecutor(get_options().max_requests) as pool:
             list(pool.map(alone, keys))
 
-    def _remove_signed(self, access: Access, key: str) -> None:
+    def _remove_signed(self, access: BucketAccess, key: str) -> None:
         """Remove a blob with a request of our own, whose url contains the signature."""
         url = f"{access.config['endpoint']}/{self.bucket}/{quote(key)}"
         asked = urllib.request.Request(f"{url}?{access.secrets['sas_token']}", method="DELETE")

@@ -22,7 +22,7 @@ from virtualds_cli.options import (
     select_given,
 )
 from virtualds_cli.output import exit_by, report
-from virtualds_cli.parameter_types import Access, Name, Url, Window
+from virtualds_cli.parameter_types import AccessType, NameType, Url, WindowType
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -237,7 +237,7 @@ APPENDING = (
 @click.option(
     "--dim",
     required=True,
-    type=Name("dimension"),
+    type=NameType("dimension"),
     help="Dimension to append and concatenate along.",
 )
 @click.option(
@@ -319,7 +319,7 @@ SYNCING = ("format", "target_options", *CHOICES)
     "--concat-dim",
     required=True,
     multiple=True,
-    type=Name("dimension"),
+    type=NameType("dimension"),
     help="Dimension along which files follow each other; several, outermost first, make a grid.",
 )
 @TREE
@@ -333,7 +333,7 @@ SYNCING = ("format", "target_options", *CHOICES)
     "--keep",
     multiple=True,
     callback=merge,
-    type=Window(),
+    type=WindowType(),
     help="How much of SET to keep along a dimension: time=48 positions, or time=P2D or time=36h "
     "before its last value. Older data are dropped, and older files left out. Repeat the option "
     "for several dimensions.",
@@ -342,7 +342,7 @@ SYNCING = ("format", "target_options", *CHOICES)
     "--fill-value",
     multiple=True,
     callback=merge,
-    type=Access(),
+    type=AccessType(),
     metavar="NAME=VALUE",
     help="Value that means missing, for a variable that has none and that --pad lengthens. Repeat "
     "the option for several variables.",

@@ -20,7 +20,7 @@ from virtualds_cli.options import (
     select_given,
 )
 from virtualds_cli.output import HTML, exit_by, report, write_page
-from virtualds_cli.parameter_types import Part, Url
+from virtualds_cli.parameter_types import SampleType, Url
 
 if TYPE_CHECKING:
     from virtualds.checks.describe import Description
@@ -190,7 +190,7 @@ OPENING = ("group", "drop_variables", "snapshot", *READING)
 )
 @click.option(
     "--sample",
-    type=Part(),
+    type=SampleType(),
     help="Number of chunks to read, a fraction of them (0.01), or all. [default: 100]",
 )
 @click.option("--seed", type=int, help="Random seed of the sample. [default: 0]")

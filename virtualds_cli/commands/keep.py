@@ -10,7 +10,7 @@ import click
 from virtualds_cli.command import command
 from virtualds_cli.options import files, given, list_files, select_given
 from virtualds_cli.output import report
-from virtualds_cli.parameter_types import Age, Name, Url
+from virtualds_cli.parameter_types import AgeType, NameType, Url
 
 if TYPE_CHECKING:
     import virtualds
@@ -29,7 +29,7 @@ DROPPING = ("format", "dry_run", "conflict", "allow", "storage_options")
 @click.argument("target", metavar="SET", type=Url())
 @files
 @click.option(
-    "--dim", type=Name("dimension"), help="Dimension along which the sources are concatenated."
+    "--dim", type=NameType("dimension"), help="Dimension along which the sources are concatenated."
 )
 @given(*DROPPING)
 def drop_sources(
@@ -168,7 +168,9 @@ def compact(url: str, **options: Any) -> None:
     ),
 )
 @click.argument("url", metavar="SET", type=Url())
-@click.option("--older-than", type=Age(), help="Remove only files at least this old. [default: 1d]")
+@click.option(
+    "--older-than", type=AgeType(), help="Remove only files at least this old. [default: 1d]"
+)
 @given("dry_run", "conflict", "storage_options")
 def clean_up(url: str, **options: Any) -> None:
     """Remove the temporary files that killed writers have left in and beside a set."""

@@ -45,7 +45,7 @@ from virtualds.parsers.hdf5.data_types import (
     parse_stored_type,
 )
 from virtualds.parsers.hdf5.structure.element_types import parse_type_message
-from virtualds.parsers.hdf5.structure.file_bytes import Notes, fix
+from virtualds.parsers.hdf5.structure.file_bytes import ByteNotes, fix
 from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
 
 BIG = 9
@@ -522,7 +522,7 @@ def test_a_type_that_is_known_is_not_parsed_again() -> None:
 
 
 def test_nothing_of_a_file_is_kept_with_its_types() -> None:
-    notes = Notes()
+    notes = ByteNotes()
     message = notes.add(fix(0), PLAIN["compound"] + bytes(3))
     assert parse_stored_type(bytes(message)) == parse_stored_type(PLAIN["compound"])
     with pytest.raises(TypeError, match="unhashable"):

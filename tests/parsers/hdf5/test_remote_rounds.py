@@ -24,7 +24,7 @@ from virtualds.errors import FormatError
 from virtualds.parsers.hdf5.file_structure import Blueprint
 from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.objects import HDF5Files
-from virtualds.parsers.hdf5.structure.file_bytes import Notes
+from virtualds.parsers.hdf5.structure.file_bytes import ByteNotes
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FIRST_PAGES, NEAR_PAGES, PAGE
 from virtualds.stores.fsspec import FsspecStore
@@ -113,7 +113,7 @@ def check_same(remote: xr.Dataset, local: xr.Dataset) -> None:
 
 def count_levels(path: Path) -> int:
     """How many addresses lead to the last block of metadata, one after the other."""
-    notes, source = Notes(), SourceFile(f"file://{path}", path.stat().st_size)
+    notes, source = ByteNotes(), SourceFile(f"file://{path}", path.stat().st_size)
     with HDF5Files(source, notes) as files:
         read_groups(files, frozenset(), "", below=False)
     return len(Blueprint(notes, 8, 8)._levels)

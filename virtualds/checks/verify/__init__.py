@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from virtualds.checks.verify.chunks import (
-    Comparison,
+    ComparisonResult,
     check_sample,
     compare_chunks,
     count_sampled,
@@ -72,7 +72,7 @@ def verify_arrays(
     known = survey_references(arrays)
     states = fetch_states(known.ends, progress)
     ranges = [] if against == "fingerprint" else _find_out_of_range(arrays, known, states)
-    compared = Comparison()
+    compared = ComparisonResult()
     if against == "native":
         members = find_damaged_members(states.archives)
         most = min(count_sampled(arrays, sample), known.references)

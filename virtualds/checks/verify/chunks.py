@@ -459,7 +459,7 @@ COMPARE_ERRORS = (
 
 
 @dataclass
-class Comparison:
+class ComparisonResult:
     """The result; ``equal`` counts the equal chunks of each reader."""
 
     sampled: int = 0
@@ -469,9 +469,9 @@ class Comparison:
 
 def compare_chunks(
     chunks: Iterable[SampledChunk], sound: set[SourceFile], advance: Advance
-) -> Comparison:
+) -> ComparisonResult:
     """Compare chunks of valid files; chunks of other files are skipped."""
-    found = Comparison()
+    found = ComparisonResult()
     waiting = (chunk for chunk in chunks if chunk.file in sound)
     with ExitStack() as closing:
         sources = closing.enter_context(_OpenSources())
@@ -483,7 +483,7 @@ def compare_chunks(
 
 
 def _compare_some(
-    chunks: Sequence[SampledChunk], sources: _OpenSources, found: Comparison, advance: Advance
+    chunks: Sequence[SampledChunk], sources: _OpenSources, found: ComparisonResult, advance: Advance
 ) -> None:
     for file, members in groupby(_read_pairs(chunks), key=lambda item: item[0].file):
         for some in _batch_reads(members):
@@ -519,7 +519,9 @@ def _read_numbers(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsE
         return error
 
 
-def _is_refused(chunk: SampledChunk, numbers: Array | VirtualdsError, found: Comparison) -> bool:
+def _is_refused(
+    chunk: SampledChunk, numbers: Array | VirtualdsError, found: ComparisonResult
+) -> bool:
     """Return whether a chunk cannot be read, and record the problem."""
     if not isinstance(numbers, VirtualdsError):
         return False
@@ -539,7 +541,7 @@ def _compare_file(
     file: SourceFile,
     chunks: Sequence[tuple[SampledChunk, SampledChunk, Any]],
     sources: _OpenSources,
-    found: Comparison,
+    found: ComparisonResult,
 ) -> None:
     """Compare chunks of one file with its native readers, or with their originals."""
     try:
@@ -570,7 +572,9 @@ def _compare_file(
             found.equal[text] += 1
 
 
-def _compare_pairs(pairs: Sequence[tuple[SampledChunk, Array, Array]], found: Comparison) -> None:
+def _compare_pairs(
+    pairs: Sequence[tuple[SampledChunk, Array, Array]], found: ComparisonResult
+) -> None:
     """Compare rewritten chunks with the values from which they were made."""
     for chunk, ours, theirs in pairs:
         if text := find_difference(ours, theirs):

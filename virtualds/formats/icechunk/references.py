@@ -16,7 +16,7 @@ import icechunk
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import INLINE, MISSING, Ints, Table, compute_strides
+from virtualds.chunks.columns import INLINE, MISSING, Ints, ReferenceTable, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import RecordCache, build_sparse, name_opening, share_opening
 from virtualds.errors import AccessError, ReadError, UnsupportedError
@@ -34,7 +34,7 @@ from virtualds.formats.icechunk.library import (
 )
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.zarr.document import NOTES, find_places, number_in_grid
-from virtualds.formats.zarr.groups import GroupReader, make_single_manifest_finder
+from virtualds.formats.zarr.groups import GroupBuilder, make_single_manifest_finder
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import REMEDY, AccessPolicy
@@ -117,7 +117,7 @@ def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, 
         return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
 
 
-def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()) -> GroupReader:
+def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()) -> GroupBuilder:
     """Return the reader of the nodes of a store."""
     nodes = store.read_documents()
     if "" not in nodes:
@@ -129,7 +129,7 @@ def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()
             kind = "groups" if node.get("node_type") == "group" else "arrays"
             notes[kind][path] = noted
 
-    return GroupReader(store.url, nodes, notes, make_single_manifest_finder(manifest), skip)
+    return GroupBuilder(store.url, nodes, notes, make_single_manifest_finder(manifest), skip)
 
 
 def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[str, Any]:
@@ -315,7 +315,7 @@ class StoreReferences:
 
 
 @dataclass(frozen=True)
-class ArrayTable(Table):
+class ArrayTable(ReferenceTable):
     """The references of the array at a path of a store, with its chunks per axis."""
 
     store: StoreReferences

@@ -58,7 +58,7 @@ Metadata = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class DocumentForm:
+class DocumentOptions:
     """How a document is written.
 
     With ``templates``, folders of sources are written once, and referred to by name. The file is
@@ -76,13 +76,13 @@ class DocumentForm:
             raise ValueError(f"zarr_format={self.zarr_format!r}: give 2 or 3")
 
     @classmethod
-    def like(cls, document: Metadata) -> DocumentForm:
+    def like(cls, document: Metadata) -> DocumentOptions:
         """Return the form of an existing document."""
         relative = bool((document.get(NOTES) or {}).get(RELATIVE))
         format = 3 if MARKER in document.get("refs", {}) else 2
         return cls(bool(document.get("templates")), relative, format)
 
-    def with_given(self, **given: Any) -> DocumentForm:
+    def with_given(self, **given: Any) -> DocumentOptions:
         """Return the form with all given values replaced that are not None."""
         return replace(self, **{name: v for name, v in given.items() if v is not None})
 
@@ -98,7 +98,7 @@ class ArrayReferences(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Description:
+class DocumentContent:
     """A group as it appears in a document: metadata by key, arrays by path, and our notes.
 
     ``name`` returns the written form of the url of a file.
@@ -114,7 +114,7 @@ class Description:
         return self.notes.get("arrays", {}).get(path, {}).get("attributes")
 
 
-def describe(group: ManifestGroup, url: str, form: DocumentForm) -> Description:
+def describe(group: ManifestGroup, url: str, form: DocumentOptions) -> DocumentContent:
     """Return a group in the form that it has in the document at ``url``.
 
     If metadata of that version of Zarr cannot describe some variables, the error names all of them.
@@ -127,10 +127,10 @@ def describe(group: ManifestGroup, url: str, form: DocumentForm) -> Description:
         path: ArrayReferences([((0,) * len(manifest.shape), manifest)], DOTTED_KEYS)
         for path, manifest in found.manifests.items()
     }
-    return Description(found.metadata, arrays, found.get_notes(), found.name_file)
+    return DocumentContent(found.metadata, arrays, found.get_notes(), found.name_file)
 
 
-def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
+def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> DocumentContent:
     """Return a group with Zarr v3 metadata."""
     planned = plan_writing(group, url, form=FORM, grids=GRIDS)
     arrays = planned.arrays
@@ -157,7 +157,7 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
         )
         for path, node in arrays.items()
     }
-    return Description(metadata, references, notes, name)
+    return DocumentContent(metadata, references, notes, name)
 
 
 def _values_to_parts(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkManifest]]:
@@ -178,7 +178,7 @@ def _values_to_parts(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkMan
 
 
 @dataclass(frozen=True)
-class Document:
+class ReferenceDocument:
     """A document as it was read, or an empty one.
 
     ``content`` is of version 1, with our notes as an object. ``refs`` are its references with
@@ -197,28 +197,31 @@ class Document:
         """Its templates by name."""
         return self.content.get("templates") or {}
 
-    def rendered(self) -> Document:
+    def rendered(self) -> ReferenceDocument:
         """Return an equivalent document without templates and generators."""
         rest = {k: v for k, v in self.content.items() if k not in ("templates", "gen")}
         return replace(self, content=rest | {"refs": self.refs}, generated=frozenset())
 
-    def emptied(self) -> Document:
+    def emptied(self) -> ReferenceDocument:
         """Return a document that has only the entries besides the references."""
         beside = ("templates", "gen", NOTES)
         rest = {k: v for k, v in self.content.items() if k not in beside}
-        return Document(rest | {"refs": {}})
+        return ReferenceDocument(rest | {"refs": {}})
 
 
 def edit_document(
-    document: Document, before: Description | None, after: Description, form: DocumentForm
+    document: ReferenceDocument,
+    before: DocumentContent | None,
+    after: DocumentContent,
+    form: DocumentOptions,
 ) -> bytes:
     """Return a document that describes the group ``after``, as the bytes of a file.
 
     ``before`` is the group that the document describes; without it all references are rewritten.
     """
     if before is None:
-        document, before = document.emptied(), Description()
-    found = _Difference.between(document, before, after)
+        document, before = document.emptied(), DocumentContent()
+    found = _DocumentChanges.between(document, before, after)
     # in a set with templates, braces have a special meaning
     templates = form.templates and not any("{{" in name for name in found.find_written_urls(after))
     # generated references would override written ones
@@ -247,7 +250,7 @@ class _WrittenReferences(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Difference:
+class _DocumentChanges:
     """The difference between the group that a document describes and another one.
 
     ``metadata`` are the new or changed metadata by key, None for removed ones. All references of
@@ -263,7 +266,9 @@ class _Difference:
     moves: dict[str, str]
 
     @classmethod
-    def between(cls, document: Document, before: Description, after: Description) -> _Difference:
+    def between(
+        cls, document: ReferenceDocument, before: DocumentContent, after: DocumentContent
+    ) -> _DocumentChanges:
         """Compare the group that a document describes with another one."""
         moves = _find_moves(before, after)
         anew = {*before.arrays, *after.arrays}
@@ -285,18 +290,18 @@ class _Difference:
         metadata = _edit_metadata(document, before, after, anew)
         return cls(metadata, anew, removed, written, moves)
 
-    def find_written_urls(self, after: Description) -> set[str]:
+    def find_written_urls(self, after: DocumentContent) -> set[str]:
         """Return the written urls of the files of references to write."""
         return {after.name(file.url) for written in self.written for file in written.rows.files}
 
-    def iterate_keys(self, document: Document) -> Iterator[str]:
+    def iterate_keys(self, document: ReferenceDocument) -> Iterator[str]:
         """Yield the keys of the document that are removed or changed."""
         yield from self.removed
         for written in self.written:
             yield from written.iterate_keys()
         yield from _iterate_keys_below(document.generated, self.anew)
 
-    def apply(self, document: Document, after: Description, templates: bool) -> bytes:
+    def apply(self, document: ReferenceDocument, after: DocumentContent, templates: bool) -> bytes:
         """Return the document with the differences applied."""
         content, texts = dict(document.content), dict(document.templates)
         refs = self._remove_references(content.get("refs") or {})
@@ -343,7 +348,7 @@ class _Difference:
 
     def _move_files(
         self,
-        document: Document,
+        document: ReferenceDocument,
         refs: dict[str, Any],
         templates: dict[str, str],
         name: Callable[[str], str],
@@ -369,7 +374,7 @@ class _Difference:
         return moved
 
     def _name_folders(
-        self, after: Description, texts: Metadata, known: Mapping[str, str]
+        self, after: DocumentContent, texts: Metadata, known: Mapping[str, str]
     ) -> dict[str, str]:
         """Return a name for each new folder of files."""
         used = self.find_written_urls(after)
@@ -380,7 +385,7 @@ class _Difference:
         return {f: next(free) for f in folders if f and f not in known}
 
 
-def _find_keys(document: Document, path: str) -> ChunkKeys:
+def _find_keys(document: ReferenceDocument, path: str) -> ChunkKeys:
     """Return how the document names the chunks of an array."""
     node = document.metadata.get(f"{path}/{MARKER}")
     if node is not None:
@@ -389,7 +394,7 @@ def _find_keys(document: Document, path: str) -> ChunkKeys:
     return SeparatedKeys("v2", found.get("dimension_separator") or ".")
 
 
-def _is_stored_alike(before: Description, after: Description, path: str) -> bool:
+def _is_stored_alike(before: DocumentContent, after: DocumentContent, path: str) -> bool:
     """Return whether chunks of an array can stay unchanged while others are added and removed."""
     if path not in before.arrays:
         return False
@@ -454,7 +459,7 @@ def _find_common_chunks(
     return inside, np.ravel_multi_index(within, other) if prod(other) else within[0]
 
 
-def _find_moves(before: Description, after: Description) -> dict[str, str]:
+def _find_moves(before: DocumentContent, after: DocumentContent) -> dict[str, str]:
     """Return the new urls of files if files may have been moved, and nothing else has changed.
 
     References are compared after applying the move, so a wrong guess only makes the document
@@ -491,7 +496,10 @@ def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
 
 
 def _edit_metadata(
-    document: Document, before: Description, after: Description, rewritten: set[str]
+    document: ReferenceDocument,
+    before: DocumentContent,
+    after: DocumentContent,
+    rewritten: set[str],
 ) -> dict[str, Any]:
     """Return what differs in the metadata, by key; None for removed ones."""
     found: dict[str, Any] = {key: None for key in before.metadata if key not in after.metadata}

@@ -27,7 +27,12 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import build_sparse, is_sparse
 from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.formats import READ_ALL, ReadOptions
-from virtualds.formats.kerchunk.encode_json import Document, DocumentForm, describe, edit_document
+from virtualds.formats.kerchunk.encode_json import (
+    DocumentOptions,
+    ReferenceDocument,
+    describe,
+    edit_document,
+)
 from virtualds.formats.kerchunk.templates import Templates, generate_references
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.undecodable import explain_malformed
@@ -35,7 +40,7 @@ from virtualds.formats.zarr.document import MARKER, NOTES, number_in_grid
 from virtualds.formats.zarr.groups import (
     V2,
     V3,
-    GroupReader,
+    GroupBuilder,
     make_single_manifest_finder,
     merge_zarr_v2,
 )
@@ -91,27 +96,31 @@ def parse_document(raw: bytes, url: str) -> Any:
     return document
 
 
-def _parse(content: Any, source: SourceFile, allow: AccessPolicy) -> tuple[Document, Entries]:
+def _parse(
+    content: Any, source: SourceFile, allow: AccessPolicy
+) -> tuple[ReferenceDocument, DocumentReferences]:
     """Return a document with its references resolved, and the references sorted by array."""
     with pause_garbage_collection(), explain_malformed(source.url):
         content, refs, generated = _expand_document(content, source.url)
         notes = content.get(NOTES) or {}
-        entries = Entries(source, refs, notes.get("files", {}), allow)
+        entries = DocumentReferences(source, refs, notes.get("files", {}), allow)
 
     def resolve(url: str) -> str:
         return entries.files.get_file(url).url
 
-    return Document(content, refs, generated, entries.metadata, resolve), entries
+    return ReferenceDocument(content, refs, generated, entries.metadata, resolve), entries
 
 
-def _build_tree(document: Document, entries: Entries, how: ReadOptions) -> ManifestGroup:
+def _build_tree(
+    document: ReferenceDocument, entries: DocumentReferences, how: ReadOptions
+) -> ManifestGroup:
     """Return a group of a document, including all groups below it."""
     source, notes = entries.source, document.content.get(NOTES) or {}
     with pause_garbage_collection():
         version = V3 if entries.nodes else V2
         nodes = entries.nodes or merge_zarr_v2(entries.metadata)
         parts_of = make_single_manifest_finder(entries.build_manifest)
-        reader = GroupReader(source.url, nodes, notes, parts_of, how.skip, version)
+        reader = GroupBuilder(source.url, nodes, notes, parts_of, how.skip, version)
         return reader.read_group(how.group)
 
 
@@ -165,7 +174,7 @@ def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
 # ---------------------------------------------------------------------- entries
 
 
-class Entries:
+class DocumentReferences:
     """The references of one document, sorted by array."""
 
     def __init__(
@@ -274,7 +283,7 @@ def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 class _Columns:
     """The columns of the manifest of the array at a path, while its references are read."""
 
-    def __init__(self, path: str, references: Entries) -> None:
+    def __init__(self, path: str, references: DocumentReferences) -> None:
         self._path = path
         self._references = references
         self._numbers: dict[str, int] = {}
@@ -410,7 +419,7 @@ class JsonVersion:
     file: SourceFile
     raw: bytes
     version: str
-    document: Document
+    document: ReferenceDocument
     group: ManifestGroup
 
     def is_current(self) -> bool:
@@ -454,7 +463,7 @@ def write(
         The version to change: only entries that differ from it are edited. The compression of the
         file stays the same.
     templates, relative_paths, zarr_format : optional
-        As in `DocumentForm`; by default as before.
+        As in `DocumentOptions`; by default as before.
 
     Raises
     ------
@@ -466,8 +475,8 @@ def write(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    document = Document() if base is None else base.document
-    was = DocumentForm.like(document.content)
+    document = ReferenceDocument() if base is None else base.document
+    was = DocumentOptions.like(document.content)
     form = was.with_given(
         templates=templates, relative_paths=relative_paths, zarr_format=zarr_format
     )
@@ -506,8 +515,10 @@ def to_dict(
     """
     if relative_paths:
         raise ValueError("relative_paths: a dict lies in no folder that urls could start from")
-    form = DocumentForm(templates, zarr_format=zarr_format)
-    data = edit_document(Document(), None, describe(group, "a dict of references", form), form)
+    form = DocumentOptions(templates, zarr_format=zarr_format)
+    data = edit_document(
+        ReferenceDocument(), None, describe(group, "a dict of references", form), form
+    )
     found: dict[str, Any] = json.loads(data)
     return found
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.axes import find_runs
-from virtualds.chunks.columns import Table
+from virtualds.chunks.columns import ReferenceTable
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError, make_exists_error
 from virtualds.formats import READ_ALL, ReadOptions
@@ -31,7 +31,7 @@ from virtualds.formats.kerchunk.records import (
     WRITTEN,
     ArrayChunks,
     RecordChanges,
-    Records,
+    RecordFolder,
     RecordTable,
     encode_record,
     find_changed_records,
@@ -46,7 +46,7 @@ from virtualds.formats.undecodable import explain_malformed
 from virtualds.formats.zarr.document import NOTES, ZMETADATA
 from virtualds.formats.zarr.groups import (
     V2,
-    GroupReader,
+    GroupBuilder,
     make_single_manifest_finder,
     merge_zarr_v2,
 )
@@ -131,7 +131,7 @@ class ParquetSet:
     document: Mapping[str, Any]
     metadata: Mapping[str, Any]
     notes: Mapping[str, Any]
-    records: Records
+    records: RecordFolder
     version: str = ""
     displaced: int = 0
 
@@ -149,7 +149,7 @@ class ParquetSet:
                 for key, v in document["metadata"].items()
             }
             notes = document.get(NOTES) or {}
-            records = Records(source, size, notes, allow, hash_document(document))
+            records = RecordFolder(source, size, notes, allow, hash_document(document))
             return cls(source, document, metadata, notes, records)
 
     @cached_property
@@ -184,7 +184,7 @@ class ParquetSet:
             merge_zarr_v2(self.metadata),
             make_single_manifest_finder(self.read_manifest),
         )
-        reader = GroupReader(self.source.url, nodes, self.notes, parts_of, skip, V2)
+        reader = GroupBuilder(self.source.url, nodes, self.notes, parts_of, skip, V2)
         return reader.read_group(group)
 
     def read_arrays(self) -> dict[str, ArrayChunks]:
@@ -229,7 +229,7 @@ class ParquetSet:
                 f"report it"
             )
 
-    def holds(self, table: Table) -> bool:
+    def holds(self, table: ReferenceTable) -> bool:
         """Return whether a table of references belongs to this set."""
         return table.owner == self.records.name
 

@@ -28,8 +28,8 @@ from virtualds.chunks.columns import (
     INLINE,
     MISSING,
     Ints,
+    ReferenceTable,
     SourceSummary,
-    Table,
     pack_table,
     unpack_table,
 )
@@ -105,7 +105,7 @@ def hash_document(document: Mapping[str, Any]) -> str:
     return version_of(json.dumps(said, sort_keys=True).encode())
 
 
-class Records:
+class RecordFolder:
     """The records of the set in a folder, with ``size`` references in each; some are cached.
 
     ``notes`` are our notes, with the token that records of this set must have. ``allow`` is where
@@ -174,7 +174,7 @@ class Records:
         self._open()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return share_opening, (Records, self._opening, self.__getstate__())
+        return share_opening, (RecordFolder, self._opening, self.__getstate__())
 
     @cached_property
     def catalogue(self) -> SourceSummary | None:
@@ -298,10 +298,10 @@ class Records:
 
 
 @dataclass(frozen=True, eq=False)
-class RecordTable(Table):
+class RecordTable(ReferenceTable):
     """The references of one array in its records."""
 
-    records: Records
+    records: RecordFolder
     path: str
     count: int
 
@@ -559,7 +559,7 @@ def split_like(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
 
 
 def iterate_other_sources(
-    manifest: ChunkManifest, is_known: Callable[[Table], bool]
+    manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[SourceFile]:
     """Yield the files of chunks, without reading tables that are already known."""
     for part in iterate_other_parts(manifest, is_known):

@@ -59,7 +59,7 @@ FindParts = Callable[[str, Node], Manifests]
 """A function of the path and metadata of an array that returns its `Manifests`."""
 
 
-class Version(NamedTuple):
+class ZarrVersion(NamedTuple):
     """The functions that read the metadata of one version of Zarr.
 
     ``check`` raises an error for invalid metadata of an array; ``names`` returns the names of its
@@ -105,14 +105,14 @@ def _read_v3(
     return array, known
 
 
-V2 = Version(
+V2 = ZarrVersion(
     2,
     check_zarr_v2,
     lambda node, attributes: attributes.pop(DIMENSIONS, None),
     lambda node: dtype_from_zarr_v2(node["dtype"]),
     _read_v2,
 )
-V3 = Version(
+V3 = ZarrVersion(
     3,
     check_zarr_v3,
     lambda node, attributes: node.get("dimension_names"),
@@ -186,7 +186,7 @@ class MemberNames(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GroupReader:
+class GroupBuilder:
     """Builds groups from the metadata of all nodes, by path.
 
     ``root`` is the url of the set, for errors. ``notes`` are facts that plain Zarr cannot express:
@@ -199,7 +199,7 @@ class GroupReader:
     notes: Mapping[str, Any]
     parts_of: FindParts
     skip: frozenset[str] = frozenset()
-    version: Version = V3
+    version: ZarrVersion = V3
 
     def read_group(self, path: str | None = None) -> ManifestGroup:
         """Return the group at a path, including all groups below it."""

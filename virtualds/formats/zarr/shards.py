@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.axes import ChunkAxis
-from virtualds.chunks.columns import INLINE, MISSING, Ints, Table
+from virtualds.chunks.columns import INLINE, MISSING, Ints, ReferenceTable
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import RecordCache
 from virtualds.codecs.codec import CodecError
@@ -182,7 +182,7 @@ class ShardLevel:
 
 
 @dataclass(frozen=True, eq=False)
-class ShardTable(Table):
+class ShardTable(ReferenceTable):
     """References to the innermost chunks of shards, from the indexes of the shards.
 
     ``edges`` are, per axis, the index of the first innermost chunk of every shard, and the end of
@@ -226,7 +226,7 @@ class ShardTable(Table):
         offset = np.where(inline, 0, shards.offset).astype(np.int64)
         length = shards.length.astype(np.int64)
         stacked = (np.asarray(c, np.int64).reshape(len(c), ids.size) for c in (local, held))
-        rows = _ChunkRows(row, file[row], offset[row], length[row], *stacked)
+        rows = _ChunkLocations(row, file[row], offset[row], length[row], *stacked)
         sources: list[SourceFile | bytes] = [*shards.files, *shards.inline]
         for level in self.levels:
             rows = _look_up(rows, level, self.levels[-1].chunk, sources)
@@ -239,7 +239,7 @@ class ShardTable(Table):
         return ("virtualds-shards", *map(normalize_token, (self.shards, *edges, repr(self.levels))))
 
 
-class _ChunkRows(NamedTuple):
+class _ChunkLocations(NamedTuple):
     """The shard that contains each chunk, while indexes are looked up.
 
     ``whole`` is the index of the shard; ``file``, ``offset`` and ``length`` are its location.
@@ -265,11 +265,11 @@ class _Shard(NamedTuple):
 
 
 def _look_up(
-    rows: _ChunkRows,
+    rows: _ChunkLocations,
     level: ShardLevel,
     innermost: tuple[int, ...],
     sources: Sequence[SourceFile | bytes],
-) -> _ChunkRows:
+) -> _ChunkLocations:
     """Return rows with each shard replaced by that of the next level, or by the chunk itself."""
     step = np.array([c // i for c, i in zip(level.chunk, innermost, strict=True)], np.int64)
     step = step.reshape(-1, 1)
@@ -295,7 +295,7 @@ def _look_up(
     whole = rows.whole
     for one, most in zip(place, counts.max(1, initial=1), strict=True):
         whole = whole * most + one
-    return _ChunkRows(whole, file, offset, length, inside, np.broadcast_to(step, place.shape))
+    return _ChunkLocations(whole, file, offset, length, inside, np.broadcast_to(step, place.shape))
 
 
 def _check_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
@@ -311,7 +311,7 @@ def _check_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[In
     return begin.astype(np.int64), size.astype(np.int64)
 
 
-def _build_manifest(rows: _ChunkRows, sources: Sequence[SourceFile | bytes]) -> ChunkManifest:
+def _build_manifest(rows: _ChunkLocations, sources: Sequence[SourceFile | bytes]) -> ChunkManifest:
     files = [source for source in sources if isinstance(source, SourceFile)]
     held = np.flatnonzero(rows.file >= len(files))
     file, offset = rows.file.copy(), rows.offset.copy()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import Table
+from virtualds.chunks.columns import ReferenceTable
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import ConflictError, ReadError
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
@@ -268,7 +268,7 @@ def write_parts(
     return {name: moved(name, array) for name, array in pruned.items()}
 
 
-def is_table_inside(table: Table, place: PartsFolder) -> bool:
+def is_table_inside(table: ReferenceTable, place: PartsFolder) -> bool:
     """Return whether a table of references is in the set of the parts."""
     return table.owner == place.root
 

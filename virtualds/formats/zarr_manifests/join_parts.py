@@ -59,7 +59,7 @@ def join_small_parts(
     default for missing chunks (``rest``), only the references are written, with the numbers of
     their chunks.
     """
-    runs: list[_Run] = []
+    runs: list[_AdjacentParts] = []
     for run in (run for part in parts for run in _cut_layers(part, is_new, table_of, pipelines)):
         last = runs[-1] if runs else None
         if last is not None and last.is_unwritten and run.is_unwritten and last.takes(run):
@@ -81,7 +81,7 @@ def join_small_parts(
         runs[place : place + 2] = [_join_runs(runs[place : place + 2])]
 
 
-class _Run:
+class _AdjacentParts:
     """Adjacent parts that are written as one table; the first may be in a table of the set.
 
     Layers have ``size`` references, and their missing chunks the pipeline ``rest``.
@@ -110,7 +110,7 @@ class _Run:
         """The tier of its size; -1 if it is so small that it may be stored in the metadata."""
         return ((self.size // (MAX_INLINE + 1)).bit_length() - 1) // (TIER.bit_length() - 1)
 
-    def find_axis(self, right: _Run) -> int | None:
+    def find_axis(self, right: _AdjacentParts) -> int | None:
         """Return the axis along which another run follows this one, or None if it does not."""
         one, other = self.parts[0], right.parts[0]
         if one.fragment != other.fragment or (self.rest is None) != (right.rest is None):
@@ -121,18 +121,18 @@ class _Run:
         axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]
         return axes[0][0] if len(axes) == 1 and axes[0][1] else None
 
-    def fits(self, right: _Run) -> bool:
+    def fits(self, right: _AdjacentParts) -> bool:
         """Return whether two adjacent runs, one of them small, fit in one record."""
         small, large = sorted((self.size, right.size))
         if small > MAX_JSON or small + large > RECORD_SIZE or self.is_new or right.is_new:
             return False
         return self.find_axis(right) is not None
 
-    def takes(self, right: _Run) -> bool:
+    def takes(self, right: _AdjacentParts) -> bool:
         """Return whether an adjacent run is written with this one, if both are written anyway."""
         return self.find_axis(right) == AS_LAYERS or self.fits(right)
 
-    def append(self, right: _Run) -> None:
+    def append(self, right: _AdjacentParts) -> None:
         """Add the next run to this one."""
         axis = self.find_axis(right)
         if axis is None:
@@ -164,7 +164,7 @@ class _Run:
 
 def _cut_layers(
     part: ManifestPart, is_new: Callable[[ManifestPart], bool], table_of: TableOf, pipelines: bool
-) -> Iterator[_Run]:
+) -> Iterator[_AdjacentParts]:
     """Yield a part, or the layers of which it consists, the uppermost last."""
     table, used = table_of(part), part.manifest.used_pipelines(2)
     has_layers = part.manifest.table_of(TiledReferences) is not None
@@ -173,7 +173,7 @@ def _cut_layers(
         known = part.manifest.find_existing()
         has_layers = known is not None and is_sparse(part.manifest.size, known.size)
     if table is not None or used.size != 1 or not has_layers:
-        yield _Run(part, table, is_new(part))
+        yield _AdjacentParts(part, table, is_new(part))
         return
     [rest], is_empty = used.tolist(), True
     for origin, manifest in split_layers(part.manifest):
@@ -181,17 +181,17 @@ def _cut_layers(
         layer = ManifestPart(part.fragment, begin, manifest)
         table = table_of(layer)
         if isinstance(table, ParquetTable) and table.begins is not None:
-            yield _Run(layer, table, is_new(layer), rest, table.rows)
+            yield _AdjacentParts(layer, table, is_new(layer), rest, table.rows)
         elif table is not None or _is_full(manifest):
-            yield _Run(layer, table, is_new(layer))
+            yield _AdjacentParts(layer, table, is_new(layer))
         elif (placed := _place([layer], rest)).manifest.size:
-            yield _Run(placed, rest=rest, size=gather_references(placed.manifest)[0].size)
+            yield _AdjacentParts(placed, rest=rest, size=gather_references(placed.manifest)[0].size)
         else:
             continue
         is_empty = False
     if is_empty and pipelines:
         # a table without rows records how missing chunks are decoded
-        yield _Run(_place([part], rest), rest=rest)
+        yield _AdjacentParts(_place([part], rest), rest=rest)
 
 
 def _is_full(manifest: ChunkManifest) -> bool:
@@ -226,14 +226,14 @@ def _place(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
 # ---------------------------------------------------------------------- tiers
 
 
-def _join_runs(runs: Sequence[_Run]) -> _Run:
+def _join_runs(runs: Sequence[_AdjacentParts]) -> _AdjacentParts:
     first, *others = runs
     for run in others:
         first.append(run)
     return first
 
 
-def _find_tier(runs: Sequence[_Run]) -> slice | None:
+def _find_tier(runs: Sequence[_AdjacentParts]) -> slice | None:
     """Return the adjacent runs to merge: the lowest full tier, and lower ones among it."""
     for tier in sorted({run.tier for run in runs} - {-1}):
         for begin, stop in _iterate_windows(runs, tier):
@@ -245,7 +245,7 @@ def _find_tier(runs: Sequence[_Run]) -> slice | None:
     return None
 
 
-def _iterate_windows(runs: Sequence[_Run], tier: int) -> Iterator[tuple[int, int]]:
+def _iterate_windows(runs: Sequence[_AdjacentParts], tier: int) -> Iterator[tuple[int, int]]:
     """Yield start and stop of ranges of runs adjacent along one axis, none of a higher tier."""
     begin, along = 0, None
     for n in range(1, len(runs) + 1):

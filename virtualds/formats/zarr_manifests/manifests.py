@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, Table, compute_strides
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints, ReferenceTable, compute_strides
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.tables import SparseReferences, TiledReferences, have_overlap
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
@@ -37,7 +37,7 @@ SPARSE = 16
 
 
 @dataclass(frozen=True)
-class JsonTable(Table):
+class JsonTable(ReferenceTable):
     """References in a JSON object, by chunk keys.
 
     ``manifest`` is the path of a file in the set, or the object itself; ``sources`` are
@@ -134,15 +134,17 @@ class JsonTable(Table):
         name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
         return f"{self.store.root}/{name}"
 
-    def _parsed(self) -> _Entries:
+    def _parsed(self) -> _FragmentEntries:
         if isinstance(self.manifest, str):
-            found: _Entries = self.store.get_cached((self.manifest, self.prefix), self._read)
+            found: _FragmentEntries = self.store.get_cached(
+                (self.manifest, self.prefix), self._read
+            )
             return found
         return self._read()
 
-    def _read(self) -> _Entries:
+    def _read(self) -> _FragmentEntries:
         """Return the entries of the fragment."""
-        rows = _Entries(self.store, self.fingerprints, self.numbered)
+        rows = _FragmentEntries(self.store, self.fingerprints, self.numbered)
         for name, entry in self.entries.items():
             self._read_entry(name, entry, rows)
         try:
@@ -151,7 +153,7 @@ class JsonTable(Table):
             error.add_note(f"manifest {self._where}")
             raise
 
-    def _read_entry(self, name: str, entry: Any, rows: _Entries) -> None:
+    def _read_entry(self, name: str, entry: Any, rows: _FragmentEntries) -> None:
         try:
             if name.endswith("/"):
                 if self.prefix:
@@ -177,10 +179,10 @@ class JsonTable(Table):
     # ------------------------------------------------------------------ chunks to be measured
 
     def _add_measured(
-        self, found: ChunkManifest, ids: Ints, known: Any, parsed: _Entries
+        self, found: ChunkManifest, ids: Ints, known: Any, parsed: _FragmentEntries
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length is looked up in the store."""
-        rows = _Entries(self.store, parsed.sources, self.numbered)
+        rows = _FragmentEntries(self.store, parsed.sources, self.numbered)
         entries: list[tuple[int, Mapping[str, Any]]] = []
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
@@ -219,7 +221,7 @@ class JsonTable(Table):
 # ---------------------------------------------------------------------- entries
 
 
-class _Entries:
+class _FragmentEntries:
     """The entries of one fragment.
 
     ``rows`` are the chunks with entries, once all are added and `settled`. ``measured`` are entries
@@ -289,7 +291,7 @@ class _Entries:
             self._numbers[path] = len(self._files) - 1
         return self._numbers[path]
 
-    def settled(self) -> _Entries:
+    def settled(self) -> _FragmentEntries:
         """Return the entries with their rows; raise an error for two entries of one chunk."""
         rows = np.array(sorted(self._rows), np.int64).reshape(-1, 1 + len(COLUMNS))
         numbers, columns = rows[:, 0], dict(zip(COLUMNS, rows[:, 1:].T, strict=True))

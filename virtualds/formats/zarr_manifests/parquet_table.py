@@ -25,9 +25,9 @@ from virtualds.chunks.columns import (
     MISSING,
     CountedSources,
     Ints,
+    ReferenceTable,
     SourceColumns,
     SourceSummary,
-    Table,
     find_distinct,
 )
 from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
@@ -133,7 +133,7 @@ def read_counts(value: Any) -> Counts:
 
 
 @dataclass(frozen=True)
-class ParquetTable(Table):
+class ParquetTable(ReferenceTable):
     """References in Parquet records: ``rows`` of them, in a folder of the set.
 
     With ``has_pipelines``, rows refer to one of the ``pipelines``. ``counts`` is the number of rows

@@ -33,7 +33,7 @@ from virtualds.formats.zarr.document import (
 )
 from virtualds.formats.zarr.groups import (
     V2,
-    GroupReader,
+    GroupBuilder,
     make_single_manifest_finder,
     merge_zarr_v2,
 )
@@ -67,13 +67,13 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     if {".", ".."} & set(parts):
         raise ValueError(f"group {group!r}: no part of a path in a store is '.' or '..'")
     group = "/".join(parts) or None
-    store = _Store(source)
+    store = _StoreFolder(source)
     read_version = _read_v3 if store.marker == MARKER else _read_v2
     with explain_malformed(store.root):
         return read_version(store, frozenset(skip), group)
 
 
-class _Store:
+class _StoreFolder:
     """The files of a store in a folder."""
 
     def __init__(self, source: SourceFile) -> None:
@@ -177,7 +177,7 @@ class _Store:
 # ---------------------------------------------------------------------- version 3
 
 
-def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
+def _read_v3(store: _StoreFolder, skip: frozenset[str], group: str | None) -> ManifestGroup:
     root, folder_of = store.document, dict[str, str]()
     if root.get("zarr_format") != 3:
         raise FormatError(
@@ -209,13 +209,13 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
             lambda _, grid: store.build_manifest(folder, keys, grid)
         )(path, node)
 
-    return GroupReader(store.root, nodes, {}, parts_of, skip).read_group(group)
+    return GroupBuilder(store.root, nodes, {}, parts_of, skip).read_group(group)
 
 
 # ---------------------------------------------------------------------- version 2
 
 
-def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
+def _read_v2(store: _StoreFolder, skip: frozenset[str], group: str | None) -> ManifestGroup:
     folder_of: dict[str, str] = {}
     if store.marker == ZMETADATA:
         metadata = store.document["metadata"]
@@ -232,6 +232,6 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
         return store.build_manifest(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
 
     nodes = merge_zarr_v2(metadata)
-    return GroupReader(
+    return GroupBuilder(
         store.root, nodes, {}, make_single_manifest_finder(chunks), skip, V2
     ).read_group(group)

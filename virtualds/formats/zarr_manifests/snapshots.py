@@ -36,7 +36,7 @@ from virtualds.formats.zarr.document import (
     parse_chunk_keys,
     read_copies,
 )
-from virtualds.formats.zarr.groups import GroupReader
+from virtualds.formats.zarr.groups import GroupBuilder
 from virtualds.formats.zarr.v3_arrays import Manifests
 from virtualds.formats.zarr_manifests.manifests import (
     build_json_manifest,
@@ -395,7 +395,7 @@ def read_document(
         )
 
     nodes = read_all_nodes(root, options, document)
-    return GroupReader(root, nodes, document.notes, find_parts, how.skip).read_group(how.group)
+    return GroupBuilder(root, nodes, document.notes, find_parts, how.skip).read_group(how.group)
 
 
 def _describe_native(path: str, values: Mapping[str, Any]) -> Mapping[str, Any]:

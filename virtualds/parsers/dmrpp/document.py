@@ -109,7 +109,7 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     sizes, is_cut = _read_sizes(chunks, stored.shape)
     codecs = _read_codecs(chunks, dtype.itemsize)
     axes = make_regular_axes(stored.shape, sizes)
-    table = _Table.of(chunks.findall(f"{DMRPP}chunk"), sizes, tuple(a.nchunks for a in axes))
+    table = _ChunkTable.of(chunks.findall(f"{DMRPP}chunk"), sizes, tuple(a.nchunks for a in axes))
     fill = _read_fill(chunks.get("fillValue"), dtype, stored.fill, table.is_whole)
     pipeline = CodecPipeline(dtype, codecs, fill, tuple(range(len(sizes))))
     manifest, pipelines = table.build(stored.find_file, pipeline, prod(sizes) * dtype.itemsize)
@@ -169,7 +169,7 @@ def _read_codecs(chunks: Element, itemsize: int) -> tuple[Codec, ...]:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _ChunkTable:
     """The chunks listed in a sidecar, one entry per chunk in every column; ``grid`` counts all."""
 
     grid: tuple[int, ...]
@@ -180,7 +180,7 @@ class _Table:
     hrefs: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]) -> _Table:
+    def of(cls, rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]) -> _ChunkTable:
         """Read the elements of chunks, and check their positions.
 
         Raises

@@ -261,7 +261,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         There is no such group.
     """
     skipped = frozenset(skip)
-    reader = _Reader(source, skipped)
+    reader = _FitsReader(source, skipped)
     with describe_damage(source, "FITS", (ValueError,)), open_source(source) as file:
         found = list(read_units(file, source))
         for name, part in _name_units(found).items():
@@ -286,7 +286,7 @@ def _name_units(found: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
     return named
 
 
-class _Reader:
+class _FitsReader:
     """The variables of a file, with the dimensions that they share."""
 
     def __init__(self, source: SourceFile, skipped: frozenset[str]) -> None:

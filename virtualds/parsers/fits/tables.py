@@ -383,7 +383,7 @@ def read_table(
     skipped: frozenset[str],
 ) -> ManifestGroup:
     """Return the columns of a table as variables; those that cannot be read are its problems."""
-    table = _Table(part, file, source, encoding)
+    table = _TableReader(part, file, source, encoding)
     problems = dict[str, VirtualdsError]()
     try:
         columns = dict(find_columns(part, source))
@@ -404,7 +404,7 @@ def read_table(
     return ManifestGroup(variables, _select_attributes(part.cards), problems=problems)
 
 
-class _Table:
+class _TableReader:
     """The variables of a table, and what they share: dimensions, and rows that are read once."""
 
     def __init__(

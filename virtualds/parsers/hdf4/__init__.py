@@ -35,8 +35,8 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.zlib import Zlib
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf4.datasets import (
-    Dataset,
-    Part,
+    DatasetGroup,
+    ScientificDataset,
     convert_to_cf,
     name_apart,
     read_datasets,
@@ -55,7 +55,7 @@ from virtualds.parsers.hdf4.elements import (
     MAX_AXES,
     Elements,
     Key,
-    Pieces,
+    PiecewiseArray,
     decode_text,
     find_dtype,
     open_elements,
@@ -231,7 +231,9 @@ def measure(elements: Elements, ref: int | None) -> int:
     return 0 if stored is None else stored.nbytes
 
 
-def build_array(elements: Elements, spec: ArraySpec) -> ManifestArray | npt.NDArray[Any] | Pieces:
+def build_array(
+    elements: Elements, spec: ArraySpec
+) -> ManifestArray | npt.NDArray[Any] | PiecewiseArray:
     """Return the values of a data set as references, or as an array that is read on demand."""
     if spec.ref is not None and elements.find_kind(spec.key) == CHUNKED:
         return _build_chunks(elements, spec)
@@ -264,7 +266,7 @@ def _build_whole(spec: ArraySpec, stored: Stored) -> ManifestArray:
     return spec.build(axes, manifest, stored.codecs)
 
 
-def _build_rows(spec: ArraySpec, stored: Stored) -> ManifestArray | Pieces:
+def _build_rows(spec: ArraySpec, stored: Stored) -> ManifestArray | PiecewiseArray:
     """Return an array in several pieces: one chunk of rows per piece, if all are whole rows."""
     row = spec.nbytes // prod(spec.shape[:1])
     pieces, left = list[Range](), spec.nbytes
@@ -273,7 +275,7 @@ def _build_rows(spec: ArraySpec, stored: Stored) -> ManifestArray | Pieces:
             pieces.append((offset, min(length, left)))
         left -= length
     if stored.codecs or not spec.shape or any(length % row for _, length in pieces):
-        return Pieces(
+        return PiecewiseArray(
             stored.file, stored.pieces, stored.nbytes, spec.shape, spec.pipeline(stored.codecs)
         )
     offsets, lengths = map(list, zip(*pieces, strict=True))
@@ -418,9 +420,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     return replace(root, problems={**problems, **root.problems}).group(group)
 
 
-def _read_part(elements: Elements, part: Part, skipped: frozenset[str]) -> ManifestGroup:
+def _read_part(elements: Elements, part: DatasetGroup, skipped: frozenset[str]) -> ManifestGroup:
     lengths = {name: v.data.shape[0] for name, v in part.coordinates.items() if v.dims}
-    reader = _Reader(elements, skipped, lengths)
+    reader = _VariableReader(elements, skipped, lengths)
     for name, dataset in _name_datasets(part).items():
         reader.take(name, dataset)
     encoding = {"unlimited_dims": reader.unlimited}
@@ -429,16 +431,16 @@ def _read_part(elements: Elements, part: Part, skipped: frozenset[str]) -> Manif
     return found.leave_out(skipped)
 
 
-def _name_datasets(part: Part) -> dict[str, Dataset]:
+def _name_datasets(part: DatasetGroup) -> dict[str, ScientificDataset]:
     """Return data sets by names other than those of coordinates, without scales without values."""
-    named: dict[str, Dataset] = {}
+    named: dict[str, ScientificDataset] = {}
     for dataset in part.members:
         if not dataset.is_scale or dataset.ref is not None:
             named[name_apart(dataset.name, {*named, *part.coordinates})] = dataset
     return named
 
 
-class _Reader:
+class _VariableReader:
     """The variables of a group, with their shared dimensions."""
 
     def __init__(
@@ -452,7 +454,7 @@ class _Reader:
         self._skipped = skipped
         self._lengths = lengths
 
-    def take(self, name: str, dataset: Dataset) -> None:
+    def take(self, name: str, dataset: ScientificDataset) -> None:
         """Add a data set: a variable, or a problem if it cannot be read."""
         if name in self._skipped:
             with suppress(VirtualdsError):
@@ -474,7 +476,7 @@ class _Reader:
         dims = self._name_dimensions(name, dataset, shape)
         self.variables[name] = self._to_variable(dataset, dims, data)
 
-    def _find_shape(self, dataset: Dataset) -> tuple[int, ...]:
+    def _find_shape(self, dataset: ScientificDataset) -> tuple[int, ...]:
         lengths = [d.length for d in dataset.dimensions]
         if None in lengths[1:]:
             raise FormatError("its unlimited dimension is not the first; fetch the file again")
@@ -485,7 +487,7 @@ class _Reader:
         records = measure(self._elements, dataset.ref) // row if row else 0
         return (records, *rest)
 
-    def _build(self, dataset: Dataset, shape: tuple[int, ...]) -> Any:
+    def _build(self, dataset: ScientificDataset, shape: tuple[int, ...]) -> Any:
         if dataset.values is not None:
             return dataset.values
         dtype = _check_dtype(dataset)
@@ -494,7 +496,7 @@ class _Reader:
         )
 
     def _name_dimensions(
-        self, name: str, dataset: Dataset, shape: tuple[int, ...]
+        self, name: str, dataset: ScientificDataset, shape: tuple[int, ...]
     ) -> tuple[str, ...]:
         """Return the names of the axes; one with a different length than before gets its own."""
         found: list[str] = []
@@ -508,7 +510,9 @@ class _Reader:
             found.append(dim)
         return tuple(found)
 
-    def _to_variable(self, dataset: Dataset, dims: tuple[str, ...], data: Any) -> ManifestVariable:
+    def _to_variable(
+        self, dataset: ScientificDataset, dims: tuple[str, ...], data: Any
+    ) -> ManifestVariable:
         encoding: dict[str, Any] = {
             "dtype": data.dtype.newbyteorder("="),
             "source": path_or_url(self._elements.source.url),
@@ -517,14 +521,14 @@ class _Reader:
         return ManifestVariable(dims, data, convert_to_cf(dataset.attributes), encoding)
 
 
-def _check_dtype(dataset: Dataset) -> np.dtype[Any]:
+def _check_dtype(dataset: ScientificDataset) -> np.dtype[Any]:
     """Return the type of the stored numbers."""
     if isinstance(dataset.dtype, VirtualdsError):
         raise dataset.dtype
     return dataset.dtype
 
 
-def _find_fill(dataset: Dataset) -> bytes | None:
+def _find_fill(dataset: ScientificDataset) -> bytes | None:
     """Return the value that the library returns for unwritten elements, or None if unknown.
 
     It uses the first bytes of a ``_FillValue``, of whatever type, as they are in memory.

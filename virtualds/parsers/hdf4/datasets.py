@@ -103,7 +103,7 @@ PRECISE = 36
 
 def read_old_datasets(elements: Elements) -> Datasets:
     """Return the data sets described by groups of a file."""
-    found: list[Dataset] = []
+    found: list[ScientificDataset] = []
     groups = [(NUMERIC_GROUP, ref) for ref in elements.list_refs(NUMERIC_GROUP)]
     seen = set[int]()
     for key in groups:
@@ -153,7 +153,7 @@ class _OldDataset:
         found = {name: texts[place : place + 1] for name, texts in self._texts.items()}
         return {name: convert_attribute(name, np.array(t)) for name, t in found.items() if any(t)}
 
-    def list_scales(self) -> list[Dataset]:
+    def list_scales(self) -> list[ScientificDataset]:
         """Return the scales with values: flags come first, then the values."""
         data = self._take(SCALES)
         flags, place = data[: len(self.lengths)], len(self.lengths)
@@ -169,10 +169,12 @@ class _OldDataset:
             place += len(raw)
             values: npt.NDArray[Any] = np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
             texts = self._find_texts(axis + 1)
-            found.append(Dataset(dimension.name, None, (dimension,), dtype, texts, values=values))
+            found.append(
+                ScientificDataset(dimension.name, None, (dimension,), dtype, texts, values=values)
+            )
         return found
 
-    def show(self, name: str) -> Dataset:
+    def show(self, name: str) -> ScientificDataset:
         """Return the data set."""
         attributes: dict[str, Any] = {}
         if text := self._take(COORDINATE_SYSTEM):
@@ -181,7 +183,7 @@ class _OldDataset:
             attributes |= self._find_numbers(self.dtype)
         attributes |= self._find_calibration() | self._find_texts(0)
         ref = self._members.get(DATA)
-        return Dataset(name, ref, self._dimensions, self.dtype, attributes)
+        return ScientificDataset(name, ref, self._dimensions, self.dtype, attributes)
 
     def _find_numbers(self, dtype: np.dtype[Any]) -> dict[str, Any]:
         """Return the range of the values, and the fill value."""
@@ -225,7 +227,7 @@ class Dimension:
 
 
 @dataclass(frozen=True)
-class Dataset:
+class ScientificDataset:
     """A scientific data set.
 
     Parameters
@@ -259,7 +261,7 @@ class Dataset:
 class Datasets:
     """The data sets of a file, its attributes, and what is wrong with these."""
 
-    members: list[Dataset]
+    members: list[ScientificDataset]
     attributes: dict[str, Any] = field(default_factory=dict)
     problems: dict[str, VirtualdsError] = field(default_factory=dict)
 
@@ -293,7 +295,7 @@ def read_datasets(elements: Elements) -> Datasets | None:
     return Datasets(found, attributes, problems)
 
 
-def _read_dataset(elements: Elements, group: Vgroup) -> Dataset:
+def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
     dimensions = tuple(_find_dimensions(elements, group))
     refs = dict(group.members)
     # old programs find the same data set by this group
@@ -305,7 +307,7 @@ def _read_dataset(elements: Elements, group: Vgroup) -> Dataset:
         )
     tables = _read_tables(elements, group)
     attributes, problems = _read_attributes(elements, tables)
-    return Dataset(
+    return ScientificDataset(
         group.name,
         refs.get(DATA),
         dimensions,
@@ -438,14 +440,14 @@ COORDINATES = {
 
 
 @dataclass(frozen=True)
-class Part:
+class DatasetGroup:
     """The data sets of a group, and the coordinates that are computed for them."""
 
-    members: list[Dataset]
+    members: list[ScientificDataset]
     coordinates: dict[str, ManifestVariable] = field(default_factory=dict)
 
 
-def split_parts(found: Datasets) -> dict[str, Part]:
+def split_parts(found: Datasets) -> dict[str, DatasetGroup]:
     """Group the data sets: the root has those without a grid, or all if there is only one grid."""
     text = join_metadata((name, str(value)) for name, value in found.attributes.items())
     known = (one for one in read_structures(text) if one.kind in ("GRID", "SWATH"))
@@ -453,24 +455,26 @@ def split_parts(found: Datasets) -> dict[str, Part]:
     if len(structures) == 1:
         [(name, fields)] = structures.items()
         return {"": _show_part(found.members, name, fields)}
-    members: dict[str, list[Dataset]] = {name: [] for name in ("", *structures)}
+    members: dict[str, list[ScientificDataset]] = {name: [] for name in ("", *structures)}
     for dataset in found.members:
         grid = _find_grid(dataset, structures)
         members[grid].append(dataset)
-    parts = {"": Part(members[""])}
+    parts = {"": DatasetGroup(members[""])}
     for name, fields in structures.items():
         if name and members[name]:
             parts[name_apart(name, parts)] = _show_part(members[name], name, fields)
     return parts
 
 
-def _find_grid(dataset: Dataset, structures: Mapping[str, Mapping[str, str]]) -> str:
+def _find_grid(dataset: ScientificDataset, structures: Mapping[str, Mapping[str, str]]) -> str:
     """Return the grid of a data set: the names of its dimensions end with that of the grid."""
     names = (d.name.partition(":")[2] for d in dataset.dimensions)
     return next((name for name in names if "GridName" in structures.get(name, {})), "")
 
 
-def _show_part(members: list[Dataset], name: str, grid: Mapping[str, str]) -> Part:
+def _show_part(
+    members: list[ScientificDataset], name: str, grid: Mapping[str, str]
+) -> DatasetGroup:
     """Return data sets without the name of the structure in the names of dimensions."""
     plain = [
         replace(one, dimensions=tuple(_shorten(d, name) for d in one.dimensions)) for one in members
@@ -479,11 +483,11 @@ def _show_part(members: list[Dataset], name: str, grid: Mapping[str, str]) -> Pa
     axes = _Axes.of(grid)
     # the metadata may differ from the content of the file
     if axes is None or not on_grid or not all(map(axes.fits, on_grid)):
-        return Part(plain)
-    return Part([_place(one) if _is_on_grid(one) else one for one in plain], axes.build())
+        return DatasetGroup(plain)
+    return DatasetGroup([_place(one) if _is_on_grid(one) else one for one in plain], axes.build())
 
 
-def _is_on_grid(dataset: Dataset) -> bool:
+def _is_on_grid(dataset: ScientificDataset) -> bool:
     return AXES.keys() <= {d.name for d in dataset.dimensions}
 
 
@@ -491,7 +495,7 @@ def _shorten(dimension: Dimension, name: str) -> Dimension:
     return replace(dimension, name=dimension.name.removesuffix(f":{name}"))
 
 
-def _place(dataset: Dataset) -> Dataset:
+def _place(dataset: ScientificDataset) -> ScientificDataset:
     """Return a field of a grid, on the axes that have coordinates."""
     dims = tuple(replace(d, name=AXES.get(d.name, d.name)) for d in dataset.dimensions)
     more = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
@@ -536,7 +540,7 @@ class _Axes:
             return None
         return cls(columns, rows, corners, inset, grid["Projection"], parameters, zone, sphere)
 
-    def fits(self, dataset: Dataset) -> bool:
+    def fits(self, dataset: ScientificDataset) -> bool:
         """Return whether a data set has these axes."""
         lengths = {d.name: d.length for d in dataset.dimensions}
         return (lengths["YDim"], lengths["XDim"]) == (self.rows, self.columns)

@@ -34,7 +34,7 @@ MAX_AXES = 32
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PiecewiseArray:
     """An array in pieces that references cannot express: joined and decoded at each read.
 
     Parameters

@@ -28,14 +28,14 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
+from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexLayout
 from virtualds.parsers.hdf5.file_structure import (
     MIN_FILES,
     Dimension,
     FileStructure,
     ManyFiles,
     Match,
-    Part,
+    ReadScope,
     SeparateAttributesError,
     Variable,
     VariableStructure,
@@ -337,7 +337,7 @@ class _ColumnReader:
             Some files are damaged.
         """
         columns: dict[Variable, StoredColumns] = {}
-        by_form: dict[IndexForm, list[tuple[Variable, Ints]]] = {}
+        by_form: dict[IndexLayout, list[tuple[Variable, Ints]]] = {}
         chunks: dict[Variable, Ints] = {}
         for name, variable in self._known.variables.items():
             kind = variable.facts.layout.kind
@@ -374,10 +374,10 @@ class _ColumnReader:
                 columns.append(none if limit is None else shape[:, axis])
         return self._stack(columns)
 
-    def _split_by_form(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexForm, Ints]]:
+    def _split_by_form(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexLayout, Ints]]:
         """Yield the files whose indexes have the same form: chunk lengths, and limits of axes."""
         variable = self._known.variables[name]
-        which, form = np.flatnonzero(self.sound), IndexForm.of(variable.facts)
+        which, form = np.flatnonzero(self.sound), IndexLayout.of(variable.facts)
         limits = self._read_limits(variable, self.shapes[name])
         rows = np.concatenate([chunks, limits], axis=1)[which]
         if (rows == rows[:1]).all():
@@ -415,7 +415,7 @@ class _ColumnReader:
 
     def _read_indexes(
         self,
-        form: IndexForm,
+        form: IndexLayout,
         members: list[tuple[Variable, Ints]],
         chunks: dict[Variable, Ints],
     ) -> Iterator[tuple[Variable, StoredColumns]]:
@@ -443,7 +443,7 @@ class _ColumnReader:
                 ),
             )
 
-    def _read_single(self, variable: VariableStructure, form: IndexForm) -> Ints:
+    def _read_single(self, variable: VariableStructure, form: IndexLayout) -> Ints:
         """Return bytes and filter mask of single chunks."""
         count = len(self.sound)
         if not variable.facts.layout.flags & FILTERED_SINGLE:
@@ -622,15 +622,15 @@ def _list_rows(column: Ints) -> list[tuple[int, ...]]:
 class _Structures:
     """The most recently used structures, by the group and the names that were left out."""
 
-    kept: list[tuple[Part, FileStructure]] = field(default_factory=list)
+    kept: list[tuple[ReadScope, FileStructure]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def list(self, part: Part) -> list[FileStructure]:
+    def list(self, part: ReadScope) -> list[FileStructure]:
         """Return the structures, the latest first."""
         with self.lock:
             return [known for other, known in self.kept if other == part]
 
-    def use(self, part: Part, known: FileStructure) -> None:
+    def use(self, part: ReadScope, known: FileStructure) -> None:
         """Make a structure the latest one."""
         with self.lock:
             rest = [pair for pair in self.kept if pair[1] is not known]
@@ -653,7 +653,7 @@ def read_together(
     if get_options().hdf5 != "auto" or not isinstance(group, str | None) or len(urls) < MIN_FILES:
         yield ()
         return
-    part = Part((group or "").strip("/"), frozenset(skip), below)
+    part = ReadScope((group or "").strip("/"), frozenset(skip), below)
 
     def is_alike(first: ManyFiles) -> bool:
         every = np.arange(len(first.readers))
@@ -670,7 +670,7 @@ class _BatchReader:
         self,
         files: ManyFiles,
         numbers: Ints,
-        part: Part,
+        part: ReadScope,
         must_be_equal: MustBeEqual,
     ) -> None:
         self.files, self.numbers = files, numbers

@@ -27,7 +27,7 @@ from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.group_reader import NOT_A_COORDINATE, GroupsRead, read_groups
 from virtualds.parsers.hdf5.netcdf_rules import RESERVED, PathParts, decode_in_place, decode_texts
-from virtualds.parsers.hdf5.objects import Dataset, HDF5Files
+from virtualds.parsers.hdf5.objects import HDF5Dataset, HDF5Files
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
     Bools,
@@ -40,12 +40,12 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
     END_OF_FILE,
     FIXED,
     HEAD_BYTES,
-    Block,
+    ByteNotes,
     FileBytes,
     HeapReference,
-    Notes,
     Pointer,
     Slot,
+    TrackedBlock,
     lock_for_reading,
 )
 from virtualds.parsers.hdf5.structure.messages import LayoutClass
@@ -98,13 +98,13 @@ class Blueprint:
 
     Parameters
     ----------
-    notes : Notes
+    notes : ByteNotes
         Of the file; they are complete.
     offset_size, length_size : int
         Bytes of addresses and lengths.
     """
 
-    def __init__(self, notes: Notes, offset_size: int, length_size: int) -> None:
+    def __init__(self, notes: ByteNotes, offset_size: int, length_size: int) -> None:
         self.notes = notes
         self.offset_size, self.length_size = offset_size, length_size
         self._places = [np.flatnonzero(np.frombuffer(b.structure, np.uint8)) for b in notes.blocks]
@@ -258,7 +258,7 @@ class Blueprint:
         ends = (begin + count).tolist()
         return [row[a:b].tobytes() for row, a, b in zip(rows, begin.tolist(), ends, strict=True)]
 
-    def _find_object(self, reference: HeapReference) -> tuple[Block, int, int]:
+    def _find_object(self, reference: HeapReference) -> tuple[TrackedBlock, int, int]:
         """Return the collection of an object, and the object's offset and length."""
         for number, begin, length in self.notes.objects[reference.block]:
             if number == reference.number:
@@ -272,7 +272,7 @@ def _gather(rows: Bytes, begin: Ints, length: int) -> Bytes:
     return np.take_along_axis(rows, places, axis=1)
 
 
-def _sort_by_level(blocks: list[Block]) -> list[list[int]]:
+def _sort_by_level(blocks: list[TrackedBlock]) -> list[list[int]]:
     """Return the indexes of blocks by how many addresses lead to them."""
     levels: list[list[int]] = []
     level_of: list[int] = []
@@ -285,7 +285,7 @@ def _sort_by_level(blocks: list[Block]) -> list[list[int]]:
     return levels
 
 
-class Part(NamedTuple):
+class ReadScope(NamedTuple):
     """What is read of each file: a group, the groups below it or not, and names to leave out."""
 
     path: str
@@ -424,9 +424,9 @@ OF_DECODING = frozenset({"_FillValue", "least_significant_digit"})
 """Attributes that affect more than their own value."""
 
 
-def read_structure(source: SourceFile, part: Part) -> FileStructure | None:
+def read_structure(source: SourceFile, part: ReadScope) -> FileStructure | None:
     """Read a file with notes of its bytes, or return None if it reveals nothing about others."""
-    notes = Notes()
+    notes = ByteNotes()
     try:
         with HDF5Files(source, notes) as files:
             read = read_groups(files, part.skip, part.path, below=part.below)
@@ -437,7 +437,7 @@ def read_structure(source: SourceFile, part: Part) -> FileStructure | None:
     return None
 
 
-def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> FileStructure | None:
+def _make_structure(read: GroupsRead, notes: ByteNotes, file: FileBytes) -> FileStructure | None:
     axes = _find_axes(read)
     if axes is None or file.base or any((o, LENGTH, axis) not in notes.slots for o, axis in axes):
         return None
@@ -510,7 +510,7 @@ def _find_dimension(read: GroupsRead, where: PathParts, name: str) -> Dimension:
     return read.together.find_owner(where, name), name
 
 
-def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
+def _is_plain(dataset: HDF5Dataset, data: object, notes: ByteNotes) -> bool:
     """Return whether the values of a variable are completely described by its chunks."""
     layout = dataset.facts.layout
     return (

@@ -53,8 +53,8 @@ from virtualds.parsers.hdf5.netcdf_rules import (
 )
 from virtualds.parsers.hdf5.objects import (
     HDF5_ERRORS,
-    Dataset,
     GroupMembers,
+    HDF5Dataset,
     HDF5Files,
     HDF5Location,
     descend_to,
@@ -108,12 +108,12 @@ BYTES_AT_ONCE = 2**26
 """Bytes of references that are checked at a time."""
 
 
-def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
+def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
     """Raise an error for a dataset that refers to objects missing from the heap.
 
     Parameters
     ----------
-    dataset : Dataset
+    dataset : HDF5Dataset
     files : HDF5Files
         Opens the sources of a virtual dataset, which are checked as a whole.
     box : sequence of slice, optional
@@ -140,7 +140,7 @@ def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None =
 
 
 def read_elements(
-    dataset: Dataset, size: int, box: Sequence[slice] | None = None
+    dataset: HDF5Dataset, size: int, box: Sequence[slice] | None = None
 ) -> Iterator[tuple[tuple[slice, ...], Elements]]:
     """Yield parts of a box inside a dataset, and the bytes of their elements, one per row."""
     array = build_raw_array(dataset, size)
@@ -173,7 +173,7 @@ def _cut_box(
 # IV.B).
 
 
-def contains_texts(dataset: Dataset) -> bool:
+def contains_texts(dataset: HDF5Dataset) -> bool:
     """Return whether the elements of a dataset are strings that `read_texts` reads."""
     fill = dataset.facts.fill
     # a fill value that h5py found has no bytes here
@@ -186,7 +186,7 @@ def contains_texts(dataset: Dataset) -> bool:
     return is_read_here and dataset.type.is_text
 
 
-def read_texts(dataset: Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_]:
+def read_texts(dataset: HDF5Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_]:
     """Return the strings of a box, as h5py reads them (`h5py.Dataset.asstr`).
 
     Strings past the end of the dataset are empty.
@@ -359,7 +359,7 @@ def _read_values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> 
 
 
 def load_or_defer(
-    dataset: Dataset,
+    dataset: HDF5Dataset,
     stored: StoredType,
     shape: tuple[int, ...],
     needs: tuple[SourceFile, ...],
@@ -564,7 +564,7 @@ def _read_eos_metadata(root: HDF5Location) -> list[Structure]:
     return read_structures(join_metadata(parts))
 
 
-def _read_text(dataset: Dataset) -> str:
+def _read_text(dataset: HDF5Dataset) -> str:
     """Return the text of a scalar dataset."""
     if contains_texts(dataset):
         return str(read_texts(dataset, ()).ravel()[0])
@@ -576,7 +576,7 @@ def _read_text(dataset: Dataset) -> str:
 
 def _find_group(
     files: HDF5Files, skip: frozenset[str], path: str, *, below: bool
-) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
+) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[HDF5Dataset, ...]]:
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
     root = open_root(files, files.source)
     *above, here = descend_to(root, path)
@@ -626,7 +626,7 @@ class _GroupReader:
         return Dimensions(axes, first, lengths, given)
 
     def _read_variables(
-        self, datasets: Mapping[str, Dataset], dims: Dimensions
+        self, datasets: Mapping[str, HDF5Dataset], dims: Dimensions
     ) -> dict[str, ManifestVariable]:
         variables = {}
         # the scale determines the length of a dimension
@@ -650,7 +650,7 @@ class _GroupReader:
         return variables
 
     def _describe_left_out(
-        self, datasets: Mapping[str, Dataset], dims: Dimensions
+        self, datasets: Mapping[str, HDF5Dataset], dims: Dimensions
     ) -> dict[str, ManifestVariable]:
         """Describe the variables to skip, as far as they can be read."""
         found = {}
@@ -698,7 +698,7 @@ class _GroupReader:
         return found
 
     def _read_variable(
-        self, name: str, dataset: Dataset, dims: tuple[str, ...], shape: tuple[int, ...]
+        self, name: str, dataset: HDF5Dataset, dims: tuple[str, ...], shape: tuple[int, ...]
     ) -> ManifestVariable:
         attributes = self._read_attributes(name, dataset)
         encoding: dict[str, Any] = {}
@@ -720,7 +720,7 @@ class _GroupReader:
 
     def _read_data(
         self,
-        dataset: Dataset,
+        dataset: HDF5Dataset,
         dims: tuple[str, ...],
         shape: tuple[int, ...],
         encoding: dict[str, Any],

@@ -25,8 +25,8 @@ from virtualds.parsers.hdf5.data_types import (
     parse_stored_type,
 )
 from virtualds.parsers.hdf5.objects import (
-    Dataset,
     GroupMembers,
+    HDF5Dataset,
     HDF5Location,
     describe_damage,
     read_members,
@@ -272,10 +272,10 @@ SCALES = b"DIMENSION_LIST"
 """The attribute that refers to the scales of every axis."""
 DIMENSION_ID, COORDINATES = "_Netcdf4Dimid", "_Netcdf4Coordinates"
 """Attributes of the netCDF library: the number of a dimension; those of the axes of a scale."""
-Names = list[tuple[Dataset, tuple[str | None, ...]]]
+Names = list[tuple[HDF5Dataset, tuple[str | None, ...]]]
 
 
-def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
+def read_scale_addresses(dataset: HDF5Dataset) -> tuple[int | None, ...]:
     """Return the address of the last scale of every axis, or None if there is none.
 
     Of several scales of an axis, the netCDF library uses the one attached last (netCDF-C,
@@ -298,7 +298,7 @@ def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
     return tuple(_find_last_reference(dataset, one) for one in lists) + none[rank:]
 
 
-def _find_last_reference(dataset: Dataset, references: bytes) -> int | None:
+def _find_last_reference(dataset: HDF5Dataset, references: bytes) -> int | None:
     """Return the address in the last of some references to objects."""
     width = dataset.file.offset_size
     place = len(references) - width
@@ -315,7 +315,7 @@ def _is_reference_list(kind: bytes) -> bool:
     return is_sequence(kind) and base[0] & 0x0F == TypeClass.REFERENCE and base[1] & 0x0F == 0
 
 
-def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
+def _find_name_elsewhere(dataset: HDF5Dataset, axis: int) -> str:
     """Return the name of the last scale of an axis, which is in another group."""
     import h5py
 
@@ -337,7 +337,7 @@ def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
     return str(path.decode("utf-8", "surrogateescape").rpartition("/")[2])
 
 
-def _no_list_error(dataset: Dataset) -> FormatError:
+def _no_list_error(dataset: HDF5Dataset) -> FormatError:
     return FormatError(
         f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is not a "
         f"list of "
@@ -351,13 +351,13 @@ class NamedAxes:
 
     Parameters
     ----------
-    datasets : collection of Dataset
+    datasets : collection of HDF5Dataset
         Of the group.
-    above : iterable of Dataset
+    above : iterable of HDF5Dataset
         Scales of the groups above it, the outermost first.
     """
 
-    def __init__(self, datasets: Collection[Dataset], above: Iterable[Dataset]) -> None:
+    def __init__(self, datasets: Collection[HDF5Dataset], above: Iterable[HDF5Dataset]) -> None:
         above = tuple(above)
         linked = [d for d in datasets if d.is_scale]
         # of several links to one scale the innermost counts, and in a group the first
@@ -392,7 +392,7 @@ class NamedAxes:
         names = {name for _, dims in self.named for name in dims}
         return bool(self.lengths) and (None in names or not names.isdisjoint(self.lengths))
 
-    def _look_up(self, dataset: Dataset) -> tuple[str | None, ...]:
+    def _look_up(self, dataset: HDF5Dataset) -> tuple[str | None, ...]:
         rank = len(dataset.shape)
         if dataset.is_scale:
             if rank > 1 and COORDINATES.encode() in dataset.attributes:
@@ -405,7 +405,7 @@ class NamedAxes:
             for axis, address in enumerate(read_scale_addresses(dataset))
         )
 
-    def _find_dimension(self, scale: Dataset) -> Dataset:
+    def _find_dimension(self, scale: HDF5Dataset) -> HDF5Dataset:
         """Return the link to a scale after which its dimension is named.
 
         A scale that the netCDF library numbered is one dimension, whatever links there are to it.
@@ -414,7 +414,7 @@ class NamedAxes:
         first = self._by_address[scale.address]
         return first if first is not scale and DIMENSION_ID.encode() in first.attributes else scale
 
-    def _find_scale(self, dataset: Dataset, axis: int, address: int) -> str:
+    def _find_scale(self, dataset: HDF5Dataset, axis: int, address: int) -> str:
         """Return the name of the scale at an address, which an axis has."""
         known = self._by_address.get((dataset.source.url, address))
         return _find_name_elsewhere(dataset, axis) if known is None else known.name
@@ -474,7 +474,7 @@ class Dimensions:
         if dataset in self.of:
             self.of[dataset] = tuple(found)
 
-    def _complete(self, dataset: Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
+    def _complete(self, dataset: HDF5Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
         """Name the axes without scales."""
         taken = [name for name in names if name is not None]
         if len(taken) == len(names):
@@ -526,7 +526,7 @@ class HDF5Group(NamedTuple):
     where: PathParts
     place: HDF5Location
     found: GroupMembers
-    above: tuple[Dataset, ...] = ()
+    above: tuple[HDF5Dataset, ...] = ()
 
     @property
     def axes(self) -> NamedAxes:
@@ -537,7 +537,7 @@ class HDF5Group(NamedTuple):
 def read_groups_below(
     place: HDF5Location,
     where: PathParts = (),
-    above: tuple[Dataset, ...] = (),
+    above: tuple[HDF5Dataset, ...] = (),
     skip: Collection[str] = (),
     around: Collection[tuple[str, int]] = (),
 ) -> Iterator[HDF5Group]:
@@ -591,7 +591,7 @@ def _find_given_names(where: PathParts, axes: NamedAxes, eos: Iterable[Structure
     return found
 
 
-def _read_names(dataset: Dataset) -> tuple[str, ...]:
+def _read_names(dataset: HDF5Dataset) -> tuple[str, ...]:
     """Return the names in the attribute of GPM."""
     if DIMENSION_NAMES.encode() not in dataset.attributes:
         return ()
@@ -603,7 +603,7 @@ def _read_names(dataset: Dataset) -> tuple[str, ...]:
 
 
 def _find_eos_names(
-    where: PathParts, dataset: Dataset, eos: Iterable[Structure]
+    where: PathParts, dataset: HDF5Dataset, eos: Iterable[Structure]
 ) -> tuple[str, ...]:
     """Return the dimensions of a field of HDF-EOS5, if their lengths are those of its axes."""
     if len(where) < 3 or where[0] != "HDFEOS" or where[1] not in EOS_FOLDERS:

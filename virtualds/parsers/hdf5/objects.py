@@ -27,10 +27,10 @@ from virtualds.parsers.hdf5.data_types import (
 )
 from virtualds.parsers.hdf5.structure.element_types import HDF5Type, check_elements, parse_type
 from virtualds.parsers.hdf5.structure.file_bytes import (
+    ByteNotes,
     DeclinedError,
     FileBytes,
     Message,
-    Notes,
     read_messages,
 )
 from virtualds.parsers.hdf5.structure.messages import (
@@ -135,7 +135,7 @@ class HDF5Files:
     Parameters
     ----------
     source : SourceFile
-    notes : Notes, optional
+    notes : ByteNotes, optional
         Records the meaning of the bytes of the file.
     defers : bool
         Whether large indexes of chunks are not read; chunks are looked up when they are read.
@@ -146,7 +146,7 @@ class HDF5Files:
     def __init__(
         self,
         source: SourceFile,
-        notes: Notes | None = None,
+        notes: ByteNotes | None = None,
         *,
         defers: bool = False,
         by_library: bool = False,
@@ -364,7 +364,7 @@ class HDF5Location:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Dataset(HDF5Location):
+class HDF5Dataset(HDF5Location):
     """A dataset.
 
     Parameters
@@ -500,20 +500,20 @@ class GroupMembers:
 
     Parameters
     ----------
-    datasets : dict of str to Dataset
+    datasets : dict of str to HDF5Dataset
     groups : dict of str to HDF5Location
     broken : dict of str to VirtualdsError
         Links that lead nowhere, and damaged members.
     """
 
-    datasets: dict[str, Dataset] = field(default_factory=dict)
+    datasets: dict[str, HDF5Dataset] = field(default_factory=dict)
     groups: dict[str, HDF5Location] = field(default_factory=dict)
     broken: dict[str, VirtualdsError] = field(default_factory=dict)
 
     @property
-    def scales(self) -> list[Dataset]:
+    def scales(self) -> list[HDF5Dataset]:
         """Its scales, each once, under the first of several names."""
-        distinct: dict[tuple[str, int], Dataset] = {}
+        distinct: dict[tuple[str, int], HDF5Dataset] = {}
         for dataset in self.datasets.values():
             if dataset.is_scale:
                 distinct.setdefault(dataset.address, dataset)
@@ -528,14 +528,14 @@ def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
     )
 
 
-def make_dataset(name: str, place: HDF5Location) -> Dataset:
+def make_dataset(name: str, place: HDF5Location) -> HDF5Dataset:
     """Return the dataset at a location."""
     facts = (
         _read_facts_by_library(place)
         if place.files.by_library
         else read_facts(place.file, place.messages, int(place.at))
     )
-    found = Dataset(
+    found = HDF5Dataset(
         files=place.files,
         source=place.source,
         path=place.path,
@@ -651,7 +651,7 @@ def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
     return places
 
 
-def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> Dataset | None:
+def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> HDF5Dataset | None:
     """Return the dataset at a path of a file, or None if there is none."""
     found = _walk_path(open_root(files, source), path, MAX_LINKS)
     if found is None or not is_dataset(found):

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import check_table
 from virtualds.chunks.axes import ChunkAxis, make_regular_axes
-from virtualds.chunks.columns import INLINE, MISSING, Ints, Table
+from virtualds.chunks.columns import INLINE, MISSING, Ints, ReferenceTable
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_hdf5, make_no_filter_error
@@ -35,7 +35,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     LAST,
     ChunkRows,
     Indexes,
-    IndexForm,
+    IndexLayout,
     check_chunks,
     check_order,
 )
@@ -43,7 +43,7 @@ from virtualds.parsers.hdf5.chunk_indexes.trees import NODE_HEAD as HEAD
 from virtualds.parsers.hdf5.chunk_indexes.trees import OF_CHUNKS, make_node_form
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.objects import (
-    Dataset,
+    HDF5Dataset,
     ListCandidates,
     find_referenced_file,
     list_beside,
@@ -77,7 +77,7 @@ NODE = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""
 
 
-def read_chunks(dataset: Dataset) -> ChunkRows:
+def read_chunks(dataset: HDF5Dataset) -> ChunkRows:
     """Return all chunks of a dataset that were written.
 
     Raises
@@ -96,8 +96,8 @@ def read_chunks(dataset: Dataset) -> ChunkRows:
         file.raise_damaged(error.reason)
 
 
-def _read_index(dataset: Dataset) -> ChunkRows:
-    file, layout, form = dataset.file, dataset.facts.layout, IndexForm.of(dataset.facts)
+def _read_index(dataset: HDF5Dataset) -> ChunkRows:
+    file, layout, form = dataset.file, dataset.facts.layout, IndexLayout.of(dataset.facts)
     shape = dataset.facts.space.shape or ()
     one = np.zeros(1, np.int64), np.array([[min(n, LAST) for n in shape]])
     if layout.index_kind is None:
@@ -120,7 +120,7 @@ class ListedChunks(NamedTuple):
     length: Sequence[int]
 
 
-def read_one_leaf(dataset: Dataset) -> ListedChunks | None:
+def read_one_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
     """Read a B-tree of one leaf that lists all chunks, or return None for anything else."""
     file, layout, shape = dataset.file, dataset.facts.layout, dataset.facts.space.shape or ()
     if layout.index_kind != IndexKind.B_TREE_1 or layout.address is None:
@@ -170,7 +170,7 @@ def _list_chunk_starts(
     return list(zip(*itertools.product(*axes), strict=True))
 
 
-def _read_chunks_with_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
+def _read_chunks_with_hdf5(dataset: HDF5Dataset, indexes: Indexes) -> ChunkRows:
     """Return the chunks as listed by HDF5."""
     listed: list[Any] = []
     dataset.id.chunk_iter(listed.append)
@@ -247,7 +247,7 @@ class _IndexCache:
 
 
 @dataclass(frozen=True)
-class IndexedChunks(Table):
+class IndexedChunks(ReferenceTable):
     """The chunks of a dataset, which are looked up in its index.
 
     The pipeline of a chunk is the value of its filter mask.
@@ -255,7 +255,7 @@ class IndexedChunks(Table):
     Parameters
     ----------
     rows : StoredRows
-    form : IndexForm
+    form : IndexLayout
     root : int
         Address of the index.
     shape : tuple of int
@@ -268,7 +268,7 @@ class IndexedChunks(Table):
     """
 
     rows: StoredRows
-    form: IndexForm
+    form: IndexLayout
     root: int
     shape: tuple[int, ...]
     grid: tuple[int, ...]
@@ -387,7 +387,7 @@ class IndexedChunks(Table):
         return ("virtualds-indexed", *map(normalize_token, (tuple(source), *place)))
 
 
-def can_defer(dataset: Dataset) -> bool:
+def can_defer(dataset: HDF5Dataset) -> bool:
     """Return whether a chunk index is large, and supports lookups."""
     layout, count = dataset.facts.layout, len(dataset.facts.filters)
     lengths = zip(dataset.facts.space.shape or (), dataset.limits, layout.dims, strict=False)
@@ -405,13 +405,13 @@ def can_defer(dataset: Dataset) -> bool:
 
 
 def defer_chunks(
-    dataset: Dataset, pipeline: CodecPipeline, grid: tuple[int, ...]
+    dataset: HDF5Dataset, pipeline: CodecPipeline, grid: tuple[int, ...]
 ) -> tuple[ChunkManifest, tuple[CodecPipeline, ...]]:
     """Return a manifest that looks chunks up, and a pipeline for each filter mask.
 
     Parameters
     ----------
-    dataset : Dataset
+    dataset : HDF5Dataset
         One that `can_defer` allows.
     pipeline : CodecPipeline
         Of chunks that skipped no filter.
@@ -419,7 +419,7 @@ def defer_chunks(
         Chunks per axis, including axes within elements.
     """
     (space, _, _, filters, layout), file = dataset.facts, dataset.file
-    form, count = IndexForm.of(dataset.facts), len(filters)
+    form, count = IndexLayout.of(dataset.facts), len(filters)
     sizes = file.offset_size, file.length_size, file.half, file.end - file.base
     rows = StoredRows(dataset.source, file.base, *sizes)
     shape, root = space.shape or (), layout.address or 0
@@ -492,7 +492,7 @@ FEW_CHUNKS = 512
 
 
 def build_stored_array(
-    dataset: Dataset,
+    dataset: HDF5Dataset,
     stored: StoredType,
     dims: tuple[str, ...],
     encoding: dict[str, Any],
@@ -538,7 +538,7 @@ def build_stored_array(
     return _build_chunked(dataset, pipeline, chunks)
 
 
-def _find_chunks(dataset: Dataset) -> tuple[int, ...] | None:
+def _find_chunks(dataset: HDF5Dataset) -> tuple[int, ...] | None:
     """Return the elements of a chunk along each axis, or None if the dataset has no chunks."""
     layout = dataset.facts.layout
     if layout.kind != LayoutClass.CHUNKED:
@@ -550,7 +550,7 @@ def _find_chunks(dataset: Dataset) -> tuple[int, ...] | None:
     return layout.dims[:-1] + dataset.shape[dataset.rank :]
 
 
-def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
+def build_raw_array(dataset: HDF5Dataset, size: int) -> ManifestArray:
     """Return elements as stored, ``size`` bytes each; unwritten ones are the fill value or zeros.
 
     Raises
@@ -572,13 +572,13 @@ def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
     return found
 
 
-def _build_unchunked(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
+def _build_unchunked(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
     elsewhere = dataset.is_external and prod(dataset.shape) > 0
     return (_build_external if elsewhere else _build_contiguous)(dataset, pipeline)
 
 
 def _find_pipeline(
-    dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]
+    dataset: HDF5Dataset, stored: StoredType, filters: tuple[Filter, ...]
 ) -> CodecPipeline:
     """Return how chunks of a dataset become values; equal pipelines are one object."""
     made = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
@@ -595,7 +595,7 @@ def _make_pipeline(
     return CodecPipeline(dtype, codecs, fill, tuple(range(rank)))
 
 
-def get_fill(dataset: Dataset, dtype: np.dtype[Any]) -> bytes | None:
+def get_fill(dataset: HDF5Dataset, dtype: np.dtype[Any]) -> bytes | None:
     """Return the storage fill value as bytes, or None for zero; not the attribute."""
     fill = dataset.facts.fill
     if not fill.is_chosen:
@@ -606,7 +606,7 @@ def get_fill(dataset: Dataset, dtype: np.dtype[Any]) -> bytes | None:
 
 
 def _build_chunked(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
+    dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> ManifestArray:
     axes, grid = _cut_axes(dataset.shape, chunks)
     has_bare = _has_unfiltered_edges(dataset, pipeline, chunks)
@@ -660,7 +660,7 @@ def _read_complete_index(index: ChunkRows, count: int) -> ListedChunks | None:
 
 
 def _has_unfiltered_edges(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
+    dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> bool:
     """Return whether chunks that reach past the end are unfiltered while others are filtered.
 
@@ -672,7 +672,7 @@ def _has_unfiltered_edges(
 
 
 def _find_unfiltered_edges(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
+    dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> npt.NDArray[np.bool_]:
     """Return which chunks reach past the end and were written without filters."""
     if not _has_unfiltered_edges(dataset, pipeline, chunks):
@@ -692,7 +692,7 @@ def _split_by_mask(
     return tuple(skip_filters(pipeline, int(mask)) for mask in distinct), number.ravel()
 
 
-def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
+def _build_contiguous(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestArray:
     """Return a compact or contiguous dataset as one chunk."""
     axes, grid = _cut_axes(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
@@ -715,7 +715,7 @@ def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArra
     return _build_array(dataset.name, axes, manifest, (pipeline,))
 
 
-def _build_external(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
+def _build_external(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
     """Return a dataset whose bytes are in other files, or None if a file ends within a row."""
     segments = list_external_segments(dataset)
     files, offsets, lengths = zip(*segments, strict=True)
@@ -734,7 +734,8 @@ def _build_external(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray 
 
 
 def list_external_segments(
-    dataset: Dataset, places: Sequence[ListCandidates] = (list_in_working_directory, list_beside)
+    dataset: HDF5Dataset,
+    places: Sequence[ListCandidates] = (list_in_working_directory, list_beside),
 ) -> list[tuple[SourceFile, int, int]]:
     """Return the positions of the bytes of a dataset with external files: file, offset, length.
 

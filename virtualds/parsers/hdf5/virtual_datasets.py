@@ -19,7 +19,7 @@ from virtualds.arrays.concatenate import assemble
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.objects import (
-    Dataset,
+    HDF5Dataset,
     HDF5Files,
     ListCandidates,
     find_dataset,
@@ -62,13 +62,13 @@ class Mapping(NamedTuple):
 
 
 def build_mapped_array(
-    dataset: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any] = frozenset()
+    dataset: HDF5Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any] = frozenset()
 ) -> ManifestArray | None:
     """Return a virtual dataset as references into its source files.
 
     Parameters
     ----------
-    dataset : Dataset
+    dataset : HDF5Dataset
     stored : StoredType
     files : HDF5Files
         Keeps the other files open.
@@ -105,7 +105,7 @@ def build_mapped_array(
     return assemble(dataset.shape, native, np.asarray(rest, native)[()], placed, axes)
 
 
-def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
+def list_needed_files(dataset: HDF5Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
     """Return the other files that h5py needs to read a dataset.
 
     HDF5 silently fills values of missing files. It looks for sources of a virtual dataset beside
@@ -139,8 +139,8 @@ def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, .
 
 
 def iterate_mapped_sources(
-    dataset: Dataset, files: HDF5Files
-) -> Iterator[tuple[SourceFile, Dataset]]:
+    dataset: HDF5Dataset, files: HDF5Files
+) -> Iterator[tuple[SourceFile, HDF5Dataset]]:
     """Yield each source of a virtual dataset, with the file in the mapping.
 
     That file stays open until the next one.
@@ -153,7 +153,8 @@ def iterate_mapped_sources(
 
 
 def _iterate_mappings(
-    dataset: Dataset, places: Sequence[ListCandidates] = (list_beside, list_in_working_directory)
+    dataset: HDF5Dataset,
+    places: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
 ) -> Iterator[Mapping]:
     found: dict[str, SourceFile] = {".": dataset.source}
     for number in range(dataset.plist.get_virtual_count()):
@@ -223,7 +224,7 @@ def _build_part(
     return _reshape(source, target.shape + stored.shape)
 
 
-def _find_source(mapping: Mapping, files: HDF5Files) -> Dataset:
+def _find_source(mapping: Mapping, files: HDF5Files) -> HDF5Dataset:
     """Return the source dataset of a mapping, possibly through links to other files."""
     found = find_dataset(files, mapping.file, mapping.path)
     if found is None:
@@ -235,7 +236,7 @@ def _find_source(mapping: Mapping, files: HDF5Files) -> Dataset:
 
 
 def _build_source_array(
-    source: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any]
+    source: HDF5Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any]
 ) -> ManifestArray | None:
     """Return a source as references, or None if HDF5 must read or convert it."""
     kind = source.stored

@@ -16,7 +16,7 @@ from virtualds.parsers.hdf5.chunk_indexes.arrays import read_extensible_arrays, 
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
-    IndexForm,
+    IndexLayout,
     check_chunks,
     join_chunks,
     sort_chunks,
@@ -93,7 +93,7 @@ READERS: dict[int, Callable[[Indexes], ChunkRows]] = {
 
 def read_indexes(
     rows: ByteRows,
-    form: IndexForm,
+    form: IndexLayout,
     file: Ints,
     root: Ints,
     shape: Ints,
@@ -106,7 +106,7 @@ def read_indexes(
     Parameters
     ----------
     rows : ByteRows
-    form : IndexForm
+    form : IndexLayout
     file : int64 array, shape (n,)
         The file of each dataset.
     root : int64 array, shape (n,)

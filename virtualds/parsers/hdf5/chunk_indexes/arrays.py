@@ -43,7 +43,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 # ---------------------------------------------------------------------- elements
 
 
-class Run(NamedTuple):
+class ElementRun(NamedTuple):
     """Runs of elements: their array, the index of the first element, and their bytes.
 
     ``size`` is the bytes of an element; ``used`` how many elements of each array may be used.
@@ -79,14 +79,16 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
     require(sound, indexes.file[owner], f"{what}, or has a wrong checksum")
 
 
-def join_runs(indexes: Indexes, runs: Iterable[Run], find: Callable[[Ints], Ints]) -> ChunkRows:
+def join_runs(
+    indexes: Indexes, runs: Iterable[ElementRun], find: Callable[[Ints], Ints]
+) -> ChunkRows:
     """Return the chunks of all existing elements, by ``find`` from their indexes."""
     found = [_parse_run(indexes, run, find) for run in runs]
     joined = join_chunks(found, len(indexes.form.chunks))
     return sort_chunks(check_chunks(indexes, joined))
 
 
-def _parse_run(indexes: Indexes, run: Run, find: Callable[[Ints], Ints]) -> ChunkRows:
+def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) -> ChunkRows:
     """Return the chunks of existing elements that may be used."""
     size = indexes.rows.offset_size
     count = run.raw.shape[1] // run.size
@@ -114,7 +116,7 @@ BEFORE_HEADER = 6
 """Bytes of a block before the address of its header: signature, version and client."""
 
 
-class _FixedForm(NamedTuple):
+class _FixedArrayLayout(NamedTuple):
     """What arrays with the same header share: bytes of an element, elements of a page and all."""
 
     element: int
@@ -141,7 +143,7 @@ def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
     begin = 8 + rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     count = int(read_uints(heads[:1, 8:begin])[0])
-    array = _FixedForm(int(heads[0, 6]), 1 << int(min(heads[0, 7], 62)), count)
+    array = _FixedArrayLayout(int(heads[0, 6]), 1 << int(min(heads[0, 7], 62)), count)
     is_sound = is_element_size(form, array.element, rows.offset_size)
     is_sound = is_sound and count == prod(form.maximum_grid) and None not in form.limits
     require(np.full(len(file), is_sound), file, "the header of a fixed array contradicts itself")
@@ -159,20 +161,20 @@ def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
 
 
 def _read_fixed_blocks(
-    indexes: Indexes, array: _FixedForm, owner: Ints, block: Ints
-) -> Iterator[Run]:
+    indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
+) -> Iterator[ElementRun]:
     """Yield the elements of arrays that are not divided into pages."""
     start = BEFORE_HEADER + indexes.rows.offset_size
     size = start + array.elements * array.element + CHECKSUM_BYTES
     first = np.zeros(len(owner), np.int64)
     for part, data in take_parts(indexes.rows, indexes.file[owner], block, size):
         check_blocks(indexes, owner[part], data, b"FADB")
-        yield Run(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
+        yield ElementRun(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
 
 
 def _read_fixed_pages(
-    indexes: Indexes, array: _FixedForm, owner: Ints, block: Ints
-) -> Iterator[Run]:
+    indexes: Indexes, array: _FixedArrayLayout, owner: Ints, block: Ints
+) -> Iterator[ElementRun]:
     """Yield the elements of the pages that were written: any other page is undefined."""
     rows, file = indexes.rows, indexes.file
     start = BEFORE_HEADER + rows.offset_size
@@ -198,7 +200,7 @@ def _read_fixed_pages(
             wrong = "a page of a fixed array has a wrong checksum"
             require(have_checksums(data), file[owners[part]], wrong)
             raw = data[:, :-CHECKSUM_BYTES]
-            yield Run(owners[part], first[part], raw, array.element)
+            yield ElementRun(owners[part], first[part], raw, array.element)
 
 
 # ---------------------------------------------------------------------- extensible arrays
@@ -210,7 +212,7 @@ CONTRADICTION = "the header of an extensible array contradicts itself"
 """The error of a header with impossible numbers."""
 
 
-class _ArrayForm(NamedTuple):
+class _ExtensibleArrayLayout(NamedTuple):
     """What arrays with the same header share (VII.D, "Extensible Array Header")."""
 
     element: int
@@ -253,7 +255,7 @@ class _Arrays(NamedTuple):
     """
 
     indexes: Indexes
-    form: _ArrayForm
+    form: _ExtensibleArrayLayout
     used: Ints
     wanted: Ints | None
 
@@ -317,9 +319,9 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     return join_runs(indexes, _iterate_runs(arrays, owner, block[owner]), place)
 
 
-def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
+def _make_form(indexes: Indexes, heads: Bytes) -> _ExtensibleArrayLayout:
     """Return the form of arrays from their common header."""
-    form, limits = _ArrayForm(*heads[0, 6:12].tolist()), indexes.form.limits
+    form, limits = _ExtensibleArrayLayout(*heads[0, 6:12].tolist()), indexes.form.limits
     powers = all(n and not n & (n - 1) for n in (form.least, form.pointers))
     sound = powers and form.supers_in_index <= form.supers and form.max_bits <= 64
     sound = sound and is_element_size(indexes.form, form.element, indexes.rows.offset_size)
@@ -331,7 +333,7 @@ def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
     return form
 
 
-def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Run]:
+def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[ElementRun]:
     """Yield all elements that may be used, in runs."""
     indexes, form = arrays.indexes, arrays.form
     size = indexes.rows.offset_size
@@ -353,8 +355,8 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Run]:
             yield from _read_blocks(arrays, length, found)
 
 
-def _make_run(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> Run:
-    return Run(owner, first, raw, arrays.form.element, arrays.used[owner])
+def _make_run(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> ElementRun:
+    return ElementRun(owner, first, raw, arrays.form.element, arrays.used[owner])
 
 
 def _read_addresses(fields: Bytes, size: int) -> Ints:
@@ -420,7 +422,7 @@ def _read_super_blocks(
     return address, stream.reshape(len(data), count, pages).astype(bool)
 
 
-def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iterator[Run]:
+def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iterator[ElementRun]:
     """Yield the elements of data blocks of one length, by pages if they have pages."""
     indexes, form = arrays.indexes, arrays.form
     has_pages = length > form.page
@@ -444,7 +446,7 @@ def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iter
 
 def _read_pages(
     arrays: _Arrays, owner: Ints, first: Ints, begin: Ints, written: Bools
-) -> Iterator[Run]:
+) -> Iterator[ElementRun]:
     """Yield the elements of the pages that were written: any other page is undefined."""
     indexes, form = arrays.indexes, arrays.form
     size = form.page * form.element + CHECKSUM_BYTES

@@ -32,7 +32,7 @@ LAST = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class IndexForm:
+class IndexLayout:
     """What the chunk indexes of datasets of the same form have in common.
 
     Parameters
@@ -55,7 +55,7 @@ class IndexForm:
     has_filters: bool
 
     @classmethod
-    def of(cls, facts: DatasetFacts) -> IndexForm:
+    def of(cls, facts: DatasetFacts) -> IndexLayout:
         """Return the form of the index of a dataset with chunks.
 
         If it is unknown, HDF5 lists the chunks, in the order of a version 1 B-tree.
@@ -83,7 +83,7 @@ class Indexes(NamedTuple):
     """
 
     rows: ByteRows
-    form: IndexForm
+    form: IndexLayout
     file: Ints
     root: Ints
     shape: Ints
@@ -149,7 +149,7 @@ class ChunkRows(NamedTuple):
         return ChunkRows(*(column[..., which] for column in self))
 
 
-def parse_elements(form: IndexForm, raw: Bytes, offset_size: int) -> tuple[Ints, Ints, Ints]:
+def parse_elements(form: IndexLayout, raw: Bytes, offset_size: int) -> tuple[Ints, Ints, Ints]:
     """Return filter mask, address and length from elements of an array or equivalent records.
 
     Chunks without filters all have the same length, and their elements are only addresses. The
@@ -171,7 +171,7 @@ def take_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Byte
     return heads
 
 
-def is_element_size(form: IndexForm, size: int, offset_size: int) -> bool:
+def is_element_size(form: IndexLayout, size: int, offset_size: int) -> bool:
     """Return whether an element may have ``size`` bytes."""
     if not form.has_filters:
         return size == offset_size
@@ -246,12 +246,12 @@ def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
     return found
 
 
-def find_places(form: IndexForm, number: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
+def find_places(form: IndexLayout, number: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
     """Return the positions of chunks from their flat indexes in a grid.
 
     Parameters
     ----------
-    form : IndexForm
+    form : IndexLayout
     number : int64 array
     order : list of int
         The axes, the slowest first.
@@ -269,7 +269,7 @@ def find_places(form: IndexForm, number: Ints, order: list[int], sizes: tuple[in
     return place
 
 
-def find_numbers(form: IndexForm, place: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
+def find_numbers(form: IndexLayout, place: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
     """Return the flat indexes of chunks in a grid, ascending; the inverse of `find_places`."""
     number = np.zeros(place.shape[1:], np.int64)
     for axis in order:

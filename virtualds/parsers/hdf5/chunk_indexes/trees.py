@@ -34,7 +34,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     Bools,
     Bytes,
     RowsError,
-    TreeForm,
+    TreeLayout,
     UnknownRowsError,
     check_once,
     compute_checksums,
@@ -77,7 +77,7 @@ class _OldNodes(NamedTuple):
         return _OldNodes(self.owner[part], self.address[part], low, high)
 
 
-class _NodeForm(NamedTuple):
+class _NodeLayout(NamedTuple):
     """The layout of nodes: bytes, most entries, and the form of an entry."""
 
     size: int
@@ -87,7 +87,7 @@ class _NodeForm(NamedTuple):
 
 
 @lru_cache(64)
-def make_node_form(rank: int, half: int, offset_size: int) -> _NodeForm:
+def make_node_form(rank: int, half: int, offset_size: int) -> _NodeLayout:
     """Return the form of a node; ``rank`` counts the axes and the bytes of an element."""
     # a key always has 8 bytes per axis
     key = [("length", "<u4"), ("mask", "<u4"), ("place", "<i8", (rank,))]
@@ -95,7 +95,7 @@ def make_node_form(rank: int, half: int, offset_size: int) -> _NodeForm:
     begin = NODE_HEAD + 2 * offset_size
     # the last key has no child
     size = begin + (2 * half + 1) * entry.itemsize - offset_size
-    return _NodeForm(size, 2 * half, begin, entry)
+    return _NodeLayout(size, 2 * half, begin, entry)
 
 
 def read_old_trees(indexes: Indexes) -> ChunkRows:
@@ -135,7 +135,7 @@ def _chain(
 
 
 def _read_old_nodes(
-    indexes: Indexes, node: _NodeForm, children: list[_OldNodes]
+    indexes: Indexes, node: _NodeLayout, children: list[_OldNodes]
 ) -> Iterator[tuple[_OldNodes, Bytes]]:
     """Yield the nodes of a level in parts, those of an index in order."""
     if not children:
@@ -151,7 +151,7 @@ def _read_old_nodes(
 
 
 def _check_nodes(
-    indexes: Indexes, node: _NodeForm, nodes: _OldNodes, data: Bytes, level: int
+    indexes: Indexes, node: _NodeLayout, nodes: _OldNodes, data: Bytes, level: int
 ) -> tuple[Ints, Entries, Ints]:
     """Return the number of entries of nodes, the entries, and the last key of each node.
 
@@ -175,7 +175,7 @@ def _check_nodes(
     return used, entries, _read_last_keys(node, data, used)
 
 
-def _read_last_keys(node: _NodeForm, data: Bytes, used: Ints) -> Ints:
+def _read_last_keys(node: _NodeLayout, data: Bytes, used: Ints) -> Ints:
     """Return the positions in the keys after the last entries."""
     places = node.entry["place"]
     begin = node.entries_at + used * node.entry.itemsize + MASK_AND_LENGTH
@@ -357,12 +357,12 @@ def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
     return check_order(indexes, check_chunks(indexes, found))
 
 
-def _make_form(indexes: Indexes, heads: Bytes) -> TreeForm:
+def _make_form(indexes: Indexes, heads: Bytes) -> TreeLayout:
     """Return the form of trees from their common header."""
     size, record, depth = (
         int(read_uints(heads[:1, a:b])[0]) for a, b in ((6, 10), (10, 12), (12, 14))
     )
-    form = TreeForm.of(size, record, depth, indexes.rows.offset_size)
+    form = TreeLayout.of(size, record, depth, indexes.rows.offset_size)
     element = record - 8 * len(indexes.form.chunks)
     if form is None or not is_element_size(indexes.form, element, indexes.rows.offset_size):
         every = frozenset(indexes.file.tolist())
@@ -371,7 +371,7 @@ def _make_form(indexes: Indexes, heads: Bytes) -> TreeForm:
 
 
 def _take_nodes(
-    indexes: Indexes, form: TreeForm, nodes: _Nodes, level: int
+    indexes: Indexes, form: TreeLayout, nodes: _Nodes, level: int
 ) -> Iterator[tuple[_Nodes, Bytes]]:
     """Yield checked nodes of a level in parts."""
     file = indexes.file[nodes.owner]
@@ -405,7 +405,7 @@ def _count_up(begin: Ints, count: Ints) -> Ints:
     return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
 
 
-def _read_records(form: TreeForm, nodes: _Nodes, data: Bytes, level: int) -> Bytes:
+def _read_records(form: TreeLayout, nodes: _Nodes, data: Bytes, level: int) -> Bytes:
     """Return the records in the nodes themselves."""
     most = form.most[level]
     stop = BEFORE_RECORDS + most * form.record
@@ -415,7 +415,7 @@ def _read_records(form: TreeForm, nodes: _Nodes, data: Bytes, level: int) -> Byt
 
 
 def _find_children(
-    indexes: Indexes, form: TreeForm, nodes: _Nodes, data: Bytes, level: int
+    indexes: Indexes, form: TreeLayout, nodes: _Nodes, data: Bytes, level: int
 ) -> tuple[_Nodes, Ints]:
     """Return the children of nodes, and the indexes of the records between them."""
     at, most = indexes.rows.offset_size, form.most[level]
@@ -443,7 +443,7 @@ def _find_children(
 
 
 def _join_records(
-    indexes: Indexes, form: TreeForm, total: Ints, parts: list[_Records]
+    indexes: Indexes, form: TreeLayout, total: Ints, parts: list[_Records]
 ) -> ChunkRows:
     """Return all records in order as rows."""
     raw = np.empty((int(total.sum()), form.record), np.uint8)

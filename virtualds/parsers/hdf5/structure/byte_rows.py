@@ -193,7 +193,7 @@ MAX_DEPTH = 32
 """More levels than any tree has: it would have more records than there are addresses."""
 
 
-class TreeForm(NamedTuple):
+class TreeLayout(NamedTuple):
     """The layout of the nodes of a version 2 B-tree (III.A.2).
 
     Parameters
@@ -220,7 +220,7 @@ class TreeForm(NamedTuple):
         return _count_bytes(self.most[0])
 
     @classmethod
-    def of(cls, size: int, record: int, depth: int, offset_size: int) -> TreeForm | None:
+    def of(cls, size: int, record: int, depth: int, offset_size: int) -> TreeLayout | None:
         """Return the form that a header states, or None if it contradicts itself."""
         room = size - BEFORE_RECORDS - CHECKSUM_BYTES
         if depth > MAX_DEPTH or not 0 < record <= room:

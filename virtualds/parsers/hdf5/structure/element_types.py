@@ -525,7 +525,7 @@ def read_texts(
     return found
 
 
-class _Part(NamedTuple):
+class _CollectionElements(NamedTuple):
     """Elements in one collection: their indexes, and their offsets in its data."""
 
     which: npt.NDArray[np.intp]
@@ -534,7 +534,9 @@ class _Part(NamedTuple):
     nbytes: list[int]
 
 
-def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[_Part]:
+def _find_parts(
+    budget: Budget, kind: HDF5Type, elements: Elements
+) -> Iterator[_CollectionElements]:
     """Yield the elements of each collection; those without a reference are in no part."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
@@ -549,7 +551,7 @@ def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[
         collection = read_collection(file, int(address[which[0]]))
         nbytes = (length[which].astype(np.int64) * kind.base.size).tolist()
         begins = budget.locate_all(collection, references["number"][which].tolist(), nbytes)
-        yield _Part(which, collection.data, begins, nbytes)
+        yield _CollectionElements(which, collection.data, begins, nbytes)
 
 
 def read_collection(file: FileBytes, address: int) -> Collection:

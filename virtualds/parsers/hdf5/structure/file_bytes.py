@@ -56,7 +56,7 @@ class Address(int):
     pointer: Pointer
 
 
-class Piece(bytes):
+class TrackedBytes(bytes):
     """Bytes that know their position: the block, and the offset in it.
 
     They are not hashable, so that no cache keeps the notes of a file; use ``bytes(piece)`` as a
@@ -65,13 +65,13 @@ class Piece(bytes):
 
     __hash__ = None  # type: ignore[assignment]
 
-    notes: Notes
+    notes: ByteNotes
     block: int
     begin: int
 
 
 @dataclass(eq=False)
-class Block:
+class TrackedBlock:
     """Bytes that were read at an address.
 
     Parameters
@@ -110,12 +110,12 @@ class HeapReference(NamedTuple):
 
 
 @dataclass(eq=False)
-class Notes:
+class ByteNotes:
     """The meaning of the bytes of one file.
 
     Parameters
     ----------
-    blocks : list of Block
+    blocks : list of TrackedBlock
         In the order in which they were read; an address is in a block before its own.
     slots : dict
         What may differ between files, by its meaning.
@@ -131,7 +131,7 @@ class Notes:
         Whether all bytes that were read are recorded.
     """
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[TrackedBlock] = field(default_factory=list)
     slots: dict[Hashable, Slot] = field(default_factory=dict)
     references: dict[Hashable, list[HeapReference]] = field(default_factory=dict)
     same: list[tuple[Pointer, int]] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Notes:
             return data
         number = self._numbers.setdefault(int(address), len(self.blocks))
         if number == len(self.blocks):
-            self.blocks.append(Block(address.pointer, data, bytearray(b"\1") * len(data)))
+            self.blocks.append(TrackedBlock(address.pointer, data, bytearray(b"\1") * len(data)))
         elif len(self.blocks[number].data) != len(data):
             self.complete = False
             return data
@@ -160,8 +160,8 @@ class Notes:
         return self._numbers.get(int(address))
 
 
-def _make_piece(notes: Notes, block: int, begin: int, data: bytes) -> Piece:
-    piece = Piece(data)
+def _make_piece(notes: ByteNotes, block: int, begin: int, data: bytes) -> TrackedBytes:
+    piece = TrackedBytes(data)
     piece.notes, piece.block, piece.begin = notes, block, begin
     return piece
 
@@ -179,14 +179,14 @@ def _make_address(value: int, block: int, place: int) -> Address:
 
 def cut(data: bytes, begin: int, stop: int | None = None) -> bytes:
     """Return a part of some bytes, with its position if theirs is known."""
-    if not isinstance(data, Piece):
+    if not isinstance(data, TrackedBytes):
         return data[begin:stop]
     return _make_piece(data.notes, data.block, data.begin + begin, data[begin:stop])
 
 
 def note_address(data: bytes, place: int, size: int, value: int) -> int:
     """Return an address that was read at an offset in some bytes, with its position."""
-    if not isinstance(data, Piece):
+    if not isinstance(data, TrackedBytes):
         return value
     free(data, place, place + size)
     return _make_address(value, data.block, data.begin + place)
@@ -194,17 +194,17 @@ def note_address(data: bytes, place: int, size: int, value: int) -> int:
 
 def free(data: bytes, begin: int, stop: int) -> None:
     """Record that bytes are unused, or are recorded otherwise."""
-    if isinstance(data, Piece):
+    if isinstance(data, TrackedBytes):
         _mark(data, begin, stop, b"\0")
 
 
 def keep(data: bytes, begin: int, stop: int) -> None:
     """Record that bytes that were free are structure."""
-    if isinstance(data, Piece):
+    if isinstance(data, TrackedBytes):
         _mark(data, begin, stop, b"\1")
 
 
-def _mark(data: Piece, begin: int, stop: int, mark: bytes) -> None:
+def _mark(data: TrackedBytes, begin: int, stop: int, mark: bytes) -> None:
     stop = min(stop, len(data))
     if begin < stop:
         structure = data.notes.blocks[data.block].structure
@@ -213,14 +213,14 @@ def _mark(data: Piece, begin: int, stop: int, mark: bytes) -> None:
 
 def note_slot(data: bytes, begin: int, length: int, key: Hashable) -> None:
     """Record that bytes may differ between files of the same structure."""
-    if isinstance(data, Piece):
+    if isinstance(data, TrackedBytes):
         free(data, begin, begin + length)
         data.notes.slots[key] = Slot(data.block, data.begin + begin, length)
 
 
 def note_same(data: bytes, place: int, size: int, address: int) -> None:
     """Record that the address at an offset points to a block that was read."""
-    if isinstance(data, Piece):
+    if isinstance(data, TrackedBytes):
         number = data.notes.find(address)
         if number is None:
             data.notes.complete = False
@@ -231,14 +231,14 @@ def note_same(data: bytes, place: int, size: int, address: int) -> None:
 
 def note_checksum(data: bytes, place: int, size: int) -> None:
     """Record the position of the checksum of a block, if it has one."""
-    if isinstance(data, Piece) and size:
+    if isinstance(data, TrackedBytes) and size:
         free(data, place, place + size)
         data.notes.checksums[data.block] = data.begin + place
 
 
 def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, int]) -> None:
     """Record the objects of a collection of the global heap, by number."""
-    if isinstance(data, Piece):
+    if isinstance(data, TrackedBytes):
         data.notes.objects[data.block] = [(n, begin, lengths[n]) for n, begin in begins.items()]
 
 
@@ -249,7 +249,7 @@ def note_heap_reference(
 
     ``place`` is the offset of the number of its elements of ``width`` bytes, in four bytes.
     """
-    if isinstance(data, Piece) and isinstance(collection, Piece):
+    if isinstance(data, TrackedBytes) and isinstance(collection, TrackedBytes):
         free(data, place, place + 4)
         count = Slot(data.block, data.begin + place, 4)
         reference = HeapReference(count, collection.block, number, width)
@@ -260,7 +260,7 @@ def note_heap_reference(
 
 def mark_incomplete(data: bytes) -> None:
     """Record that bytes have a meaning that cannot be recorded."""
-    if isinstance(data, Piece):
+    if isinstance(data, TrackedBytes):
         data.notes.complete = False
 
 
@@ -439,7 +439,7 @@ class FileBytes:
     Parameters
     ----------
     source : SourceFile
-    notes : Notes, optional
+    notes : ByteNotes, optional
         Records the meaning of the bytes.
 
     Raises
@@ -465,7 +465,7 @@ class FileBytes:
     unknown = ""
     """The part of its metadata with an unknown form, or "" if none has."""
 
-    def __init__(self, source: SourceFile, notes: Notes | None = None) -> None:
+    def __init__(self, source: SourceFile, notes: ByteNotes | None = None) -> None:
         self.source = source
         self.notes = notes
         self.base = 0

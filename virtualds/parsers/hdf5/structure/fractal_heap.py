@@ -14,7 +14,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     BEFORE_RECORDS,
     CHECKSUM_BYTES,
     MAX_DEPTH,
-    TreeForm,
+    TreeLayout,
 )
 from virtualds.parsers.hdf5.structure.file_bytes import (
     FileBytes,
@@ -43,7 +43,7 @@ class _Tree(NamedTuple):
 
     file: FileBytes
     kind: int
-    form: TreeForm
+    form: TreeLayout
     seen: set[int]
 
 
@@ -69,7 +69,7 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     count = parse_uint(data, begin + file.offset_size, 2)
     if not file.is_defined(root):
         return []
-    form = TreeForm.of(node, record, depth, file.offset_size)
+    form = TreeLayout.of(node, record, depth, file.offset_size)
     if form is None:
         file.raise_damaged(f"a B-tree has nodes of {node} bytes on {depth} levels")
     records = list(_read_records(_Tree(file, kind, form, set()), root, depth, count))
