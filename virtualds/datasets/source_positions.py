@@ -131,6 +131,59 @@ def list_partly_covered_dims(present: xr.Dataset, urls: set[str]) -> list[str]:
     return [dim for dim, there in met.items() if there.any() and not there.all()]
 
 
+# ---------------------------------------------------------------------- which source counts
+
+
+def list_owners(dataset: xr.Dataset, dim: str, root: str) -> npt.NDArray[np.object_]:
+    """Return the url of the source of every position along a dimension, "" without one.
+
+    Files that the set at the url ``root`` has written itself do not count.
+    """
+    found = np.full(dataset.sizes[dim], "", object)
+    urls = {url for url in urls_of(dataset) if not is_stored_in_set(url, root)}
+    for url, runs in sorted(find_ranges(dataset, dim, urls).items()):
+        for run in runs:
+            found[slice(*run)] = url
+    return found
+
+
+def choose_positions(
+    present: xr.Dataset | None, new: xr.Dataset, dim: str, root: str, overlap: str
+) -> tuple[Ints, Mask]:
+    """Return the positions of new data to use, and a mask of those of the set they replace.
+
+    A value that several sources have comes from the first or the last of them, by their urls, if
+    ``overlap`` says so. What a source has several times stays, and so does, with another
+    ``overlap``, what different sources have.
+    """
+    datasets = [new] if present is None else [present, new]
+    indexes = [dataset.indexes[dim] for dataset in datasets]
+    owners = np.concatenate([list_owners(dataset, dim, root) for dataset in datasets])
+    names, ranks = np.unique(owners.astype(str), return_inverse=True)
+    ranks = -ranks if overlap == "first" else ranks
+    # positions without a chunk yield to all others
+    ranks = np.where(owners == "", -names.size, ranks)
+    codes = pd.factorize(indexes[0].append(indexes[1:]))[0]
+    rows = np.arange(codes.size)
+    # positions without a chunk are in the order in which files were opened
+    backward = (owners == "") & (overlap == "last")
+    order = np.lexsort((np.where(backward, -rows, rows), -ranks, codes))
+    begins = np.flatnonzero(np.diff(codes[order], prepend=-2))
+    best = rows.copy()
+    best[order] = np.repeat(order[begins], np.diff([*begins, rows.size]))
+    # a file may have a value several times
+    split = codes.size - indexes[-1].size
+    is_new = rows >= split
+    is_same = (owners[best] == owners) & (owners != "") & (is_new[best] == is_new)
+    best[is_same] = rows[is_same]
+    # missing values are equal to no others
+    best[codes < 0] = rows[codes < 0]
+    if overlap not in ("first", "last"):
+        best = np.where((owners[best] == owners) & (owners != ""), best, rows)
+    used = np.flatnonzero(best[split:] == rows[split:])
+    return used, best[:split] >= split
+
+
 # ---------------------------------------------------------------------- copies
 # Chunks of a set that refer to no source: rewritten chunks in files of the set, and inline bytes. A
 # set does not record from which source such a chunk was made.

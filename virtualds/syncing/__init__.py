@@ -527,10 +527,10 @@ def sync(
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
         ``ds.virtual.to_manifest``. With ``overlap="first"`` or ``"last"``, a position that several
         files have, or a cell of a grid, comes from the first or the last of them, in the order of
-        their urls, whichever came earlier. ``on_unsupported="rewrite"`` only works for formats that can store every
-        encoding: rewritten chunks refer to no file whose changes could be followed. With
-        ``on_error="skip"`` or ``"collect"`` files that cannot be opened are reported; the set keeps
-        what it has of them.
+        their urls, whichever came earlier. ``on_unsupported="rewrite"`` only works for formats that
+        can store every encoding: rewritten chunks refer to no file whose changes could be followed.
+        With ``on_error="skip"`` or ``"collect"`` files that cannot be opened are reported; the set
+        keeps what it has of them.
 
     Returns
     -------

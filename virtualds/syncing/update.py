@@ -23,6 +23,7 @@ from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.lazy import replace_variables
 from virtualds.datasets.padding import NO_PADDING, Padding
 from virtualds.datasets.source_positions import (
+    choose_positions,
     cut_along,
     find_copies,
     find_positions,
@@ -31,6 +32,7 @@ from virtualds.datasets.source_positions import (
     find_values,
     has_chunks_in,
     is_stored_in_set,
+    list_owners,
     list_sources,
     urls_of,
 )
@@ -528,7 +530,7 @@ class Update:
         self._check_choice(present, new)
         used, gone = self._choose(present, new)
         if gone.any():
-            owners = self._list_owners(present)
+            owners = list_owners(present, self.dim, self.known.root)
             for url in {*owners[gone]} - {""}:
                 index = present.indexes[self.dim][gone & (owners == url)]
                 lost[url] = join_extents(lost.get(url), find_extent({self.dim: index}))
@@ -548,7 +550,11 @@ class Update:
         index, urls = present.indexes[self.dim], urls_of(present)
         own = {url for url in urls if is_stored_in_set(url, self.known.root)}
         held = find_copies(present, self.dim) | find_positions(present, self.dim, own)
-        held = index[held & (self._list_owners(present) == "") & index.isin(new.indexes[self.dim])]
+        held = index[
+            held
+            & (list_owners(present, self.dim, self.known.root) == "")
+            & index.isin(new.indexes[self.dim])
+        ]
         if held.size:
             raise CombineError(
                 f"{self.known.root}: {held.size} positions along {self.dim!r}, from {held[0]}, "
@@ -558,37 +564,10 @@ class Update:
             )
 
     def _choose(self, present: xr.Dataset | None, new: xr.Dataset) -> tuple[Ints, Mask]:
-        """Return the positions of new data to use, and a mask of those of the set they replace.
-
-        A value that several files have comes from the first or the last of them, by their urls, if
-        ``overlap`` says so; what the set has of the same file stays in any case.
-        """
-        datasets = [new] if present is None else [present, new]
-        indexes = [dataset.indexes[self.dim] for dataset in datasets]
-        owners = np.concatenate([self._list_owners(dataset) for dataset in datasets])
-        names, ranks = np.unique(owners.astype(str), return_inverse=True)
-        ranks = -ranks if self.overlap == "first" else ranks
-        # positions without a chunk yield to all others
-        ranks = np.where(owners == "", -names.size, ranks)
-        codes = pd.factorize(indexes[0].append(indexes[1:]))[0]
-        rows = np.arange(codes.size)
-        # positions without a chunk are in the order in which files were opened
-        backward = (owners == "") & (self.overlap == "last")
-        order = np.lexsort((np.where(backward, -rows, rows), -ranks, codes))
-        begins = np.flatnonzero(np.diff(codes[order], prepend=-2))
-        best = rows.copy()
-        best[order] = np.repeat(order[begins], np.diff([*begins, rows.size]))
-        # a file may have a value several times
-        split = codes.size - indexes[-1].size
-        is_new = rows >= split
-        is_same = (owners[best] == owners) & (owners != "") & (is_new[best] == is_new)
-        best[is_same] = rows[is_same]
-        # missing values are equal to no others
-        best[codes < 0] = rows[codes < 0]
-        if not self.chooses:
-            best = np.where((owners[best] == owners) & (owners != ""), best, rows)
-        used = np.flatnonzero(best[split:] == rows[split:])
-        return self._sort(new.indexes[self.dim], used), best[:split] >= split
+        """Return the positions of new data to use, and a mask of those of the set they replace."""
+        prefers = self.overlap if self.chooses else "keep"
+        used, gone = choose_positions(present, new, self.dim, self.known.root, prefers)
+        return self._sort(new.indexes[self.dim], used), gone
 
     def _sort(self, index: pd.Index[Any], places: Ints) -> Ints:
         """Return positions in the order of their values, if these have one."""
@@ -599,15 +578,6 @@ class Update:
         steps = np.diff(numbers)
         falls = np.count_nonzero(steps < 0) > np.count_nonzero(steps > 0)
         return places[np.argsort(-numbers if falls else numbers, kind="stable")]
-
-    def _list_owners(self, dataset: xr.Dataset) -> npt.NDArray[np.object_]:
-        """Return the url of the file at every position along the dimension, "" without one."""
-        found = np.full(dataset.sizes[self.dim], "", object)
-        urls = {url for url in urls_of(dataset) if not is_stored_in_set(url, self.known.root)}
-        for url, runs in sorted(find_ranges(dataset, self.dim, urls).items()):
-            for run in runs:
-                found[slice(*run)] = url
-        return found
 
     # ------------------------------------------------------------------ adding
 
