@@ -158,9 +158,11 @@ def test_a_folder_that_cannot_be_listed_is_no_empty_folder(
     handler = partial(GuardedHandler, directory=str(folder))
     with (
         running(handler, status=status) as server,
-        pytest.raises(error, match="two"),
+        pytest.raises(error, match="two") as caught,
     ):
         list_states(f"{server.url}/*/d.nc", None)
+    # whoever asks whether something is gone must not take a refusal for that
+    assert not isinstance(caught.value, FileNotFoundError)
 
 
 def test_a_local_folder_that_cannot_be_listed_is_no_empty_folder(folder: Path) -> None:

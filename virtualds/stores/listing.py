@@ -188,9 +188,6 @@ def _list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
     walk = _walk_local if scheme_of(pattern) == "file" else _walk_remote
     try:
         found = FileColumns.of(walk(pattern, options))
-    except PermissionError:
-        # also where a server says that nothing is there, since it refuses access
-        raise
     except FileNotFoundError:
         found = FileColumns.of(())
     found = found.take(np.argsort(found.urls, kind="stable"))
@@ -381,8 +378,6 @@ def _walk_parts(
                 yield path, entry
             elif is_folder():
                 yield from _walk_parts(path, rest, list_folder, match, True)
-    except PermissionError:
-        raise
     except (FileNotFoundError, NotADirectoryError):
         # not every folder that matches a pattern has the next part of it
         if not below:

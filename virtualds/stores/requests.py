@@ -616,14 +616,6 @@ def normalise_etag(etag: str | None) -> str:
     return (etag or "").strip().removeprefix("W/").strip('"')
 
 
-class RefusedError(FileNotFoundError, PermissionError):
-    """A server refuses access, where its library says that nothing is there.
-
-    A server without listings may reject a folder, and callers that open one expect "not found". Who
-    asks whether a file is gone must not take a refusal for that.
-    """
-
-
 def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
     """Return the error to raise for a failed request; its class is the kind of failure.
 
@@ -642,8 +634,9 @@ def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
     remedy = None if refusal is None else refusal.remedy
     if not url:
         return RequestError(text + tries, remedy=remedy or "")
-    if isinstance(error, FileNotFoundError) and kind:
-        kind = RefusedError if kind is PermissionError else FileNotFoundError
+    # libraries also say of a refusal that nothing is there, which callers would take for an answer
+    if kind and kind is not PermissionError and isinstance(error, FileNotFoundError):
+        kind = FileNotFoundError
     message = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")
     return (kind or RequestError)(without_secrets(message))
 

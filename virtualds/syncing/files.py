@@ -392,9 +392,6 @@ def _fetch_states(
     def fetch(url: str) -> FileState | None:
         try:
             return fetch_state(url, options)
-        except PermissionError:
-            # also where the error says that nothing is there: a token may have expired
-            raise
         except FileNotFoundError:
             return None
 
