@@ -25,7 +25,7 @@ MAX_AXES = 32
 """Maximum number of axes of an array: the limits of HDF5, and of numpy's iterators."""
 
 MAX_ELEMENT_SIZE = 2**24
-"""Maximum number of bytes of one element."""
+"""The maximum size in bytes of one element."""
 
 MAX_TYPE_DEPTH = 64
 """How deeply compound types may be nested."""
@@ -176,7 +176,7 @@ def check_joinable(nbytes: int, what: str) -> None:
     Parameters
     ----------
     nbytes : int
-        Bytes of the masks or indexes of the whole axis, whatever its content.
+        The size in bytes of the masks or indexes of the whole axis, whatever its content.
     what : str
         The axis in the message.
 
@@ -201,7 +201,7 @@ def check_size_in_files(nbytes: int, stored: Callable[[], int], what: str) -> No
     Parameters
     ----------
     nbytes : int
-        Bytes of its values.
+        The size in bytes of its values.
     stored : callable
         Counts its bytes in files, which takes time; only called for large coordinates.
     what : str

@@ -150,10 +150,10 @@ def _find_semicolon(line: str) -> int | None:
     begin = len(where) if colon and "/" in where else 0
     plain = QUOTED.sub(lambda quoted: "'" * len(quoted[0]), line)
     depth = 0
-    for place in range(begin, len(line)):
-        depth += (plain[place] in OPENING) - (plain[place] in CLOSING)
-        if depth <= 0 and plain.startswith("; ", place):
-            return place
+    for index in range(begin, len(line)):
+        depth += (plain[index] in OPENING) - (plain[index] in CLOSING)
+        if depth <= 0 and plain.startswith("; ", index):
+            return index
     return None
 
 
@@ -190,7 +190,7 @@ class VirtualdsError(Exception):
     def __format__(self, spec: str, /) -> str:
         return format(super().__str__(), spec)
 
-    def locate(self, place: str, url: str = "") -> None:
+    def locate(self, location: str, url: str = "") -> None:
         """Prepend the place of the error, and its file, to a message that does not name the place.
 
         Examples
@@ -200,9 +200,9 @@ class VirtualdsError(Exception):
         >>> print(error)
         variable 't' of a.nc: its chunks overlap
         """
-        text, place, url = f"{self}", without_secrets(place), without_secrets(url)
-        if not re.search(rf"{re.escape(place)}(?![\w/])", text):
-            where = f"{place} of {url}" if url else place
+        text, location, url = f"{self}", without_secrets(location), without_secrets(url)
+        if not re.search(rf"{re.escape(location)}(?![\w/])", text):
+            where = f"{location} of {url}" if url else location
             self.args = (f"{where}: {text.removeprefix(f'{url}: ')}", *self.args[1:])
 
     def locate_file(self, url: str) -> None:
@@ -224,12 +224,12 @@ class VirtualdsError(Exception):
 
 
 @contextmanager
-def locating(place: str, url: str = "") -> Iterator[None]:
+def locating(location: str, url: str = "") -> Iterator[None]:
     """Prepend the place of errors in the block, and its file, to messages that do not name it."""
     try:
         yield
     except VirtualdsError as error:
-        error.locate(place, url)
+        error.locate(location, url)
         raise
 
 

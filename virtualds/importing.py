@@ -74,7 +74,7 @@ class Late:
 
     Parameters
     ----------
-    place : str
+    location : str
         Module and name, as entry points are written.
     needs : tuple of str, optional
         Of a module that imports an optional library: what it needs, and what to do.
@@ -90,13 +90,13 @@ class Late:
     '2.0 kB'
     """
 
-    place: str
+    location: str
     needs: tuple[str, str] | None = None
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         """Call the function."""
         try:
-            function = import_named(self.place)
+            function = import_named(self.location)
         except (ImportError, AttributeError) as error:
             if self.needs is None:
                 raise
@@ -138,9 +138,9 @@ class LateTable(Sequence[Entry]):
         return import_named(entry) if isinstance(entry, str) else entry
 
 
-def import_named(place: str) -> Any:
+def import_named(location: str) -> Any:
     """Import what a name refers to: a module and a name, as in entry points."""
-    module, _, name = place.partition(":")
+    module, _, name = location.partition(":")
     with importing:
         return getattr(import_module(module), name)
 

@@ -84,7 +84,7 @@ class SourceFile(NamedTuple):
 
 
 PRESENT = 2**32
-"""Added to a CRC-32, so that 0 means "no checksum"."""
+"""The number that is added to a CRC-32, so that 0 means "no checksum"."""
 
 
 def checksum_of(data: bytes | bytearray | memoryview) -> int:
@@ -99,7 +99,7 @@ def checksum_of(data: bytes | bytearray | memoryview) -> int:
 
 
 def find_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
-    """Return how bytes differ from a checksum, or None if they match, or if it is 0.
+    """Describe how bytes differ from a checksum; return None if they match, or if it is 0.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def compute_checksum_behind(head: bytes, whole: int, count: int) -> int:
 
 
 def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
-    """Return the checksums of a manifest for CRC-32 values; None means no checksum.
+    """Convert CRC-32 values to checksums of a manifest; None means no checksum.
 
     Raises
     ------
@@ -166,6 +166,6 @@ def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
 
 
 def find_valid_checksums(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Return which values are valid checksums of a manifest: 0, or `PRESENT` plus a CRC-32."""
+    """Return a mask of the values that are valid checksums: 0, or `PRESENT` plus a CRC-32."""
     found: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
     return found

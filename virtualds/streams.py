@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 SMALL_TEXT, GROWS_BY, MAX_TEXT = 2**26, 1000, 2**32
-"""For an unknown decoded length: bytes that are always decoded, further bytes for each encoded
-byte, and the most that are ever decoded."""
+"""The limits of an unknown decoded length: the number of bytes that is always allowed, the number
+of further bytes for each encoded byte, and the maximum."""
 
 PIECE = 2**20
-"""Bytes that are decoded at a time where the result may be too long."""
+"""The number of bytes that are decoded at a time if the result may be too long."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -115,5 +115,5 @@ def check_decoded_size(announced: int, nbytes: int | None, encoded: int) -> None
 
 
 def limit_decoded_size(nbytes: int) -> int:
-    """Return the maximum number of bytes to which ``nbytes`` may decode if that is unknown."""
+    """Return the maximum number of bytes to which ``nbytes`` encoded bytes may decode."""
     return min(MAX_TEXT, SMALL_TEXT + GROWS_BY * nbytes)

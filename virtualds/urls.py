@@ -1,4 +1,4 @@
-"""Urls: absolute, with a scheme, never unquoted.
+"""Functions for urls, which are absolute, have a scheme, and are never unquoted.
 
 Names in archives may contain colons, spaces, ``#`` and ``%``; as in fsspec, the text after the
 scheme is the name itself.
@@ -17,14 +17,14 @@ ARCHIVES = frozenset({"zip", "tar"})
 """Schemes of files in archives, which are named ``zip://member::url of the archive``."""
 
 HELD = "held"
-"""Scheme of bytes and open files of this process, which have no url of their own."""
+"""The scheme of urls that stand for bytes and open files of this process."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     "s3": ("s3", "s3a"),
     "gs": ("gs", "gcs"),
     "az": ("az", "abfs", "abfss"),
 }
-"""The object stores that are more than an fsspec filesystem here, and their schemes."""
+"""Object stores with an implementation of their own here, and their schemes."""
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
@@ -56,7 +56,7 @@ def kind_of(url: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return scheme and host of a url: the server that serves it.
+    """Return scheme and host of a url.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def local_path(url: str) -> str:
 
 
 def path_or_url(url: str) -> str:
-    """Return the path of a local file, or the url of a remote one, as shown to people.
+    """Return the path of a local file, or the url of a remote file, for messages.
 
     Examples
     --------

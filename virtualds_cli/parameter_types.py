@@ -19,7 +19,7 @@ import click
 from click.shell_completion import CompletionItem
 
 MAX_BYTES = 2**22
-"""Bytes of a document that is read in a twentieth of a second."""
+"""The size in bytes of a document that is read in a twentieth of a second."""
 DOCUMENTS = ("zarr.json", ".zmetadata", "")
 """The documents of zarr-v3, kerchunk-parquet and kerchunk-json, within the set."""
 ARGUMENTS = ("url", "target", "source")

@@ -397,7 +397,7 @@ def test_a_strided_selection_is_planned_near_the_cost_of_the_whole(folder: Path,
         if isinstance(found, ManifestArray):
             tasks = [t for b in plan(found, (slice(None),) * 3).batches for t in b.tasks]
             assert len(tasks) <= array.nchunks
-            assert sum(len(list(t.places)) for t in tasks) <= ALLOWED_SLABS + 2 * array.nchunks
+            assert sum(len(list(t.pairs)) for t in tasks) <= ALLOWED_SLABS + 2 * array.nchunks
         exactly(found, values[STRIDES[name]])
     assert len(store.ranges) <= array.nchunks
 

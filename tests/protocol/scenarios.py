@@ -96,7 +96,7 @@ def simulation(way: str) -> Iterator[None]:
         form = find_format(name)
         for late in (form.read, form.write, form.read_version):
             if isinstance(late, Late):
-                import_module(late.place.partition(":")[0])
+                import_module(late.location.partition(":")[0])
     disk = simulated_disk() if way == ON_DISK else nullcontext()
     with disk, pytest.MonkeyPatch.context() as patch:
         if way != ON_DISK:

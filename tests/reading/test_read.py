@@ -172,7 +172,7 @@ def test_a_field_shown_at_many_times_is_decoded_once(folder: Path) -> None:
     shown = np.broadcast_to(field, (10, 100, 100))
     batches = list(plan(shown, (slice(None),) * 3).batches)
     assert sum(len(batch.tasks) for batch in batches) == 10_000
-    assert all(len(list(task.places)) == 10 for batch in batches for task in batch.tasks)
+    assert all(len(list(task.pairs)) == 10 for batch in batches for task in batch.tasks)
 
 
 def test_chunks_that_are_alike_by_half_are_not_shared(folder: Path) -> None:

@@ -84,7 +84,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the references in memory.
+        """The size in bytes of the references in memory.
 
         Examples
         --------

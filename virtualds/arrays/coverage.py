@@ -102,8 +102,8 @@ class _ProjectedCells(NamedTuple):
         count, most = np.zeros(shape, np.int64), np.full(shape, NOTHING)
         least = np.full(shape, np.iinfo(np.int64).max)
         for ids, part in iterate_references(fragment.manifest):
-            places = np.unravel_index(ids, grid)
-            where = (places[one] // long, places[other] // wide)
+            positions = np.unravel_index(ids, grid)
+            where = (positions[one] // long, positions[other] // wide)
             np.add.at(count, where, 1)
             np.minimum.at(least, where, part.pipeline)
             np.maximum.at(most, where, part.pipeline)

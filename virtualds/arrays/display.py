@@ -41,14 +41,14 @@ dataset share their tables of files."""
 class LoadedColumns(NamedTuple):
     """Columns of a manifest that are in memory, of length 1 along axes on which they do not vary.
 
-    ``places`` are the flat indexes of the chunks if a manifest has rows for only some chunks, and
-    None if the columns cover the whole grid.
+    ``chunk_ids`` are the flat indexes of the chunks if a manifest has rows for only some chunks,
+    and None if the columns cover the whole grid.
     """
 
     file: npt.NDArray[np.integer]
     length: npt.NDArray[np.integer]
     pipeline: npt.NDArray[np.integer]
-    places: Ints | None = None
+    chunk_ids: Ints | None = None
 
 
 def find_loaded_columns(manifest: ChunkManifest) -> LoadedColumns | None:
@@ -56,11 +56,11 @@ def find_loaded_columns(manifest: ChunkManifest) -> LoadedColumns | None:
     found = manifest.get_if_loaded()
     if found is None:
         return None
-    places, rows = found
+    chunk_ids, rows = found
     columns = (rows.file, rows.length, rows.pipeline)
     # rows at positions have a value in every column
-    file, length, pipeline = map(compact, columns) if places is None else columns
-    return LoadedColumns(file, length, pipeline, places)
+    file, length, pipeline = map(compact, columns) if chunk_ids is None else columns
+    return LoadedColumns(file, length, pipeline, chunk_ids)
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> ChunkStat
         parts = iterate_references(fragment.manifest)
         return _survey_rows(fragment, itemsize, ((ids, rows.length) for ids, rows in parts))
     there = known.file != MISSING
-    if known.places is not None:
-        return _survey_rows(fragment, itemsize, [(known.places[there], known.length[there])])
+    if known.chunk_ids is not None:
+        return _survey_rows(fragment, itemsize, [(known.chunk_ids[there], known.length[there])])
     everything = bool(there.all())
     elements = prod(fragment.shape) if everything else _count_elements(fragment.axes, there)
     missing = 0 if everything else size - int(there.sum()) * (size // max(there.size, 1))
@@ -121,13 +121,13 @@ def _survey_rows(
     """Return the statistics of a fragment, whose existing chunks are given in parts."""
     size = fragment.manifest.size
     found = ChunkStatistics(size, missing=size)
-    for places, length in parts:
-        shown = np.ones(places.size, np.int64)
+    for chunk_ids, length in parts:
+        shown = np.ones(chunk_ids.size, np.int64)
         # numpy cannot unravel indices of a grid without axes
-        numbers = np.unravel_index(places, fragment.manifest.shape) if fragment.axes else ()
+        numbers = np.unravel_index(chunk_ids, fragment.manifest.shape) if fragment.axes else ()
         for axis, number in zip(fragment.axes, numbers, strict=True):
             shown *= axis.edges_at(number + 1) - axis.edges_at(number)
-        found += ChunkStatistics(0, -places.size, int(length.sum()), int(shown.sum()) * itemsize)
+        found += ChunkStatistics(0, -chunk_ids.size, int(length.sum()), int(shown.sum()) * itemsize)
     return found
 
 
@@ -204,7 +204,7 @@ def _count_by_table(
             known = find_loaded_columns(manifest)
             if known is None:
                 continue
-            repeats = 1 if known.places is not None else manifest.size // max(known.file.size, 1)
+            repeats = 1 if known.chunk_ids is not None else manifest.size // max(known.file.size, 1)
             file = known.file[known.file >= 0]
             yield manifest.files, np.bincount(file, minlength=len(manifest.files)) * repeats
 
@@ -383,12 +383,12 @@ def _add_chunks(
     if known is None or kind is None:
         counts[UNREAD] += everything
         return
-    if known.places is not None:
-        place = _find_bins(fragment, overlaps, known.places)
+    if known.chunk_ids is not None:
+        bin_ids = _find_bins(fragment, overlaps, known.chunk_ids)
     for row in range(FIRST_KIND, counts.shape[0]):
         same = kind == row - FIRST_KIND
-        if known.places is not None:
-            found = np.bincount(place[same], minlength=prod(bins))
+        if known.chunk_ids is not None:
+            found = np.bincount(bin_ids[same], minlength=prod(bins))
         else:
             found = _count_in_bins(same, overlaps)
         counts[row] += found.reshape(bins)
@@ -415,9 +415,9 @@ def _count_in_bins(same: npt.NDArray[np.bool_], overlaps: Sequence[Overlap]) -> 
     return counted
 
 
-def _find_bins(fragment: Fragment, overlaps: Sequence[Overlap], places: Ints) -> Ints:
+def _find_bins(fragment: Fragment, overlaps: Sequence[Overlap], chunk_ids: Ints) -> Ints:
     """Return the index of the bin in which each of these chunks begins."""
-    numbers = np.unravel_index(places, fragment.manifest.shape)
+    numbers = np.unravel_index(chunk_ids, fragment.manifest.shape)
     found = [
         np.searchsorted(overlap.first, number, "right") - 1
         for overlap, number in zip(overlaps, numbers, strict=True)

@@ -74,7 +74,7 @@ class Deferred(Protocol):
 Data = ManifestArray | npt.NDArray[Any] | Deferred
 
 
-def find_places(key: Any, size: int) -> npt.NDArray[np.int64]:
+def resolve_index(key: Any, size: int) -> npt.NDArray[np.int64]:
     """Return the positions that an index selects along an axis: an int, a slice, or a 1-D array.
 
     Only these positions are created, since an axis may have more elements than memory has bytes.
@@ -93,7 +93,7 @@ def find_places(key: Any, size: int) -> npt.NDArray[np.int64]:
     return np.atleast_1d(np.array(chosen, np.int64))
 
 
-def count_places(key: Any, size: int) -> int:
+def count_selected(key: Any, size: int) -> int:
     """Return how many positions `find_places` would return."""
     return len(range(size)[key]) if isinstance(key, slice) else np.size(key)
 

@@ -72,7 +72,7 @@ class AlikeFiles(Protocol):
     def below(self) -> Mapping[str, AlikeFiles]:
         """The groups below the group, by path, if they were requested."""
 
-    def take(self, places: Ints) -> AlikeFiles:
+    def take(self, indexes: Ints) -> AlikeFiles:
         """Return some of the files, in the given order."""
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
@@ -164,10 +164,10 @@ class ListedFiles:
         paths = [path for path in trees[0] if path]
         return {path: ListedFiles([tree[path] for tree in trees], self.numbers) for path in paths}
 
-    def take(self, places: Ints) -> ListedFiles:
+    def take(self, indexes: Ints) -> ListedFiles:
         """Return some of the files, in the given order."""
         columns = (self.groups, self.numbers)
-        return ListedFiles(*([column[n] for n in places.tolist()] for column in columns))
+        return ListedFiles(*([column[n] for n in indexes.tolist()] for column in columns))
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
         """Return a variable of all files, concatenated along a dimension."""
@@ -221,13 +221,13 @@ def is_same_value(one: Any, other: Any) -> bool:
     return repr(one) == repr(other) if isinstance(one, float | complex) else bool(one == other)
 
 
-def select_for_file(owner: str, columns: PerFile, place: int, known: Mapping[str, Any]) -> Any:
+def select_for_file(owner: str, columns: PerFile, index: int, known: Mapping[str, Any]) -> Any:
     """Return attributes, or the encoding, of one of several files, given those of another.
 
     ``owner`` is the variable, or "" for the group; ``columns`` has the entries that differ between
     the files.
     """
-    own = {name: values[place] for (of, name), values in columns.items() if of == owner}
+    own = {name: values[index] for (of, name), values in columns.items() if of == owner}
     if not own:
         return known
     return {n: v for n, v in {**known, **own}.items() if v is not ABSENT}

@@ -1,1 +1,1 @@
-"""Chunk axes, manifests and fragments: which bytes contain the values of an array."""
+"""Chunk axes, manifests and fragments: the byte ranges that contain the values of an array."""

@@ -1,4 +1,4 @@
-"""Chunk axes: how an axis is divided into chunks, and what a selection needs of it; no I/O.
+"""Chunk axes: how an axis is divided into chunks, and which chunks a selection needs; no I/O.
 
 An axis of an array is divided into *slabs*, one per chunk along it. A slab contains some logical
 elements of the array; its stored chunk may be longer, because it was padded, is longer than its
@@ -47,7 +47,7 @@ class SlabRun(NamedTuple):
 
 
 class Slices(Sequence[slice]):
-    """A sequence of slices that are created on access, since few of a million slabs are needed."""
+    """A sequence of slices that are created when accessed: of a million slabs, few are needed."""
 
     __slots__ = ("_starts", "_step", "_stops")
 
@@ -87,7 +87,7 @@ class Projection(NamedTuple):
     runs: list[SlabRun]
 
     def take_part(self, first: int, stop: int) -> Projection:
-        """Return what is selected of some of the slabs, none of which counts as whole."""
+        """Return the projection onto the slabs ``first`` to ``stop``, none of them as a whole."""
         taken = slice(first, stop)
         chunk, encoded = self.chunk[taken], self.encoded[taken]
         runs = [SlabRun(0, chunk.size, False)]
@@ -98,13 +98,13 @@ EMPTY_PROJECTION = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], 
 
 
 def split_by_length(lengths: Ints) -> list[SlabRun]:
-    """Return the ranges of equal lengths, of which 0 marks slabs that are not whole."""
+    """Return the ranges of slabs with equal lengths; 0 marks slabs that are not selected whole."""
     bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), lengths.size]
     return [SlabRun(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
 
 
 def to_slice(positions: Ints) -> AxisKey:
-    """Return ascending distinct positions as a slice if they are evenly spaced."""
+    """Convert ascending distinct positions to a slice if they are evenly spaced."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     steps = np.diff(positions)
@@ -139,7 +139,7 @@ def find_runs(positions: Ints) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------------- axes
 
 MAX_AXIS = 2**62
-"""Limit of the elements of an axis, so that sums of two positions fit into 64-bit integers."""
+"""Maximum number of elements of an axis, so that sums of two positions fit into 64-bit integers."""
 
 
 @public
@@ -241,7 +241,7 @@ class ChunkAxis(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of this description in memory."""
+        """The size of this description in memory, in bytes."""
 
     def crop(self, start: int, stop: int) -> tuple[ChunkAxis, slice]:
         """Return the axis of the elements ``start`` to ``stop``, and which slabs were kept."""
@@ -262,7 +262,10 @@ class ChunkAxis(ABC):
         return ChunkAxis.from_slabs(shown[::-1], encoded[::-1], behind[::-1])
 
     def project(self, key: AxisKey, start: int = 0) -> Projection:
-        """Return what ``key`` selects of each slab; the axis begins at ``start`` of the array."""
+        """Return the part of each slab that ``key`` selects.
+
+        The axis begins at the position ``start`` of the array.
+        """
         if isinstance(key, slice):
             if key.step == 1:
                 return self._project_range(key.start, key.stop, start)

@@ -1,4 +1,4 @@
-"""Columns of references, and tables of them, whose rows a manifest counts.
+"""Columns of references, and tables of references whose rows a manifest indexes.
 
 Columns are integers over a chunk grid, broadcast where they do not change.
 
@@ -54,7 +54,7 @@ MISSING = -1
 """The file code of a missing chunk, which reads as its fill value."""
 
 INLINE = -2
-"""The file code of a chunk stored in the manifest; its offset is its index in `inline`."""
+"""The file code of an inline chunk; its offset is its index in `ChunkManifest.inline`."""
 
 Column = npt.NDArray[np.integer]
 
@@ -68,17 +68,16 @@ COLUMNS = {
 """The columns of a manifest, with their dtypes."""
 
 CACHED_TABLES = 4
-"""Joined tables that are cached for the next arrays: those of a dataset follow each other."""
+"""The number of joined tables that are cached: the arrays of a dataset usually share them."""
 
 SMALL_COLUMN = 1024
-"""Values of a column, or entries of a table, up to which compression is not worth it."""
+"""The number of values of a column, or entries of a table, up to which none are compressed."""
 
 PIECE = 2**18
-"""Values of columns that are processed at a time, so that memory contains the columns and
-little else."""
+"""The number of values of columns that are processed at a time, to limit temporary memory."""
 
 SAMPLE = 2**16
-"""Values that are packed in every way to find the shortest."""
+"""The number of values that are packed in every way to find the most compact one."""
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -101,7 +100,7 @@ class Reference(NamedTuple):
 
 
 def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
-    """Return the identity of a table of files: a hash of the names and access options."""
+    """Return what identifies a table of files: a hash of their urls, and their access options."""
     options: dict[StorageOptions | None, int] = {}
     lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
@@ -109,7 +108,7 @@ def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
 
 
 def spread_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
-    """Return a column over the grid, of integers in its range."""
+    """Return a column over the grid; raise an error for values that its dtype cannot represent."""
     if type(value) is int:
         # too large a number raises an error below
         with suppress(OverflowError):
@@ -129,14 +128,14 @@ def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
 
 
 def column_of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Column:
-    """Return a column of a few numbers in C order."""
+    """Return a column from a few values in C order."""
     if rows.count(rows[0]) == len(rows):
         return constant_column(name, rows[0], shape)
     return np.array(rows, COLUMNS[name]).reshape(shape)
 
 
 def fit_column(column: Column, shape: tuple[int, ...]) -> Column:
-    """Give a column the shape of the grid; a constant one is stored as one number."""
+    """Return a column in the shape of the grid; a constant column is stored as one number."""
     spread = np.broadcast_to(column, shape)
     if not column.size or not column.ndim:
         return spread
@@ -149,7 +148,7 @@ def fit_column(column: Column, shape: tuple[int, ...]) -> Column:
 
 
 def cut_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list[Column]]]:
-    """Yield pieces of columns along their longest axis, and the position of each piece."""
+    """Split columns along their longest axis; yield the position and the columns of each piece."""
     shape, spread = columns[0].shape, list(columns)
     if any(column.shape != shape for column in columns):
         shape = np.broadcast_shapes(*(column.shape for column in columns))
@@ -181,7 +180,7 @@ def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
 
 
 def take_rows(column: Column, ids: Ints, axis: int) -> Column:
-    """Take along an axis; a broadcast axis stays broadcast."""
+    """Select rows of a column along an axis; a broadcast axis stays broadcast."""
     if column.strides[axis] == 0 and column.shape[axis]:
         shape = (*column.shape[:axis], ids.size, *column.shape[axis + 1 :])
         return np.broadcast_to(column[(slice(None),) * axis + (slice(0, 1),)], shape)
@@ -189,7 +188,7 @@ def take_rows(column: Column, ids: Ints, axis: int) -> Column:
 
 
 def take_compact(column: Column, change: Callable[[Column], Column]) -> Column:
-    """Change a column element by element, each stored element once."""
+    """Apply ``change`` to a column, once to each stored element."""
     return np.broadcast_to(change(compact(column)), column.shape)
 
 
@@ -200,7 +199,7 @@ def is_same_column(one: Column, other: Column) -> bool:
 
 
 def renumber_files(numbers: Sequence[int]) -> Column | None:
-    """Return the index of every file and code in a joined table, or None if all stay the same."""
+    """Return the new value of every file index and code in a joined table, or None if all stay."""
     if numbers == list(range(len(numbers))):
         return None
     # negative codes index from the end of the table, and do not change
@@ -212,7 +211,7 @@ def concatenate_columns(
 ) -> Column:
     """Concatenate columns; axes along which no part changes stay broadcast.
 
-    ``tables`` have for each part the new value of each of its numbers, or None if they stay.
+    ``tables`` has, for each part, the new value of each file index, or None if they stay the same.
     """
     tables = [None] * len(parts) if tables is None else tables
     shape = list(parts[0].shape)
@@ -226,9 +225,9 @@ def concatenate_columns(
     whole = [1 if f else n for f, n in zip(fixed, shape, strict=True)]
     joined, begin = np.empty(whole, parts[0].dtype), 0
     for part, table in zip(small, tables, strict=True):
-        place = joined[(slice(None),) * axis + (slice(begin, begin + part.shape[axis]),)]
+        target = joined[(slice(None),) * axis + (slice(begin, begin + part.shape[axis]),)]
         for key, (piece,) in cut_columns(part):
-            place[key] = _look_up(piece, table)
+            target[key] = _look_up(piece, table)
         begin += part.shape[axis]
     return np.broadcast_to(joined, shape)
 
@@ -251,7 +250,7 @@ def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | N
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JoinedTable(Generic[Item]):
-    """Tables joined into one, with each item once.
+    """Tables joined into one that has each item once.
 
     ``items`` are those of all parts, in the order of their first occurrence; ``numbers`` are, for
     every part, the indices of its items there.
@@ -292,14 +291,15 @@ _known: deque[JoinedTable[Any]] = deque(maxlen=CACHED_TABLES)
 # ---------------------------------------------------------------------- packing
 
 LEVEL, RISE, EXPECTED = range(3)
-"""Ways to encode a column: values, differences, and differences from the expected ones."""
+"""Ways to encode a column: as values, as differences, or as deviations from expected
+differences."""
 
 
 class PackedColumn(NamedTuple):
     """A column as compressed differences from expected values, minus the least difference.
 
-    ``way`` is `LEVEL`, `RISE` or `EXPECTED`; ``width`` is the bytes of a difference. All first
-    bytes come before all second ones.
+    ``way`` is `LEVEL`, `RISE` or `EXPECTED`; ``width`` is the size of a difference in bytes. The
+    first bytes of all differences come first, then the second bytes, and so on.
     """
 
     shape: tuple[int, ...]
@@ -322,7 +322,7 @@ class SmallColumn(NamedTuple):
 
 
 def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | PackedColumn:
-    """Return a column in few bytes, for `unpack`; a single value is an integer.
+    """Encode a column in few bytes, for `unpack`; a column of one value becomes an integer.
 
     ``steps`` are the expected differences between neighbouring values in C order.
     """
@@ -396,7 +396,7 @@ def narrow(column: Values) -> Values:
 
 
 def pack_table(table: Any) -> Any:
-    """Return a table of files in few bytes, for `unpack_table`; similar urls compress well."""
+    """Compress a table of files, for `unpack_table`; similar urls compress well."""
     return zlib.compress(pickle.dumps(table), 1) if len(table) > SMALL_COLUMN else table
 
 
@@ -457,10 +457,10 @@ def _check_positions(manifest: ChunkManifest) -> None:
         )
         bad = ~inside & (codes != MISSING)
         if bad.any():
-            place = np.argwhere(bad)[0].tolist()
-            first = [cut.start or 0 for cut in key] + [0] * (len(place) - len(key))
+            position = np.argwhere(bad)[0].tolist()
+            first = [cut.start or 0 for cut in key] + [0] * (len(position) - len(key))
             _raise_reference_error(
-                manifest, tuple(a + b for a, b in zip(first, place, strict=True))
+                manifest, tuple(a + b for a, b in zip(first, position, strict=True))
             )
 
 
@@ -487,7 +487,7 @@ def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
 
 
 def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
-    """Store a constant column as a broadcast scalar, any other in 32 bits if it fits."""
+    """Convert a constant column to a broadcast scalar, any other to 32 bits if its values fit."""
     if column.size and (column == column[0]).all():
         return np.broadcast_to(column[:1].copy(), column.shape)
     small = column.max(initial=0) < 2**31
@@ -530,7 +530,7 @@ def find_distinct_in_order(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
 
 
 class SourceSummary(NamedTuple):
-    """A set's own summary of its files, so that they need not be listed.
+    """What a reference set stores about its files, so that they need not be listed.
 
     ``name`` identifies the list. ``nbytes`` is None if not all sizes are known.
     """
@@ -542,7 +542,7 @@ class SourceSummary(NamedTuple):
 
 
 class SourceColumns(NamedTuple):
-    """Urls and fingerprints of files, one row per file; `NO_NUMBER` and None are unknown."""
+    """Urls and fingerprints of files, one row per file; `NO_NUMBER` and None stand for unknown."""
 
     urls: npt.NDArray[np.object_]
     sizes: npt.NDArray[np.int64]
@@ -610,7 +610,7 @@ class ReferenceTable:
 
     @property
     def owner(self) -> Hashable:
-        """The set that contains the rows, or None if a writer to it has no use for them."""
+        """The url of the set that contains the rows, or None if the set cannot reuse them."""
         return None
 
     @property
@@ -625,7 +625,7 @@ class ReferenceTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the rows permanently take in memory."""
+        """The size in bytes of the memory that the rows permanently occupy."""
         return 0
 
     @property
@@ -654,10 +654,10 @@ class ReferenceTable:
         return None
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return those of the files that have one of the urls."""
+        """Return the files that have one of the urls."""
         return tuple(file for file in self.list_sources() if file.url in urls)
 
-    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> ReferenceTable | None:
+    def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> ReferenceTable | None:
         """Return the table for files that are embedded in others, or None if rows must be read."""
         return None
 
@@ -666,7 +666,7 @@ class ReferenceTable:
         return self.moved_into([(change(file), 0) for file in self.files or ()])
 
     def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
-        """Return a manifest of the table with only what it needs: usually itself."""
+        """Return a manifest of this table without references that its chunks do not need."""
         return manifest
 
     def get_if_loaded(self, rows: RowView) -> tuple[Ints | None, ChunkManifest] | None:
@@ -678,7 +678,7 @@ class ReferenceTable:
 
 
 class RowView(NamedTuple):
-    """The rows of a table that belong to chunks: ``first`` plus strides, in rows, times positions.
+    """A strided view of a table: the row of a chunk is ``first`` plus strides times its position.
 
     ``renumbered`` are the numbers that the table's pipelines have in the array, by default the
     same.
@@ -755,11 +755,11 @@ class RowView(NamedTuple):
         found = self.table.load(numbers)
         return found if self.renumbered is None else found.with_pipelines(self.renumbered)
 
-    def cross(self, places: Sequence[Ints]) -> ChunkManifest:
+    def cross(self, positions: Sequence[Ints]) -> ChunkManifest:
         """Return the rows of the chunks at the intersections of the positions along all axes."""
-        total: Ints = np.array(self.first, np.int64).reshape((1,) * len(places))
-        for axis, (stride, ids) in enumerate(zip(self.strides, places, strict=True)):
-            along = (1,) * axis + (-1,) + (1,) * (len(places) - axis - 1)
+        total: Ints = np.array(self.first, np.int64).reshape((1,) * len(positions))
+        for axis, (stride, ids) in enumerate(zip(self.strides, positions, strict=True)):
+            along = (1,) * axis + (-1,) + (1,) * (len(positions) - axis - 1)
             total = total + (stride * ids).reshape(along)
         return self.load(total)
 
@@ -770,8 +770,8 @@ class RowView(NamedTuple):
         numbers = np.full(ids.shape, self.first, np.int64)
         # numpy cannot unravel indices of a grid without axes
         found = np.unravel_index(ids, self.shape) if self.shape else ()
-        for stride, places in zip(self.strides, found, strict=True):
-            numbers += stride * places
+        for stride, positions in zip(self.strides, found, strict=True):
+            numbers += stride * positions
         return self.load(numbers)
 
     def find_existing(self) -> Ints | None:
@@ -800,9 +800,9 @@ class RowView(NamedTuple):
         rest = numbers - self.first - back
         inside, found, step = rest >= 0, np.zeros_like(numbers), compute_strides(shape)
         for axis in long:
-            place, rest = np.divmod(rest, abs(strides[axis]))
-            inside &= place < shape[axis]
-            found += step[axis] * (place if strides[axis] > 0 else shape[axis] - 1 - place)
+            position, rest = np.divmod(rest, abs(strides[axis]))
+            inside &= position < shape[axis]
+            found += step[axis] * (position if strides[axis] > 0 else shape[axis] - 1 - position)
         return np.sort(found[inside & (rest == 0)])
 
     def find_range(self) -> tuple[int, int] | None:

@@ -88,13 +88,13 @@ class Fragment:
         return tuple(s + n for s, n in zip(self.start, self.shape, strict=True))
 
     def edges(self, axis: int) -> Ints:
-        """Return where chunks begin and end along an axis of the array."""
+        """Return the positions in the array where chunks begin and end along an axis."""
         return self.axes[axis].slabs().edges + self.start[axis]
 
     def count_slabs(self, segments: Sequence[Sequence[tuple[int, ...]]]) -> int:
-        """Return how many slabs it shows once every axis is cut into stretches of the array.
+        """Return the number of slabs that are visible if every axis is divided into segments.
 
-        A stretch begins with its start and its stop. Repeated elements count once: they are read
+        A segment begins with its start and its stop. Repeated elements count once: they are read
         once, and in the gaps of an outer join xarray repeats the last element until the gap is
         filled.
         """
@@ -112,7 +112,7 @@ class Fragment:
         return replace(self, start=start)
 
     def crop(self, axis: int, start: int, stop: int) -> Fragment | None:
-        """Return the part between two positions of the array, moved by the first, or None."""
+        """Return the part from ``start`` to ``stop`` of the array, moved by ``-start``, or None."""
         low = max(start, self.start[axis])
         high = min(stop, self.stop[axis])
         if high <= low:
@@ -123,7 +123,7 @@ class Fragment:
         return Fragment(begin, axes, self.manifest.take(axis, kept))
 
     def flip(self, axis: int, size: int) -> Fragment:
-        """Return the box in an array of ``size`` elements along an axis that is flipped.
+        """Return the fragment of an array that is flipped along an axis of ``size`` elements.
 
         Its chunks show their elements in the order that their pipelines say.
         """
@@ -188,7 +188,7 @@ class Fragment:
 
 
 def join_fragments(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, ...]:
-    """Join neighbours along ``axis`` whose other axes are equal; sorted by their start."""
+    """Join adjacent fragments along ``axis`` whose other axes are equal; sort them by start."""
     ordered = sorted(fragments, key=lambda f: (_drop_axis(f.start, axis), f.start[axis]))
     runs: list[list[Fragment]] = []
     for fragment in ordered:
@@ -227,7 +227,7 @@ def _drop_axis(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
 # ---------------------------------------------------------------------- alignment
 
 LARGE_BLOCK = 128 * MIB
-"""Bytes of a block above which chunks are cut, if fragments share too few edges."""
+"""The size in bytes of a block above which chunks are split, if fragments share too few edges."""
 
 Lengths = tuple[int, ...]
 
@@ -268,7 +268,7 @@ def find_whole_blocks(
 
 
 def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
-    """Return lengths as one number if only the last is less, as xarray's backends do."""
+    """Return lengths as one number if only the last one is smaller, as xarray's backends do."""
     regular = all(n == lengths[0] for n in lengths[:-1]) and lengths[-1] <= lengths[0]
     return lengths[0] if regular else lengths
 
@@ -301,7 +301,7 @@ def _list_slab_edges(cuts: Cuts) -> list[Ints]:
 
 
 def _find_shared_edges(size: int, cuts: Cuts) -> Ints:
-    """Return the edges at which no chunk is cut."""
+    """Return the edges that lie inside no chunk."""
     every = _list_slab_edges(cuts)
     found = np.unique(np.concatenate([np.array([0, size]), *every]))
     for edges in every if len(cuts) > 1 else ():
@@ -314,7 +314,7 @@ def _find_shared_edges(size: int, cuts: Cuts) -> Ints:
 
 
 def _measure_growth(edges: Ints, cuts: Cuts) -> float:
-    """Return how many times longer blocks are than the longest chunks."""
+    """Return the ratio of the longest block to the longest chunk."""
     stored = max((_find_longest(axis.lengths) for axis in {axis for _, axis in cuts}), default=0)
     return _find_longest(np.diff(edges)) / max(stored, 1)
 
@@ -329,7 +329,7 @@ def _find_edges_of_longest(size: int, cuts: Cuts) -> Ints:
 
 
 def _cut_gaps(edges: Ints, cuts: Cuts) -> Ints:
-    """Cut gaps between fragments as long as the longest block elsewhere."""
+    """Divide gaps between fragments into blocks as long as the longest block elsewhere."""
     if not cuts:
         return edges
     covered = np.zeros(edges.size - 1, bool)
@@ -402,7 +402,7 @@ def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> li
 
 
 def _find_axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
-    """Return the lengths of the chunks that all cuts of an axis share, each cut from its start."""
+    """Return the chunk lengths that all fragments share along an axis, or None if they differ."""
     begins, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start, axis in cuts:
         edges, encoded, inset = axis.slabs()
@@ -412,9 +412,9 @@ def _find_axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints
             return None
         begins.append(edges[:-1] + start)
         lengths.append(encoded)
-    begin, first, places = np.unique(np.concatenate(begins), return_index=True, return_inverse=True)
+    begin, first, groups = np.unique(np.concatenate(begins), return_index=True, return_inverse=True)
     length = np.concatenate(lengths)
-    if (length != length[first][places]).any():
+    if (length != length[first][groups]).any():
         return None
     length = length[first]
     end = begin + length

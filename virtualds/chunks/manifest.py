@@ -70,7 +70,7 @@ def is_private(name: str) -> bool:
 
 
 class ForeignNames:
-    """A class with names of other libraries, and what to call instead."""
+    """Raises errors for names of other libraries, which say what to call instead."""
 
     __slots__ = ()
 
@@ -142,10 +142,10 @@ LARGE = 2**16
 """Minimum size of a chunk grid in which a few references are stored by position."""
 
 BLOCK_CHUNKS = 2**18
-"""Chunks that are examined at a time."""
+"""The number of chunks that are examined at a time."""
 
 MAX_LISTED = 2**20
-"""Chunks that are examined without asking a set which of them exist."""
+"""The number of chunks that are examined without asking a set which of them exist."""
 
 
 @public
@@ -332,7 +332,7 @@ class ChunkManifest(ForeignNames):
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """The files of the table, each once; for a view, those that contain chunks."""
+        """The distinct files of the table; for a view, only the files that contain chunks."""
         if self.rows is None or self.rows.table.files is not None:
             return tuple(dict.fromkeys(self.files))
         found: dict[SourceFile, None] = {}
@@ -346,14 +346,14 @@ class ChunkManifest(ForeignNames):
         return self.files if self.rows is None else self.rows.table.list_sources()
 
     def find_listed(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
-        """Return those of the listed files that have one of the urls."""
+        """Return the listed files that have one of the urls."""
         if self.rows is not None:
             return self.rows.table.find_sources(urls)
         return tuple(file for file in self.files if file.url in urls)
 
     @property
     def catalogue(self) -> SourceSummary | None:
-        """The set's summary of all listed files, or None if they have to be listed."""
+        """What the set stores about all listed files, or None if they have to be listed."""
         return None if self.rows is None else self.rows.table.summarize_sources()
 
     def count_stored(self) -> CountedSources | None:
@@ -365,7 +365,7 @@ class ChunkManifest(ForeignNames):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the references in memory, without the table of files."""
+        """The size of the references in memory, without the table of files, in bytes."""
         if self.rows is not None:
             return self.rows.table.nbytes
         columns = sum(compact(getattr(self, name)).nbytes for name in COLUMNS)
@@ -374,8 +374,8 @@ class ChunkManifest(ForeignNames):
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
         """Return the row of one chunk."""
         if self.rows is not None:
-            places = [np.array([range(n)[i]]) for n, i in zip(self.shape, chunk_id, strict=True)]
-            return self.rows.cross(places).lookup((0,) * len(places))
+            positions = [np.array([range(n)[i]]) for n, i in zip(self.shape, chunk_id, strict=True)]
+            return self.rows.cross(positions).lookup((0,) * len(positions))
         return Reference(*(int(getattr(self, name)[chunk_id]) for name in COLUMNS))
 
     def dict(self) -> dict[str, dict[str, Any]]:
@@ -385,9 +385,9 @@ class ChunkManifest(ForeignNames):
         """
         found: dict[str, dict[str, Any]] = {}
         held = self.loaded()
-        for place in np.argwhere(held.file != MISSING).tolist():
-            file, offset, length, *_ = held.lookup(tuple(place))
-            key = ".".join(map(str, place)) or "0"
+        for chunk_id in np.argwhere(held.file != MISSING).tolist():
+            file, offset, length, *_ = held.lookup(tuple(chunk_id))
+            key = ".".join(map(str, chunk_id)) or "0"
             if file == INLINE:
                 found[key] = {"data": held.inline[offset]}
             else:
@@ -441,7 +441,7 @@ class ChunkManifest(ForeignNames):
         return self.table if isinstance(self.table, kind) else None
 
     def counts(self, table: ReferenceTable | None, first: int = 0) -> bool:
-        """Return whether the chunks, in C order, are successive rows of a table, unchanged."""
+        """Return whether the chunks, in C order, are the rows of a table from ``first`` on."""
         return (
             self.rows is not None
             and self.rows.table == table
@@ -558,23 +558,23 @@ class ChunkManifest(ForeignNames):
             return None
         return self._of_rows(self.rows._replace(table=table))
 
-    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
+    def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
         """Return the manifest for files that are embedded in others.
 
         Parameters
         ----------
-        places : sequence of SourceFile and int
+        locations : sequence of SourceFile and int
             For every file of the table, the one that contains it, and the offset where it begins
             there.
         """
         if self.rows is not None:
-            found = self._with_table(self.rows.table.moved_into(places))
-            return self.loaded().moved_into(places) if found is None else found
+            found = self._with_table(self.rows.table.moved_into(locations))
+            return self.loaded().moved_into(locations) if found is None else found
         files: dict[SourceFile, int] = {}
-        numbers = [files.setdefault(file, len(files)) for file, _ in places]
+        numbers = [files.setdefault(file, len(files)) for file, _ in locations]
         # the codes of missing and inline chunks index from the end of the table
         table = np.array([*numbers, INLINE, MISSING], np.int32)
-        shift = np.array([*(begin for _, begin in places), 0, 0], np.int64)
+        shift = np.array([*(begin for _, begin in locations), 0, 0], np.int64)
         offset = compact(self.offset) + shift[compact(self.file)]
         return replace(
             self,
@@ -584,7 +584,7 @@ class ChunkManifest(ForeignNames):
         )
 
     def checked(self, checksums: npt.NDArray[np.uint64]) -> ChunkManifest:
-        """Return the manifest with checksums for chunks that have none; 0 means none.
+        """Return the manifest with checksums added to chunks that have none.
 
         Parameters
         ----------
@@ -642,7 +642,7 @@ class ChunkManifest(ForeignNames):
         return np.arange(count) if renumbered is None else np.unique(renumbered)
 
     def same(self, other: ChunkManifest) -> bool:
-        """Return whether both refer to the same bytes, chunk by chunk, through the same tables."""
+        """Return whether both manifests refer to the same bytes, chunk by chunk."""
         if self is other:
             return True
         if self.shape != other.shape:

@@ -1,4 +1,4 @@
-"""Tables of references in memory: evenly spaced ones, few on a huge grid, and tiled tables.
+"""Tables of references in memory: evenly spaced, sparse and tiled references.
 
 Records of a classic netCDF file are evenly spaced, a million of them for each variable: three
 numbers describe them. An archive of forecasts is a grid of initial times, lead times and members,
@@ -36,10 +36,10 @@ from virtualds.errors import FormatError, format_count
 from virtualds.source_file import SourceFile
 
 CACHED = 2**21
-"""Rows of one set that are kept in memory."""
+"""The number of rows of one set that are kept in memory."""
 
 SETS = 8
-"""Sets that a process keeps open for unpickled arrays."""
+"""The number of sets that a process keeps open for unpickled arrays."""
 
 Record = TypeVar("Record")
 
@@ -84,7 +84,7 @@ class RecordCache(Generic[Record]):
         self.shrink()
 
     def shrink(self) -> None:
-        """Drop what exceeds the limit, which may have changed."""
+        """Drop records until the total weight is below the limit, which may have changed."""
         most = self.limit()
         with self._lock:
             while self.weight > most:
@@ -173,7 +173,7 @@ MOSTLY_MISSING = 8
 """Minimum ratio of grid size to existing chunks at which it is worth listing these."""
 
 MAX_PIPELINES = 2
-"""Pipelines of manifests that are compared only to see whether they are all the same."""
+"""The number of pipelines to look for, which is enough to know whether there is only one."""
 
 
 # ---------------------------------------------------------------------- a formula
@@ -221,7 +221,7 @@ class StridedReferences(ReferenceTable):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the references in memory: those of four numbers."""
+        """The size of the references in memory, in bytes: that of four numbers."""
         return 32
 
     @property
@@ -229,13 +229,13 @@ class StridedReferences(ReferenceTable):
         """The location of the rows, for people."""
         return " of 1 file"
 
-    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> StridedReferences:
+    def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> StridedReferences:
         """Return the table for a file that is embedded in another one."""
-        [(file, begin)] = places
+        [(file, begin)] = locations
         return replace(self, file=file, first=self.first + begin)
 
     def get_if_loaded(self, rows: RowView) -> tuple[None, ChunkManifest] | None:
-        """Return one row, which represents all, or None if there is none."""
+        """Return one row that represents all rows, or None if there are no rows."""
         one = np.zeros((1,) * len(rows.shape), np.int64)
         return (None, rows.at(one)) if prod(rows.shape) else None
 
@@ -285,7 +285,7 @@ class SparseReferences(ReferenceTable):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the references in memory."""
+        """The size of the references in memory, in bytes."""
         return self.numbers.nbytes + self.rows.nbytes
 
     @property
@@ -293,9 +293,9 @@ class SparseReferences(ReferenceTable):
         """The location of the rows, for people."""
         return f" of {format_count(len(self.files), 'file')}, most of them missing"
 
-    def moved_into(self, places: Sequence[tuple[SourceFile, int]]) -> SparseReferences:
+    def moved_into(self, locations: Sequence[tuple[SourceFile, int]]) -> SparseReferences:
         """Return the table for files that are embedded in others."""
-        return replace(self, rows=self.rows.moved_into(places))
+        return replace(self, rows=self.rows.moved_into(locations))
 
     def get_if_loaded(self, rows: RowView) -> tuple[Ints, ChunkManifest]:
         """Return the flat indexes of the existing chunks, ascending, and the chunks."""
@@ -342,7 +342,7 @@ def build_sparse(
 
 
 def load_compactly(manifest: ChunkManifest) -> ChunkManifest:
-    """Load the references of a manifest, stored by position if most chunks are missing.
+    """Load the references of a manifest, as `SparseReferences` if most chunks are missing.
 
     Raise an error if it does not know which chunks exist and would have almost empty columns.
     """
@@ -358,7 +358,7 @@ def is_sparse(size: int, references: int) -> bool:
 
 
 def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
-    """Concatenate manifests along ``axis``; few references on a huge grid stay few.
+    """Concatenate manifests along ``axis``; sparse references stay sparse.
 
     It is `ChunkManifest.concatenate` for manifests of any size.
     """
@@ -391,7 +391,7 @@ def _count_references(manifest: ChunkManifest) -> int:
 
 
 def _find_rest(manifest: ChunkManifest) -> int | None:
-    """Return the only pipeline of the missing chunks of a manifest, or None."""
+    """Return the pipeline that all missing chunks of a manifest have, or None."""
     if manifest.rest is not None:
         return manifest.rest
     pipeline = compact(manifest.pipeline)
@@ -404,9 +404,9 @@ def _join_sparsely(manifests: Sequence[ChunkManifest], axis: int, rest: int) -> 
     numbers, rows, begin = [], [], 0
     for manifest in manifests:
         ids, part = gather_references(manifest)
-        places = list(np.unravel_index(ids, manifest.shape))
-        places[axis] = places[axis] + begin
-        numbers.append(np.ravel_multi_index(tuple(places), tuple(shape)))
+        positions = list(np.unravel_index(ids, manifest.shape))
+        positions[axis] = positions[axis] + begin
+        numbers.append(np.ravel_multi_index(tuple(positions), tuple(shape)))
         rows.append(part)
         begin += manifest.shape[axis]
     flat = np.asarray(np.concatenate(numbers), np.int64)
@@ -466,9 +466,11 @@ class TiledReferences(ReferenceTable):
             inner = ids - (origin[0] * prod(self.grid[1:]) if origin else 0)
             inside = np.flatnonzero((inner >= 0) & (inner < prod(shape)))
             return inside, inner[inside]
-        places = np.stack(np.unravel_index(ids, self.grid)) - np.reshape(origin, (-1, 1))
-        inside = np.flatnonzero(((places >= 0) & (places < np.reshape(shape, (-1, 1)))).all(0))
-        inner = np.ravel_multi_index(tuple(places[:, inside]), shape)
+        positions = np.stack(np.unravel_index(ids, self.grid)) - np.reshape(origin, (-1, 1))
+        inside = np.flatnonzero(
+            ((positions >= 0) & (positions < np.reshape(shape, (-1, 1)))).all(0)
+        )
+        inner = np.ravel_multi_index(tuple(positions[:, inside]), shape)
         return inside, np.asarray(inner, np.int64)
 
     def find_existing_rows(self) -> Ints | None:
@@ -486,8 +488,8 @@ class TiledReferences(ReferenceTable):
                     return None
                 known = np.arange(manifest.size)
             inner = np.stack(np.unravel_index(known, manifest.shape))
-            places = tuple(inner + np.reshape(origin, (-1, 1)))
-            found.append(np.asarray(np.ravel_multi_index(places, self.grid), np.int64))
+            positions = tuple(inner + np.reshape(origin, (-1, 1)))
+            found.append(np.asarray(np.ravel_multi_index(positions, self.grid), np.int64))
         numbers = np.concatenate(found)
         # usually they are ascending from part to part
         return numbers if (numbers[1:] > numbers[:-1]).all() else np.unique(numbers)
@@ -538,7 +540,7 @@ def overlay(
 
 
 def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkManifest], ...]:
-    """Return the manifests that are on top of each other in one, the topmost last.
+    """Return the layers of a manifest, the topmost last.
 
     A manifest that is not a box of `TiledReferences` is its only layer; one without references has
     none.
@@ -572,7 +574,7 @@ def iterate_other_parts(
 
 
 def _find_box(found: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return where rows begin in the grid of their table, or None if they are not a box of it."""
+    """Return the chunk at which a box of a table's grid begins, or None if rows are not a box."""
     if len(found.shape) != len(grid):
         return None
     pairs = zip(found.shape, found.strides, compute_strides(grid), strict=True)
@@ -587,12 +589,12 @@ def _cut_layers(found: RowView, table: TiledReferences, begin: tuple[int, ...]) 
     """Yield the parts of the layers of a table that are in a box."""
     pipeline = found.renumbered
     for origin, layer in table.parts:
-        place, part = [], layer
+        start, part = [], layer
         for axis, (low, count) in enumerate(zip(begin, found.shape, strict=True)):
             first = max(low, origin[axis])
             stop = min(low + count, origin[axis] + part.shape[axis])
             part = part.take(axis, slice(first - origin[axis], max(stop, first) - origin[axis]))
-            place.append(first - low)
+            start.append(first - low)
         if part.size:
             numbered = part.with_pipelines(pipeline[:1]) if pipeline else part
-            yield tuple(place), numbered
+            yield tuple(start), numbered

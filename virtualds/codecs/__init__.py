@@ -1,4 +1,4 @@
-"""The codecs and their registry: how bytes become values.
+"""The codecs and their registry.
 
 Each family of codecs has a file; each codec knows its own names (`virtualds.codecs.codec.Codec`).
 A new codec is a class in the file of its family, and a line in `CODECS`.
@@ -62,7 +62,7 @@ class Registry:
         return next((make for make in makers if make is not None), None)
 
     def is_array_serialiser(self, name: str) -> bool:
-        """Return whether a Zarr v3 name is that of an array-to-bytes codec.
+        """Return whether a Zarr v3 name belongs to an array-to-bytes codec.
 
         Names that only virtualds uses are not: they appear in pipelines, where each codec turns
         bytes into bytes.
@@ -167,11 +167,11 @@ UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR
 imagecodecs decodes another version of SZ3's format; with HDF5's version it ends the process.
 """
 OF_HDF5PLUGIN = frozenset({32017, 32024, 32028, 32033})
-"""Those among them that the package hdf5plugin provides, inside the HDF5 library."""
+"""Filters among these that the package hdf5plugin adds to the HDF5 library."""
 
 
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
-    """Return the codec of one entry of ``filters`` or ``compressor`` of a Zarr v2 array.
+    """Build a codec from an entry of ``filters`` or ``compressor`` of a Zarr v2 array.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def codec_from_zarr_v3(
     dtype: np.dtype[Any],
     shape: tuple[int, ...] | None = None,
 ) -> Codec:
-    """Return the codec of one entry of ``codecs`` of a Zarr v3 array.
+    """Build a codec from an entry of ``codecs`` of a Zarr v3 array.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def _unknown_error(name: object) -> UnsupportedError:
 
 @contextmanager
 def _explain_bad_parameters(what: str, where: str) -> Iterator[None]:
-    """Turn the errors of a codec's constructor into a `FormatError`."""
+    """Raise a `FormatError` in place of errors of a codec's constructor."""
     try:
         yield
     except VirtualdsError:
@@ -261,7 +261,7 @@ def _explain_bad_parameters(what: str, where: str) -> Iterator[None]:
 
 
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
-    """Return the codec of one filter of an HDF5 dataset.
+    """Build a codec from a filter of an HDF5 dataset.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
 
 
 def make_no_filter_error(number: int) -> UnsupportedError:
-    """Return the error for an HDF5 filter that no codec undoes."""
+    """Return the error for an HDF5 filter without a codec."""
     name = UNSUPPORTED_HDF5_FILTERS.get(number, "")
     with_name = f"{number} ({name})" if name else f"{number}"
     remedy = "install hdf5plugin" if number in OF_HDF5PLUGIN else "install a plugin of HDF5 for it"
@@ -298,7 +298,7 @@ def make_no_filter_error(number: int) -> UnsupportedError:
 
 
 def codec_from_tiff(number: int, page: Any) -> Codec:
-    """Return the codec of a TIFF page.
+    """Build the codec of a TIFF page.
 
     Parameters
     ----------
@@ -318,7 +318,7 @@ def codec_from_tiff(number: int, page: Any) -> Codec:
 def predictor_from_tiff(
     number: int, shape: tuple[int, int, int], dtype: np.dtype[Any]
 ) -> SingleTypeCodec:
-    """Return the codec of a TIFF predictor; its ``dtype`` is that of its encoded samples.
+    """Build the codec of a TIFF predictor; its ``dtype`` is the dtype of the encoded samples.
 
     Parameters
     ----------
@@ -348,10 +348,10 @@ def _tiff_maker(kind: Kind, number: int) -> Make:
 
 
 def known_names(kind: Kind) -> list[str | int]:
-    """Return the sorted names of all codecs in one kind of format."""
+    """Return the sorted names that codecs have in one kind of format."""
     return REGISTRY.list_names(kind)
 
 
 def is_array_serialiser(name: str) -> bool:
-    """Return whether a Zarr v3 name is that of an array-to-bytes codec."""
+    """Return whether a Zarr v3 name belongs to an array-to-bytes codec."""
     return REGISTRY.is_array_serialiser(name)

@@ -35,19 +35,20 @@ from virtualds.streams import Buffer, check_decoded_size
 Decompress = Callable[[memoryview, int], Buffer]
 
 HEADER = 12
-"""Bytes of the header of a chunk."""
+"""The size in bytes of the header of a chunk."""
 
 MAX_BYTES = 2**31
-"""Limit of the bytes of an element, and of the elements of a block: client data have 32 bits."""
+"""The limit of the size of an element in bytes, and of the number of elements of a block, since
+client data have 32 bits."""
 
 LENGTH = 4
-"""Bytes of the length before each block."""
+"""The size in bytes of the length before each block."""
 
 TARGET = 8192
-"""Bytes of a block of bitshuffle by default."""
+"""The size in bytes of a block of bitshuffle by default."""
 
 MIN_ELEMENTS = 128
-"""Elements of a block of bitshuffle by default, at least."""
+"""The minimum number of elements of a block of bitshuffle by default."""
 
 COMPRESSORS = {0: "", 2: "lz4", 3: "zstd"}
 """Compressors by their number in bitshuffle's client data."""
@@ -104,7 +105,7 @@ class Bitshuffle(Codec):
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Codec:
-        """Build the codec from client data: `BitshuffleBlocks` where they name a compressor."""
+        """Build the codec from client data, as `BitshuffleBlocks` if they name a compressor."""
         size, block, number = [*values[2:5], *(itemsize, 0, 0)[len(values[2:5]) :]]
         if number not in COMPRESSORS:
             raise UnsupportedError(
@@ -165,7 +166,7 @@ class BitshuffleBlocks(Codec):
 
 
 def _parse_header(data: memoryview, nbytes: int | None) -> tuple[int, int]:
-    """Return the length of a chunk, and that of its blocks."""
+    """Return the length of a chunk, and the length of its blocks."""
     if len(data) < HEADER:
         raise ValueError(f"{len(data)} bytes hold no header of {HEADER}")
     size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
@@ -182,18 +183,18 @@ def _decompress_blocks(
 
     Stored lengths are checked, so that decompressors only get the bytes of their block.
     """
-    place = HEADER
+    offset = HEADER
     for length in lengths:
-        start = place + LENGTH
-        place = start + int.from_bytes(data[place:start], "big")
-        if place > len(data) or start > len(data):
+        start = offset + LENGTH
+        offset = start + int.from_bytes(data[offset:start], "big")
+        if offset > len(data) or start > len(data):
             raise ValueError(f"{len(data)} bytes end within a block")
-        block = decompress(data[start:place], length)
+        block = decompress(data[start:offset], length)
         if len(block) != length:
             raise ValueError(f"a block decodes to {len(block)} bytes, not {length}")
         yield block
-    if place != len(data):
-        raise ValueError(f"{len(data) - place} bytes follow the last block")
+    if offset != len(data):
+        raise ValueError(f"{len(data) - offset} bytes follow the last block")
 
 
 def _decode_lz4_or_stored(data: memoryview, nbytes: int) -> Buffer:
@@ -210,9 +211,10 @@ def _import_imagecodecs() -> Any:
 
 
 def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
-    """Undo bitshuffle in blocks of ``block`` elements.
+    """Unshuffle bits in blocks of ``block`` elements.
 
-    Without imagecodecs, Blosc does it: the same order of bits, at two thirds of the speed.
+    Without imagecodecs, Blosc does this at two thirds of the speed; the order of the bits is the
+    same.
     """
     size = block or max(TARGET // itemsize // 8 * 8, MIN_ELEMENTS)
     library = _import_imagecodecs()

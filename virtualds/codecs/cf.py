@@ -1,4 +1,4 @@
-"""CF conventions: from stored numbers to values, dates and durations.
+"""CF decoding: from stored numbers to values, dates and durations.
 
 The attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value`` and ``_Unsigned``
 (CF conventions 1.12, sections 2.5.1 and 8.1; NetCDF Users Guide, appendix A) define how the values
@@ -58,7 +58,7 @@ NO_TIME = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Packing:
-    """How stored numbers become values.
+    """Decodes stored numbers to values.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Packing:
                     raise ValueError(f"Packing: {name} is outside the range of {self.dtype}")
 
     def __str__(self) -> str:
-        """Describe in a few characters what is done to stored numbers, without fill values.
+        """Describe scaling and offset in a few characters, without fill values.
 
         >>> str(Packing(np.dtype("f8"), scale_factor=0.01, add_offset=np.float32(-3)))
         '× 0.01 - 3'
@@ -215,7 +215,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class TimePacking:
-    """How stored numbers become dates or durations.
+    """Decodes stored numbers to dates or durations.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class TimePacking:
         return self.decode_by_xarray(stored) if dates is None else dates
 
     def count_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-        """Return the dates of numbers of equal units, or None if xarray has to decode them."""
+        """Return the dates if all units have equal length, or None if xarray must decode them."""
         if not self._is_plain(stored):
             return None
         count = _find_equal_units(self.units, self.calendar, self.dtype.str)
@@ -307,7 +307,7 @@ CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
 FIRST, LAST = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """Dates between which times of any resolution exist, with equal units in these calendars."""
 KNOWN_DATE = "2000-01-01"
-"""A reference date for asking xarray."""
+"""The reference date with which xarray is asked how units count."""
 PLAIN_UNITS = re.compile(
     r"(days|hours|minutes|seconds) since "
     r"((?:1[789]|20|21)\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
@@ -315,7 +315,7 @@ PLAIN_UNITS = re.compile(
 )
 """Units with a single interpretation, from dates between `FIRST` and `LAST`."""
 EXACT = 2**53
-"""Integers below it are exact as floats."""
+"""Integers below this are exact as floats."""
 
 
 class _EqualUnits(NamedTuple):
@@ -353,7 +353,7 @@ class _EqualUnits(NamedTuple):
         return bool(is_exact and (stored == np.rint(stored)).all())
 
     def compute_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the dates of numbers."""
+        """Convert numbers to dates."""
         found = stored.astype(np.int64)
         found *= self.step
         found += self.begin
@@ -362,7 +362,7 @@ class _EqualUnits(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _find_equal_units(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
-    """Return how numbers count units, or None if xarray has to decode them."""
+    """Return the length and origin of the units, or None if xarray has to decode the numbers."""
     if np.dtype(dtype).kind != "M" or calendar not in CALENDARS:
         return None
     if (plain := PLAIN_UNITS.fullmatch(units)) is None or units == f"{plain[1]} since {KNOWN_DATE}":
@@ -382,7 +382,7 @@ def _find_equal_units(units: str, calendar: str, dtype: str) -> _EqualUnits | No
 
 
 def _ask_xarray(units: str, calendar: str, dtype: str) -> _EqualUnits | None:
-    """Return how numbers count units, according to a few that xarray decodes."""
+    """Return the length and origin of the units, found from a few numbers that xarray decodes."""
     attributes = {"units": units, **({"calendar": calendar} if calendar else {})}
     packing = TimePacking(np.dtype(dtype), units, calendar, attributes)
     try:

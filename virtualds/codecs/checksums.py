@@ -27,21 +27,22 @@ FEW_BYTES = 2**16
 """Minimum number of bytes for which numpy is faster than a loop."""
 
 LANE = 1024
-"""Bytes of a lane; numpy updates the registers of all lanes at once, byte by byte."""
+"""The size in bytes of a lane; numpy updates the registers of all lanes at once, byte by byte."""
 
 ROW = 360
-"""Words that Fletcher-32 sums at a time, so that no partial sum overflows 32 bits."""
+"""The number of words that Fletcher-32 sums at a time, so that no partial sum overflows 32 bits."""
 
 ROWS = 65536
-"""Rows whose sums by column do not overflow 32 bits."""
+"""The number of rows whose sums by column do not overflow 32 bits."""
 
 FEW_WORDS = 2**17
-"""Bytes below which numcodecs' Fletcher-32 is faster, though it does not release the GIL."""
+"""The size in bytes below which numcodecs' Fletcher-32 is faster, though it does not release the
+GIL."""
 
 
 @dataclass(frozen=True)
 class Crc32c(Codec):
-    """A chunk with four bytes of CRC-32C.
+    """A chunk followed or preceded by its CRC-32C, in four bytes.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def _import_google() -> Checksum:
 
 
 def crc32c(data: Buffer) -> int:
-    """Return the CRC-32C with numpy alone, from lanes that are then joined.
+    """Compute the CRC-32C with numpy alone, in lanes that are then joined.
 
     A register is linear in its start value and in the data: the register of two parts is that of
     the first, updated with as many zeros as the second has bytes, plus that of the second.
@@ -152,7 +153,7 @@ def _apply_tables(tables: Registers, register: Registers) -> Registers:
 
 @cache
 def _build_table() -> Registers:
-    """Return the registers of one byte after another byte."""
+    """Return the register of each byte value after one more byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> np.uint32(1)) ^ (table & np.uint32(1)) * np.uint32(POLYNOMIAL)
@@ -173,7 +174,7 @@ def _build_lane_tables() -> Registers:
 
 @dataclass(frozen=True)
 class Fletcher32(Codec):
-    """A chunk with four bytes of Fletcher-32 at its end."""
+    """A chunk followed by its Fletcher-32 checksum, in four bytes."""
 
     zarr_v2_id = "fletcher32"
     hdf5_filter = 3
@@ -200,7 +201,7 @@ class Fletcher32(Codec):
 
 
 def fletcher32(data: Buffer) -> int:
-    """Return the Fletcher-32 of ``data``.
+    """Compute the Fletcher-32 checksum of ``data``.
 
     Both sums are taken modulo 65535 as weighted sums over rows of words, so that numpy does the
     additions: with ``n`` words ``w[i]``, the sums are ``sum(w)`` and ``sum((n - i) * w[i])``. Words

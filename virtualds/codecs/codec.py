@@ -44,7 +44,7 @@ Json = str
 
 
 def to_json(value: Any) -> Json:
-    """Return a value as a string; equal values have equal strings."""
+    """Convert a value to a JSON string; equal values have equal strings."""
     return json.dumps(dict(value) if isinstance(value, Mapping) else value, sort_keys=True)
 
 
@@ -57,19 +57,19 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "str": str,
     "tuple[int, ...]": lambda value: tuple(map(int, value)),
 }
-"""Converts entries of a configuration to fields, by the types of the fields."""
+"""Functions that convert entries of a configuration to fields, by the types of the fields."""
 
 WRITERS: dict[str, Callable[[Any], Any]] = {
     "Json": json.loads,
     **dict.fromkeys(("tuple[int, ...]", "tuple[int, int, int]"), list),
 }
-"""Converts fields that JSON cannot represent to entries."""
+"""Functions that convert fields that JSON cannot represent to entries of a configuration."""
 
 Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
 """Formats in which codecs have names."""
 
 Make = Callable[..., "Codec"]
-"""Makes a codec from its configuration; `CodecName` describes the arguments."""
+"""A function that makes a codec from its configuration; `CodecName` describes its arguments."""
 
 
 class CodecName(NamedTuple):
@@ -109,7 +109,7 @@ DECODE_ERRORS: tuple[type[Exception], ...] = (
 
 
 class CodecError(Exception):
-    """Bytes that do not decode; the reader adds the file and the chunk."""
+    """The bytes of a chunk cannot be decoded; the reader adds the file and the chunk."""
 
 
 # ---------------------------------------------------------------------- the base class
@@ -231,7 +231,7 @@ class Codec(ABC):
         return {key: value for key, value in self.to_zarr_v2().items() if key != "id"}
 
     def to_chain_entry(self, itemsize: int) -> dict[str, Any]:
-        """Return the entry in a Zarr v3 codec chain, which has data type and byte order."""
+        """Return the entry in the codec chain of a Zarr v3 array."""
         return self.in_order("<").to_zarr_v3(itemsize)
 
     @property
@@ -241,7 +241,7 @@ class Codec(ABC):
 
     @property
     def uses_memory_order(self) -> bool:
-        """Whether other readers apply it in memory order instead of the order of the axes."""
+        """Whether other readers apply the codec in memory order, not in the order of the axes."""
         return self.maps_arrays or self.serialises
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
@@ -259,11 +259,11 @@ class Codec(ABC):
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """The entries that xarray's netCDF backends put into ``Variable.encoding`` for it."""
+        """The entries that xarray's netCDF backends add to ``Variable.encoding`` for the codec."""
         return {}
 
     def encoded_size(self, nbytes: int) -> int | None:
-        """Return the encoded length of ``nbytes``, or None where it depends on the data."""
+        """Return the encoded size of ``nbytes`` bytes, or None if it depends on the data."""
         return None if self.grows_by is None else nbytes + self.grows_by
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
@@ -415,7 +415,7 @@ def check_length(codec: Codec, found: int, expected: int | None) -> None:
 
 @dataclass(frozen=True)
 class Unreadable(Codec):
-    """A step that cannot be decoded.
+    """A codec that cannot be decoded, and raises an error that says why.
 
     Parameters
     ----------

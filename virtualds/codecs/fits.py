@@ -63,7 +63,7 @@ class SignFlip(Codec):
 # ---------------------------------------------------------------------- fits image
 
 BLOCK, CARD = 2880, 80
-"""Bytes of a block and of a card (sections 3.1 and 4.1)."""
+"""The size in bytes of a block and of a card (sections 3.1 and 4.1)."""
 NEEDED = re.compile(
     rb"(XTENSION|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|T(FORM|TYPE|NULL|SCAL|ZERO)\d+|BLANK"
     rb"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK))"
@@ -78,7 +78,7 @@ END = b"END".ljust(CARD)
 LENGTHS = struct.Struct(">II")
 """Rows and columns of an HCOMPRESS stream."""
 MAX_ITEMSIZE = 8
-"""Bytes of a pixel."""
+"""The size in bytes of a pixel."""
 RICE, MAX_BLOCK = ("RICE_1", "RICE_ONE"), 2**16
 """Names of Rice's algorithm, and most pixels that it codes together; the standard has 16 or 32."""
 
@@ -121,7 +121,7 @@ class FitsImage(SingleTypeCodec):
 
 
 def _make_file(part: memoryview) -> BytesIO:
-    """Return a file with only that part, and only the cards that decoding needs."""
+    """Return a FITS file with only one part, and only the cards that decoding needs."""
     cards = list(_split_header(part))
     header = b"".join(card for card in cards if NEEDED.fullmatch(card[:8].rstrip())) + END
     start = -(-(len(cards) + 1) * CARD // BLOCK) * BLOCK
@@ -145,7 +145,7 @@ def _split_header(part: memoryview) -> Iterator[bytes]:
 
 
 def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | None) -> Any:
-    """Return the pixels, after a check of their number."""
+    """Return the pixels, after checking how many there are."""
     with fits.open(file, do_not_scale_image_data=True) as parts:
         image = parts[1]
         shape, bits = image.shape, image.header["BITPIX"]
@@ -166,13 +166,13 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
         rows, how = parts[1].data, image.compression_type
         if how in RICE:
             _check_rice(parts[1].header)
-        places = rows.view(np.ndarray)
+        descriptors = rows.view(np.ndarray)
         for name, check in (
             ("COMPRESSED_DATA", CHECKS.get(how)),
             ("GZIP_COMPRESSED_DATA", _is_gzip),
         ):
             # most tables have the second column, but no tile in it
-            if check is None or name not in rows.names or not places[name][:, 0].any():
+            if check is None or name not in rows.names or not descriptors[name][:, 0].any():
                 continue
             for stream, pixels in zip(rows[name], tiles, strict=True):
                 if len(stream) and not check(np.asarray(stream).tobytes(), pixels):
@@ -192,7 +192,7 @@ def _check_rice(header: Mapping[str, Any]) -> None:
 def _iterate_tile_shapes(
     shape: tuple[int, ...], step: tuple[int, ...]
 ) -> Iterator[tuple[int, ...]]:
-    """Return the shapes of all tiles, in the order of their rows."""
+    """Yield the shapes of all tiles, in the order of their rows."""
     axes = zip(shape, step, strict=True)
     return product(*([min(n, size - at) for at in range(0, size, n)] for size, n in axes))
 
@@ -228,7 +228,7 @@ class RiceTile(SingleTypeCodec):
     block : int
         Pixels that are coded together.
     word : int
-        Bytes of a number in the algorithm.
+        The size in bytes of a number in the algorithm.
     """
 
     dtype: str
@@ -256,7 +256,7 @@ class RiceTile(SingleTypeCodec):
 
 @dataclass(frozen=True)
 class PlioTile(SingleTypeCodec):
-    """Integers of a mask, as in IRAF's pixel lists.
+    """Integers of a mask, encoded as a line list of IRAF.
 
     Parameters
     ----------
@@ -292,19 +292,19 @@ def _to_bytes(found: npt.NDArray[Any], dtype: np.dtype[Any]) -> Buffer:
 
 
 def _draw_runs(words: list[int], count: int) -> npt.NDArray[np.int32]:
-    """Return the pixels of a line list: runs of one value among zeros."""
+    """Decode a line list, which has runs of one value among zeros, to pixels."""
     out = np.zeros(count, np.int32)
-    place, stop = _find_words(words)
+    index, stop = _find_words(words)
     x, value = 0, 1
-    while place < stop:
-        code, number = divmod(words[place], 4096)
-        place += 1
+    while index < stop:
+        code, number = divmod(words[index], 4096)
+        index += 1
         if code == 1:
             # a value in two words, the low bits first
-            if place >= stop:
+            if index >= stop:
                 raise ValueError("a list ends within a value")
-            value = (words[place] << 12) + number
-            place += 1
+            value = (words[index] << 12) + number
+            index += 1
         elif code in (2, 3, 6, 7):
             value += number if code in (2, 6) else -number
             out[x : x + (code > 3)] = value
@@ -322,16 +322,16 @@ def _draw_runs(words: list[int], count: int) -> npt.NDArray[np.int32]:
 
 
 def _find_words(words: list[int]) -> tuple[int, int]:
-    """Return where the instructions of a line list begin and stop."""
+    """Return start and stop of the instructions in a line list."""
     if len(words) > HEADER - 1 and words[2] > 0:
-        place, stop = HEADER, words[2]
+        start, stop = HEADER, words[2]
     elif len(words) > 4:
-        place, stop = words[1], (words[4] << 15) + words[3]
+        start, stop = words[1], (words[4] << 15) + words[3]
     else:
-        place, stop = 0, -1
-    if not 0 <= place <= stop <= len(words):
+        start, stop = 0, -1
+    if not 0 <= start <= stop <= len(words):
         raise ValueError(f"{len(words)} words have no header of a list")
-    return place, stop
+    return start, stop
 
 
 # ---------------------------------------------------------------------- table columns
@@ -349,7 +349,7 @@ class RowBytes(Codec):
     row : int
         Bytes from one row to the next.
     width : int
-        Bytes of the column in a row.
+        The size in bytes of the column in a row.
     """
 
     row: int

@@ -26,13 +26,13 @@ UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""
 
 MIN_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
-"""Minimum number of bytes of the sections of edition 1."""
+"""The minimum size in bytes of the sections of edition 1."""
 
 REPEATED, END = b"\xfe", b"7777"
 """Code of a bitmap that an earlier field of the message has (code table 6.0); section 8."""
 
 MAX_BITS = 63
-"""Limit of the bits of a packed number."""
+"""The maximum number of bits of a packed number."""
 
 ECCODES_MISSING = float(np.finfo(np.float32).max)
 """The missing value while a message is decoded; cfgrib uses the same number."""
@@ -51,17 +51,17 @@ def check_first_edition(message: bytes) -> None:
     ------
     ContradictionError
     """
-    flags, place = message[15] if len(message) > 15 else 0, 8
+    flags, offset = message[15] if len(message) > 15 else 0, 8
     present = [1, *([2] if flags & 0x80 else []), *([3] if flags & 0x40 else []), 4]
     for number in present:
-        length = _read_number(message, place, 3)
-        if length < MIN_LENGTHS[number] or place + length + 4 > len(message):
+        length = _read_number(message, offset, 3)
+        if length < MIN_LENGTHS[number] or offset + length + 4 > len(message):
             raise ContradictionError(
-                f"section {number} has {length} bytes at byte {place} of {len(message)}"
+                f"section {number} has {length} bytes at byte {offset} of {len(message)}"
             )
-        place += length
-    if place + 4 != len(message):
-        raise ContradictionError(f"sections end at byte {place} of {len(message)}")
+        offset += length
+    if offset + 4 != len(message):
+        raise ContradictionError(f"sections end at byte {offset} of {len(message)}")
     month, day, hour, minute, unit = message[21:26]
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour <= 24 and minute < 60 and unit in UNITS):
         raise ContradictionError(
@@ -132,20 +132,20 @@ def select_field(message: memoryview, number: int) -> memoryview | bytes:
 
 def _split_sections(message: memoryview) -> list[memoryview]:
     """Return the sections of a message in their order."""
-    found, place = list[memoryview](), 16
-    while place + 5 <= len(message) - 4:
-        length = _read_number(message, place, 4)
-        if length < 5 or place + length > len(message) - 4:
+    found, offset = list[memoryview](), 16
+    while offset + 5 <= len(message) - 4:
+        length = _read_number(message, offset, 4)
+        if length < 5 or offset + length > len(message) - 4:
             break
-        found.append(message[place : place + length])
-        place += length
-    if place != len(message) - 4 or not {3, 5, 7} <= {section[4] for section in found}:
+        found.append(message[offset : offset + length])
+        offset += length
+    if offset != len(message) - 4 or not {3, 5, 7} <= {section[4] for section in found}:
         raise ContradictionError("sections do not add up")
     return found
 
 
-def _read_number(data: bytes | memoryview, place: int, width: int) -> int:
-    return int.from_bytes(data[place : place + width], "big")
+def _read_number(data: bytes | memoryview, offset: int, width: int) -> int:
+    return int.from_bytes(data[offset : offset + width], "big")
 
 
 def _check_image(data: memoryview, values: int) -> None:
@@ -187,9 +187,9 @@ def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
     sizes = [-(-count * n // 8) for n in (bits, of_width, of_length)]
     sound = max(bits, of_width, of_length) <= 32 and 0 < count <= values
     _check_sound(sound and sum(sizes) <= len(packed), bits, count, packed)
-    place = sizes[0]
-    widths = how[35] + _unpack_bits(packed[place : place + sizes[1]], of_width, count)
-    lengths = _unpack_bits(packed[place + sizes[1] : sum(sizes)], of_length, count)
+    offset = sizes[0]
+    widths = how[35] + _unpack_bits(packed[offset : offset + sizes[1]], of_width, count)
+    lengths = _unpack_bits(packed[offset + sizes[1] : sum(sizes)], of_length, count)
     lengths = _read_number(how, 37, 4) + how[41] * lengths
     lengths[-1] = _read_number(how, 42, 4)
     is_whole = int(lengths.sum()) == values
@@ -268,9 +268,9 @@ class GribMessage(Codec):
 
 
 def _select(data: Buffer, number: int, points: int | None) -> bytes:
-    """Return a message with only one field; raise an error if it contradicts itself.
+    """Return a message with only one field, after checking that its sections agree.
 
-    ecCodes might end the process for it.
+    ecCodes might end the process for a message that contradicts itself.
     """
     if data[7] == 2:
         message = select_field(memoryview(data), number)
@@ -282,7 +282,7 @@ def _select(data: Buffer, number: int, points: int | None) -> bytes:
 
 
 def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
-    """Return the values of a message, with every row in the direction of the first one."""
+    """Return the values of a message, with all rows in the direction of the first one."""
     values = np.asarray(eccodes.codes_get_values(handle))
     try:
         if not eccodes.codes_get(handle, "alternativeRowScanning", int):

@@ -179,7 +179,7 @@ class Lzf(Codec):
 # ---------------------------------------------------------------------- szip
 
 SZIP_HEADER = 4
-"""Bytes of the decoded length before a stream."""
+"""The size in bytes of the decoded length before a stream."""
 
 NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
@@ -287,13 +287,13 @@ NBIT_HEADER = 21
 """Bytes before scaleoffset's bits: 4 of their number, 1 of the minimum's size, 16 for it."""
 
 SIZES = (1, 2, 4, 8)
-"""Bytes of the elements that are decoded."""
+"""The sizes in bytes of elements that are decoded."""
 
 ROWS = 8192
-"""Rows of eight numbers that are unpacked at a time, so that they fit the cache."""
+"""The number of rows, of eight numbers each, that are unpacked at a time to fit the CPU's cache."""
 
 WORD = 8
-"""Bytes of the longest word with which bits are read."""
+"""The size in bytes of the longest word with which bits are read."""
 
 
 @dataclass(frozen=True)
@@ -425,7 +425,7 @@ class ScaleOffset(Codec):
         return found.astype(stored, copy=False).view(np.uint8).data
 
     def _read_header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
-        """Return the bits per element, and the bits of the minimum as an array of one element."""
+        """Return the number of bits per element, and the bits of the minimum as an array of one."""
         if len(data) < NBIT_HEADER:
             raise ValueError(f"{len(data)} bytes hold no header of {NBIT_HEADER}")
         bits = int.from_bytes(data[:4], "little")
@@ -455,7 +455,7 @@ class ScaleOffset(Codec):
 
 
 def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
-    """Return the numbers of a stream of bits, with ``bits`` of them per number.
+    """Return the numbers in a stream of bits that has ``bits`` bits per number.
 
     Eight numbers take ``bits`` bytes and form a row of a table, in which the numbers of one column
     are in the same bytes. The stream is copied once, so that a word can be read at its end.
@@ -469,7 +469,7 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
     bits : int
         Bits per number, from 0 to ``8 * itemsize``.
     itemsize : int
-        Bytes of each returned number.
+        The size in bytes of each returned number.
 
     Raises
     ------
@@ -496,15 +496,15 @@ def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
 def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> None:
     """Unpack rows of eight numbers each, column by column, from words that overlap."""
     word = 4 if bits <= 32 else WORD
-    for place in range(8):
-        first, skipped = divmod(place * bits, 8)
+    for column in range(8):
+        first, skipped = divmod(column * bits, 8)
         words = np.ndarray(len(out), f">u{word}", stream, first, (bits,)).astype(f"u{word}")
         words <<= skipped
         words >>= 8 * word - bits
         if (missing := skipped + bits - 8 * word) > 0:
             behind = np.ndarray(len(out), np.uint8, stream, first + word, (bits,))
             words |= behind >> (8 - missing)
-        out[:, place] = words
+        out[:, column] = words
 
 
 def _read_full_width(data: Buffer, count: int, itemsize: int) -> Unsigned:
@@ -522,7 +522,7 @@ def _compute_power_of_ten(exponent: int) -> float:
 
 
 def _kind_of(values: Sequence[int]) -> str | None:
-    """Return the dtype kind in scaleoffset's client data, or None if they are unknown."""
+    """Return the dtype kind that scaleoffset's client data specify, or None if it is unknown."""
     scale, size, signed = values[0], values[4], values[5]
     if values[3] == FLOAT:
         return "f" if scale == BY_DECIMALS and size in (4, 8) else None
@@ -547,18 +547,18 @@ class RunLength(Codec):
     zarr_v2_id = "virtualds_hdf4_rle"
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        source, place, out = bytes(data), 0, bytearray()
+        source, offset, out = bytes(data), 0, bytearray()
         most = limit_decoded_size(len(source)) if nbytes is None else nbytes
-        while place < len(source) and len(out) < most:
-            head = source[place]
+        while offset < len(source) and len(out) < most:
+            head = source[offset]
             if head & RUN:
-                out += source[place + 1 : place + 2] * ((head & COUNT) + MIN_RUN)
-                place += 2
+                out += source[offset + 1 : offset + 2] * ((head & COUNT) + MIN_RUN)
+                offset += 2
             else:
-                stop = place + 1 + (head & COUNT) + MIN_PLAIN
-                out += source[place + 1 : stop]
-                place = stop
-        if nbytes is None and place < len(source):
+                stop = offset + 1 + (head & COUNT) + MIN_PLAIN
+                out += source[offset + 1 : stop]
+                offset = stop
+        if nbytes is None and offset < len(source):
             raise ValueError(f"{len(source)} bytes decode to more than {most}")
         return out
 
@@ -642,7 +642,7 @@ class BitField(Codec):
     Parameters
     ----------
     size : int
-        Bytes of a number.
+        The size in bytes of a number.
     first : int
         The highest stored bit; 0 is the lowest bit of a number.
     count : int

@@ -68,7 +68,7 @@ JPEG_KEYS = {"quality", "encoded_color_space", "subsampling"}
 """Keys of the configuration of ``jpeg``."""
 
 MAX_SIDE = 65535
-"""Lines of an image, and samples of a line."""
+"""The maximum number of lines of an image, and of samples of a line."""
 
 YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 """Photometric interpretations of TIFF."""
@@ -255,28 +255,28 @@ def parse_jpeg_header(data: memoryview) -> JpegHeader:
         There is no frame header, or its image has no pixels.
     """
     transform = -1
-    for marker, place in _find_segments(data):
-        if marker == APP14 and data[place + 4 : place + 9].tobytes() == b"Adobe":
-            transform = data[place + 15] if place + 15 < len(data) else -1
+    for marker, offset in _find_segments(data):
+        if marker == APP14 and data[offset + 4 : offset + 9].tobytes() == b"Adobe":
+            transform = data[offset + 15] if offset + 15 < len(data) else -1
         if marker in FRAMES:
             lines, samples = (
-                int.from_bytes(data[place + i : place + i + 2], "big") for i in (5, 7)
+                int.from_bytes(data[offset + i : offset + i + 2], "big") for i in (5, 7)
             )
             if not lines * samples:
                 break
-            return JpegHeader(lines, samples, data[place + 9], data[place + 4], transform)
+            return JpegHeader(lines, samples, data[offset + 9], data[offset + 4], transform)
     raise ValueError(f"{len(data)} bytes hold no frame header")
 
 
 def _find_segments(data: memoryview) -> Iterator[tuple[int, int]]:
     """Yield the second byte and the position of every marker before the data of the image."""
-    place = 2
-    while place + 9 < len(data) and data[place] == 0xFF:
-        marker = data[place + 1]
-        yield marker, place
+    offset = 2
+    while offset + 9 < len(data) and data[offset] == 0xFF:
+        marker = data[offset + 1]
+        yield marker, offset
         # segments contain their length; any number of 0xFF may precede a marker
-        length = int.from_bytes(data[place + 2 : place + 4], "big")
-        place += 1 if marker == 0xFF else 2 if marker in JPEG_BARE else 2 + length
+        length = int.from_bytes(data[offset + 2 : offset + 4], "big")
+        offset += 1 if marker == 0xFF else 2 if marker in JPEG_BARE else 2 + length
 
 
 # ---------------------------------------------------------------------- JPEG-LS
@@ -312,19 +312,19 @@ class JpegLs(Codec):
 
 def _count_image_bytes(data: memoryview) -> int:
     """Return the decoded length of an image, from its frame header."""
-    place = 2
-    while place + 10 <= len(data):
-        if data[place : place + 2] == START_OF_FRAME:
-            bits, components = data[place + 4], data[place + 9]
+    offset = 2
+    while offset + 10 <= len(data):
+        if data[offset : offset + 2] == START_OF_FRAME:
+            bits, components = data[offset + 4], data[offset + 9]
             lines, samples = (
-                int.from_bytes(data[place + i : place + i + 2], "big") for i in (5, 7)
+                int.from_bytes(data[offset + i : offset + i + 2], "big") for i in (5, 7)
             )
             size = lines * samples * components * (1 if bits <= 8 else 2)
             if size > MAX_EXPANSION * len(data):
                 raise ValueError(f"{size} bytes of an image out of {len(data)}")
             return size
         # other segments contain their length, which includes its own two bytes
-        place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+        offset += 2 + int.from_bytes(data[offset + 2 : offset + 4], "big")
     raise ValueError(f"{len(data)} bytes hold no frame header")
 
 
@@ -358,7 +358,7 @@ HEADERS = 128
 LENGTHS = ((1, 9), (1, 13), (1, 18), (1, 30))
 
 RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
-"""Ratios of samples per line to lines, by their number less one."""
+"""Ratios of samples per line to lines; the code of a ratio is its index plus one."""
 
 TICKS = ((100, 0), (1000, 0), (1, 10), (1, 30)), ((1, 0), (1001, 0), (1, 8), (1, 10))
 LOOPS = ((0, 0), (0, 3), (0, 16), (0, 32))
@@ -491,17 +491,20 @@ def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
 
 def _find_codestream(data: bytes) -> bytes:
     """Return the beginning of the image, without the boxes around it."""
-    place = 0
-    while place + 8 <= len(data) and data[:2] != JPEGXL_BARE:
-        length, kind = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8]
-        start = place + 8
+    offset = 0
+    while offset + 8 <= len(data) and data[:2] != JPEGXL_BARE:
+        length, kind = (
+            int.from_bytes(data[offset : offset + 4], "big"),
+            data[offset + 4 : offset + 8],
+        )
+        start = offset + 8
         if length == 1:
             length, start = int.from_bytes(data[start : start + 8], "big"), start + 8
         # a partial codestream begins with its number
         start += 4 if kind == b"jxlp" else 0
         if kind in (b"jxlc", b"jxlp") and data[start : start + 2] == JPEGXL_BARE:
             return data[start : start + HEADERS]
-        place += length or len(data)
+        offset += length or len(data)
         if length and length < 8:
             break
     if data[:2] != JPEGXL_BARE:
@@ -597,10 +600,10 @@ def _count_webp(data: bytes) -> int:
 
 
 def _count_jpeg2000(data: bytes) -> int:
-    place = data.find(SIZE_OF_JPEG2000)
-    if place < 0:
-        raise IndexError(place)
-    right, bottom, left, top = struct.unpack_from(">IIII", data, place + 8)
+    offset = data.find(SIZE_OF_JPEG2000)
+    if offset < 0:
+        raise IndexError(offset)
+    right, bottom, left, top = struct.unpack_from(">IIII", data, offset + 8)
     return int((right - left) * (bottom - top))
 
 

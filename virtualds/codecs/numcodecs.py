@@ -1,4 +1,4 @@
-"""The codecs of numcodecs, and how they are decoded: zstd, lz4, bzip2, LZMA, Blosc, Pcodec, others.
+"""The codecs of numcodecs: zstd, lz4, bzip2, LZMA, Blosc, Pcodec and others.
 
 Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or, for zstd and Blosc, the bare id,
 whose configurations the Zarr v3 codec specifications define.
@@ -88,7 +88,7 @@ def zstd(data: Buffer, nbytes: int | None) -> Buffer:
 
 
 def _check_end(data: Buffer, most: int) -> None:
-    """Raise an error for zstd frames that decode to more than ``most`` bytes, in little memory."""
+    """Raise an error for zstd frames that decode to more than ``most`` bytes."""
     try:
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
             while part := stream.read(PIECE):
@@ -359,7 +359,7 @@ class Numcodecs(Codec):
         dtype: np.dtype[Any],
         shape: tuple[int, ...] | None,
     ) -> Self:
-        """Return the codec of the Zarr v3 name ``numcodecs.<name>``."""
+        """Build the codec with the Zarr v3 name ``numcodecs.<name>``."""
         entries = dict(config)
         if name in TAKEN:
             entries[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
@@ -458,12 +458,12 @@ def is_from_plugin(name: str) -> bool:
 
 
 def _of(name: str, /, **config: Any) -> Numcodecs:
-    """Return the codec of numcodecs with a configuration."""
+    """Build a codec of numcodecs from its configuration."""
     return Numcodecs.from_zarr_v2({**config, "id": name})
 
 
 def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
-    """Return the codec of HDF5 filter 32001."""
+    """Build the codec of HDF5 filter 32001 from its client data."""
     # older writers omit default values
     level, shuffle, number = [*values[4:7], *(5, 1, 0)[len(values[4:7]) :]]
     name = BLOSC_COMPRESSORS[number] if number < len(BLOSC_COMPRESSORS) else f"compressor {number}"
@@ -478,7 +478,7 @@ def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
 def _blosc_from_zarr_v3(
     config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
 ) -> Numcodecs:
-    """Return the codec of Zarr v3 ``blosc``, without the type size, which only encoders need."""
+    """Build the codec of Zarr v3 ``blosc``, without the type size, which only encoders need."""
     others = {name: config[name] for name in ("cname", "clevel", "blocksize") if name in config}
     return _of("blosc", **others, shuffle=BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle")))
 

@@ -22,7 +22,7 @@ from virtualds.errors import public
 
 @dataclass(frozen=True)
 class FixedAxis:
-    """A stored axis that the array does not show: only element ``index`` of ``length`` is used."""
+    """A stored axis that is no axis of the array: only element ``index`` of ``length`` is used."""
 
     length: int
     index: int
@@ -93,7 +93,7 @@ class CodecPipeline:
             object.__setattr__(self, "flipped", tuple(stored))
 
     def __str__(self) -> str:
-        """Describe in a few words how chunks are encoded; ``repr`` includes everything."""
+        """Describe the encoding of chunks in a few words; ``repr`` includes everything."""
         words = str(self.packing) if self.packing else ""
         numbers = f"{self._kind} {words}" if words else self._kind
         return f"{numbers}, {self._codec_names}"
@@ -149,8 +149,8 @@ class CodecPipeline:
 
     def transpose(self, axes: Sequence[int]) -> CodecPipeline:
         """Return the pipeline of the array whose axis ``i`` was ``axes[i]``."""
-        place = {old: new for new, old in enumerate(axes)}
-        return self._relabel(lambda axis: place[axis])
+        position = {old: new for new, old in enumerate(axes)}
+        return self._relabel(lambda axis: position[axis])
 
     def insert_axis(self, axis: int) -> CodecPipeline:
         """Return the pipeline of the array with a new axis of one element per chunk.
@@ -169,8 +169,8 @@ class CodecPipeline:
         """Return the pipeline of the array that shows only element ``inset`` of ``axis``."""
         index = encoded - 1 - inset if axis in self.flipped else inset
         fixed = () if encoded == 1 else (FixedAxis(encoded, index),)
-        place = self.layout.index(axis) if axis in self.layout else len(self.layout)
-        layout = (*self.layout[:place], *fixed, *self.layout[place + 1 :])
+        position = self.layout.index(axis) if axis in self.layout else len(self.layout)
+        layout = (*self.layout[:position], *fixed, *self.layout[position + 1 :])
         return replace(self, layout=layout)._relabel(lambda old: old - (old > axis))
 
     def flip(self, axis: int) -> CodecPipeline:
@@ -225,15 +225,15 @@ def _name_differences(text: str, group: Sequence[CodecPipeline]) -> list[str]:
     names = names or [text] * len(group)
     count = Counter(names)
     seen: Counter[str] = Counter()
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         seen[name] += 1
         # differences without a description get a number
-        names[place] = name if count[name] == 1 else f"{name} ({seen[name]})"
+        names[index] = name if count[name] == 1 else f"{name} ({seen[name]})"
     return names
 
 
 def _iterate_aspects(pipeline: CodecPipeline) -> Iterator[str]:
-    """Yield descriptions of everything in which pipelines with the same text may differ."""
+    """Yield descriptions of the properties in which pipelines with the same text may differ."""
     attributes = pipeline.packing.attributes if pipeline.packing else {}
     yield format_attributes(attributes, SCALING, "no scale and offset")
     yield format_attributes(attributes, FILLS, "no fill value")
@@ -256,7 +256,7 @@ def _format_axis(axis: int | FixedAxis) -> str:
 def format_attributes(
     attributes: Mapping[str, Any], names: Sequence[str], nothing: str = "none"
 ) -> str:
-    """Format those attributes of packing that exist.
+    """Format the packing attributes with these names, or return ``nothing`` if there are none.
 
     Examples
     --------

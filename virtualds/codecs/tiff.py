@@ -282,7 +282,7 @@ class Lzw(_ByteCompressor):
 
 
 class PackBits(_ByteCompressor):
-    """Runs of bytes, as on the Macintosh."""
+    """Run-length encoding of bytes, from the Macintosh."""
 
     zarr_v2_id = "imagecodecs_packbits"
     tiff_compressions = (32773,)

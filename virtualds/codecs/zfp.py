@@ -32,7 +32,7 @@ SWAPPED_MAGIC = int.from_bytes(b"zfp\x05", "big")
 """The same bytes in the words of a big-endian machine."""
 
 META, MODE, BEHIND = 32, 84, 96
-"""Bits at which type and shape begin, the mode begins, and a short mode ends."""
+"""The offsets in bits at which type and shape begin, the mode begins, and a short mode ends."""
 
 LONG_MODE, LONG = 0xFFF, 52
 """The short mode that a long mode follows, and the bits of the long mode."""
@@ -41,7 +41,7 @@ RATES = 2048
 """Short modes below it are the bits of a block, less one."""
 
 ITEMSIZES = (4, 8, 4, 8)
-"""Bytes of the types by number: int32, int64, float32, float64."""
+"""The size in bytes of the types by number: int32, int64, float32, float64."""
 
 SIDE = 4
 """Elements of a block along every axis."""
@@ -50,7 +50,7 @@ HEADER = 20
 """Length of the longest header."""
 
 TYPES = {"<i4": 0, "<i8": 1, "<f4": 2, "<f8": 3}
-"""Numbers of types in a header."""
+"""The codes of types in a header."""
 
 PROMOTED = {"|i1": "<i4", "|u1": "<i4", "<i2": "<i4", "<u2": "<i4", "<f2": "<f4"}
 """Types to which narrower types are converted for encoding."""
@@ -266,10 +266,10 @@ class ZfpChunk(ShapedCodec):
             (planes - 1, 7),
             (max(exponent, MIN_EXPONENT - 1) + BIAS, 15),
         ]
-        bits = place = 0
+        bits = shift = 0
         for value, width in fields:
-            bits |= value << place
-            place += width
+            bits |= value << shift
+            shift += width
         return Zfp(tuple(np.frombuffer(bits.to_bytes(HEADER, "little"), "<u4").tolist()))
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:

@@ -39,7 +39,7 @@ def _import_deflate() -> Any:
 
 
 def inflate_fast(wrapper: Wrapper, data: Buffer, nbytes: int | None) -> Buffer | None:
-    """Return ``nbytes`` of a stream, or None without libdeflate or if it rejects the stream.
+    """Inflate ``nbytes`` bytes, or return None if libdeflate is missing or rejects the stream.
 
     Of several gzip members only the first is decoded; bytes after a stream are ignored.
     """
@@ -60,7 +60,7 @@ DAMAGE = (zlib.error, ValueError, EOFError)
 """Errors of the standard library for damaged streams."""
 
 SUCCESS = 0
-"""Of ``enum libdeflate_result``: the stream fills the memory, and is valid."""
+"""The value of ``enum libdeflate_result`` for a valid stream that fills the memory."""
 
 
 @dataclass(frozen=True)

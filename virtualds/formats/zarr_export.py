@@ -40,8 +40,8 @@ from virtualds.formats.zarr.document import (
     PLAIN_KEYS,
     consolidate,
     describe_group,
-    find_places,
     join_node_path,
+    unravel_in_grid,
 )
 from virtualds.formats.zarr.v2_arrays import unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import (
@@ -66,7 +66,7 @@ CHUNKS_PER_STEP = 2**16
 CHUNKS = "c"
 """The start of chunk keys, after the path of their array."""
 CHUNK_BYTES = 2**24
-"""Maximum number of bytes of a decoded chunk, if its array has no regular chunks."""
+"""The maximum size in bytes of a decoded chunk, if its array has no regular chunks."""
 OVERSIZED_BYTES = 2**26
 """The size in bytes above which uncompressed chunks are split."""
 
@@ -86,9 +86,9 @@ class StoredArray:
         """What identifies it, for dask."""
         return self.metadata, [(p.origin, p.manifest) for p in self.parts]
 
-    def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+    def read_chunk(self, chunk_id: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk, or None if it is missing."""
-        found = self._find_row(place)
+        found = self._find_row(chunk_id)
         if found is None:
             return None
         # a checksum needs the whole chunk
@@ -99,16 +99,16 @@ class StoredArray:
             if not length:
                 return b""
             found = replace(found, offset=found.offset + begin, length=np.full(1, length))
-        [data] = StoredChunks(found, self.path, place).fetch(np.zeros(1, np.int64))
+        [data] = StoredChunks(found, self.path, chunk_id).fetch(np.zeros(1, np.int64))
         return bytes(data[wanted] if is_whole else data)
 
-    def has(self, place: ChunkIndex) -> bool:
+    def has(self, chunk_id: ChunkIndex) -> bool:
         """Return whether a chunk exists, without fetching it."""
-        return self._find_row(place) is not None
+        return self._find_row(chunk_id) is not None
 
-    def get_nbytes(self, place: ChunkIndex) -> int | None:
+    def get_nbytes(self, chunk_id: ChunkIndex) -> int | None:
         """Return the length of a chunk, or None if it is missing."""
-        found = self._find_row(place)
+        found = self._find_row(chunk_id)
         if found is None:
             return None
         row = found.lookup((0,))
@@ -120,12 +120,12 @@ class StoredArray:
             shape = part.manifest.shape
             for ids, rows in iterate_blocks(part.manifest, most=CHUNKS_PER_STEP):
                 there = ids[rows.file.reshape(-1) != MISSING]
-                yield from map(tuple, find_places(there, shape, part.origin).tolist())
+                yield from map(tuple, unravel_in_grid(there, shape, part.origin).tolist())
 
-    def _find_row(self, place: ChunkIndex) -> ChunkManifest | None:
+    def _find_row(self, chunk_id: ChunkIndex) -> ChunkManifest | None:
         """Return the reference of one chunk as a manifest, without loading others."""
         for part in self.parts:
-            inner = [p - o for p, o in zip(place, part.origin, strict=True)]
+            inner = [p - o for p, o in zip(chunk_id, part.origin, strict=True)]
             shape = part.manifest.shape
             if all(0 <= i < n for i, n in zip(inner, shape, strict=True)):
                 number = np.ravel_multi_index(inner, shape) if shape else 0
@@ -150,17 +150,17 @@ class DecodedArray:
         """What identifies it, for dask."""
         return self.metadata, self.data
 
-    def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+    def read_chunk(self, chunk_id: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk; chunks at the edges are padded."""
-        if not self.has(place):
+        if not self.has(chunk_id):
             return None
-        slabs = [axis.slabs(i, i + 1) for axis, i in zip(self._axes, place, strict=True)]
+        slabs = [axis.slabs(i, i + 1) for axis, i in zip(self._axes, chunk_id, strict=True)]
         box = tuple(slice(int(s.edges[0]), int(s.edges[1])) for s in slabs)
         try:
             data = self.data
             values = np.asarray(data[box] if isinstance(data, np.ndarray) else data.read(box))
         except VirtualdsError as error:
-            error.add_note(f"variable {self.path}, decoded chunk {place}")
+            error.add_note(f"variable {self.path}, decoded chunk {chunk_id}")
             raise
         is_text = self.metadata["data_type"] == TEXT
         values = to_text_objects(values) if is_text else pack_members(values)
@@ -168,13 +168,13 @@ class DecodedArray:
         shape = tuple(int(s.encoded[0]) for s in slabs)
         return encode_chunk(little, shape)[wanted]
 
-    def has(self, place: ChunkIndex) -> bool:
+    def has(self, chunk_id: ChunkIndex) -> bool:
         """Return whether a chunk is in the grid; none is missing, since gaps are filled."""
-        return all(i < axis.nchunks for i, axis in zip(place, self._axes, strict=True))
+        return all(i < axis.nchunks for i, axis in zip(chunk_id, self._axes, strict=True))
 
-    def get_nbytes(self, place: ChunkIndex) -> int | None:
+    def get_nbytes(self, chunk_id: ChunkIndex) -> int | None:
         """Return the length of a chunk."""
-        data = self.read_chunk(place)
+        data = self.read_chunk(chunk_id)
         return None if data is None else len(data)
 
     def iterate_chunks(self) -> Iterator[ChunkIndex]:
@@ -409,8 +409,8 @@ class ZarrView:
         if (path := self._find_documented_node(key)) is not None:
             return self._build_document(path)[wanted]
         if (found := self._find_chunk(key)) is not None:
-            array, place = found
-            return array.read_chunk(place, wanted)
+            array, chunk_id = found
+            return array.read_chunk(chunk_id, wanted)
         return None
 
     def get_size(self, key: str) -> int | None:
@@ -458,8 +458,8 @@ class ZarrView:
             array = self.arrays.get("/".join(parts[:at]))
             if array is not None and not isinstance(array, UnsupportedError):
                 ndim = len(array.metadata["shape"])
-                if (place := PLAIN_KEYS.parse_key("/".join(parts[at:]), ndim)) is not None:
-                    return array, place
+                if (chunk_id := PLAIN_KEYS.parse_key("/".join(parts[at:]), ndim)) is not None:
+                    return array, chunk_id
         return None
 
     # ------------------------------------------------------------------ keys
@@ -482,7 +482,9 @@ class ZarrView:
             is_nested = begin.startswith(prefix) or prefix.startswith(begin)
             if isinstance(array, UnsupportedError) or not is_nested:
                 continue
-            keys = (join_node_path(path, PLAIN_KEYS(place)) for place in array.iterate_chunks())
+            keys = (
+                join_node_path(path, PLAIN_KEYS(chunk_id)) for chunk_id in array.iterate_chunks()
+            )
             yield from (key for key in keys if key.startswith(prefix))
 
     def iterate_names(self, folder: str) -> Iterator[str]:

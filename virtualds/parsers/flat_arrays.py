@@ -39,7 +39,7 @@ NAME = "array"
 SUFFIX = ".npy"
 MAGIC = b"\x93NUMPY"
 WIDTHS = {1: 2, 2: 4, 3: 4}
-"""Bytes of the length of the header, by major version."""
+"""The size in bytes of the length of the header, by major version."""
 KEYS = {"descr", "fortran_order", "shape"}
 MAX_HEADER = 10_000
 """Characters of the longest header, as in numpy: longer ones can crash Python's parser."""
@@ -265,9 +265,9 @@ NPZ = Parser(
 # ---------------------------------------------------------------------- safetensors
 
 WIDTH = 8
-"""Bytes of the length of the header."""
+"""The size in bytes of the length of the header."""
 MAX_JSON = 100_000_000
-"""Bytes of the longest header: the limit of the format's own library."""
+"""The size in bytes of the longest header: the limit of the format's own library."""
 METADATA = "__metadata__"
 TYPES = {
     "BOOL": "?",

@@ -94,7 +94,7 @@ class NetCDF3Variable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its values, or of its part of one record.
+        """The size in bytes of its values, or of its part of one record.
 
         The field ``vsize`` of the header is the same, padded, and overflows for large variables.
         """
@@ -321,9 +321,9 @@ def _check_unique(parser: _HeaderParser, what: str, names: list[str]) -> None:
 # ---------------------------------------------------------------------- netcdf3
 
 MAX_HEADER = 2**28
-"""Bytes of the longest header that the parser reads."""
+"""The size in bytes of the longest header that the parser reads."""
 DASK_BLOCK = 2**24
-"""Bytes of records that dask should read at a time."""
+"""The size in bytes of records that dask should read at a time."""
 FEW_RECORDS = 2**10
 """Maximum number of records whose offsets are stored in memory: 8 KiB, and cheap to concatenate."""
 GROWTH = 8

@@ -1,1 +1,1 @@
-"""Reading: plan, fetch and decode a selection, directly into the result."""
+"""Reads a selection: plans it, fetches chunks, and decodes them directly into the result."""

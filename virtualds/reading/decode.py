@@ -19,13 +19,13 @@ from virtualds.streams import Buffer, Bytes
 Array = npt.NDArray[Any]
 
 MAX_SCRATCH = 8 * 2**20
-"""Maximum number of bytes of scratch memory of each kind that a thread keeps."""
+"""The maximum size in bytes of scratch memory of each kind that a thread keeps."""
 
 _thread = threading.local()
 
 
 class Decoder:
-    """Decodes chunks of one pipeline with ``encoded`` stored elements along every axis."""
+    """Decodes chunks of one pipeline that store ``encoded`` elements along each axis."""
 
     def __init__(self, pipeline: CodecPipeline, encoded: tuple[int, ...]) -> None:
         self.pipeline, self.encoded = pipeline, encoded
@@ -80,7 +80,7 @@ class Decoder:
             out[:] = np.frombuffer(data, np.uint8)
 
     def show(self, stored: Array, grid: tuple[int, ...] = ()) -> Array:
-        """Return stored chunks along the axes of the array; axes of a grid stay first."""
+        """Return stored chunks with the axes of the array; axes of a grid stay first."""
         before = len(grid)
         chunk = stored[(*(slice(None),) * before, *self._shown, ...)]
         if self._order is not None:
@@ -142,29 +142,29 @@ class _DecodeStep(NamedTuple):
     scratch_kind: str | None
 
 
-def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
+def fill_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
     """Fill the parts of the result that a missing chunk covers."""
-    for _, outer in task.places:
+    for _, outer in task.pairs:
         out[outer] = pipeline.missing_value
 
 
-def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
+def write_chunk(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
     """Decode a chunk and write its selected part into the result."""
     target = decoder.find_target(task, out)
     if target is not None and target.flags.c_contiguous:
         decoder.decode_into(data, target.reshape(-1).view(np.uint8))
     else:
-        place_stored(decoder, decoder.decode(data), task, out)
+        write_stored(decoder, decoder.decode(data), task, out)
 
 
-def place_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> None:
-    """Write the selected part of a decoded chunk into the result, once per position."""
+def write_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> None:
+    """Write the selected parts of a decoded chunk into the result."""
     chunk = decoder.show(stored)
-    for inner, outer in task.places:
+    for inner, outer in task.pairs:
         _write(decoder.pipeline, _select(chunk, inner, task.points), out, outer)
 
 
-def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array) -> None:
+def write_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array) -> None:
     """Decode the chunks of a tile and write them into the result."""
     count = len(data)
     rows = get_scratch(count * decoder.nbytes, "tile").reshape(count, decoder.nbytes)
@@ -173,10 +173,10 @@ def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array)
             decoder.decode_into(encoded, row)
         except CodecError as error:
             raise TileError(number, error) from error
-    place_rows(decoder, rows.reshape(-1), tile, out)
+    write_rows(decoder, rows.reshape(-1), tile, out)
 
 
-def place_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -> None:
+def write_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -> None:
     """Write the decoded chunks of a tile, one after the other, into the result."""
     pipeline, ndim = decoder.pipeline, len(tile.grid)
     stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *decoder.shape)
@@ -189,7 +189,7 @@ def place_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -
 
 
 class TileError(CodecError):
-    """A chunk of a tile that does not decode; ``item`` is its index."""
+    """The chunk with index ``item`` of a tile cannot be decoded."""
 
     def __init__(self, item: int, error: CodecError) -> None:
         super().__init__(str(error))

@@ -1,4 +1,4 @@
-"""Reads selections: fetches the bytes of every batch from its store, decodes and writes them."""
+"""Reads selections: fetches the chunks of every batch, decodes them, and writes their values."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from virtualds.reading.decode import (
     Decoder,
     Decoders,
     TileError,
+    fill_missing,
     get_scratch,
-    place,
-    place_missing,
-    place_rows,
-    place_stored,
-    place_tile,
+    write_chunk,
+    write_rows,
+    write_stored,
+    write_tile,
 )
 from virtualds.reading.plan import (
     Readable,
@@ -89,7 +89,7 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
 def cut_runs(
     ranges: Sequence[Range], runs: Sequence[JoinedRange], fetched: Sequence[Buffer]
 ) -> list[Buffer]:
-    """Return the bytes of every range, without a copy, from those of the runs."""
+    """Return the bytes of every range, as views of the joined ranges."""
     found: list[Buffer] = [b""] * len(ranges)
     for run, data in zip(runs, fetched, strict=True):
         view = memoryview(data)
@@ -106,14 +106,14 @@ def cut_runs(
 Array = npt.NDArray[Any]
 
 DIRECT_BYTES = 2**16
-"""Minimum number of bytes of a chunk that is read directly into the result."""
+"""The minimum size in bytes of a chunk that is read directly into the result."""
 
 DIRECT_ROW_BYTES = 2**10
-"""Minimum number of bytes of a row of the result that the system copies as fast as numpy."""
+"""The minimum size in bytes of a row of the result that the system copies as fast as numpy."""
 
 
 def fetch_ranges(store: Store, file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
-    """Return ranges of a file; those of a local file are valid until this thread's next call."""
+    """Return ranges of a file; ranges of local files are valid until this thread's next call."""
     if not isinstance(store, LocalStore):
         return store.get_ranges(file, ranges)
     lengths = [length for _, length in ranges]
@@ -154,7 +154,8 @@ def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None
 
 
 MIN_CACHED = 16 * 1024
-"""Decoded bytes of a chunk below which caching it costs about as much as decoding it."""
+"""The decoded size in bytes of a chunk below which caching it costs about as much as decoding
+it."""
 
 
 class ChunkKey(NamedTuple):
@@ -240,7 +241,7 @@ def chunk_cache() -> ChunkCache:
 
 
 ANNOUNCE_AHEAD = 16
-"""Batches that are announced to a disk at a time."""
+"""The number of batches that are announced to a disk at a time."""
 
 NOT_IN_FILE = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
 """Names in errors for chunks that are in no file."""
@@ -281,7 +282,7 @@ def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
 
 
 def _announce_ahead(works: Iterator[Work]) -> Iterator[Work]:
-    """Yield work one group late, so that the next group can be announced to disks."""
+    """Yield work delayed by one group, after announcing the next group to disks."""
     group = list(islice(works, ANNOUNCE_AHEAD))
     # the first batch is read at once
     _announce(group[1:])
@@ -331,16 +332,16 @@ class _SelectionReader:
     # ------------------------------------------------------------------ bytes
 
     def fetch(self, work: Work) -> Callable[[], None]:
-        """Fetch the bytes of every chunk; return a function that decodes and places them."""
+        """Fetch the bytes of every chunk; return a function that decodes them into the result."""
         if isinstance(work, DecodedTasks):
-            return partial(self._place_decoded, work)
+            return partial(self._write_decoded, work)
         if isinstance(work, Batch):
             return partial(
                 self._finish_batch, work, Decoders(work.pipelines), self._read_chunks(work)
             )
         decoder = Decoder(work.pipelines[work.pipeline], work.encoded)
         if (rows := self._read_rows(work, decoder)) is not None:
-            return partial(place_rows, decoder, rows, work, self.out)
+            return partial(write_rows, decoder, rows, work, self.out)
         return partial(self._finish_tile, work, decoder, self._read_chunks(work))
 
     def _read_chunks(self, work: Batch | Tile) -> list[Buffer]:
@@ -385,10 +386,10 @@ class _SelectionReader:
     # ------------------------------------------------------------------ values
 
     def finish(self, item: tuple[Work, Callable[[], None] | None]) -> None:
-        """Decode and write what has been fetched, or fetch it first."""
-        work, place = item
-        if place is not None:
-            place()
+        """Decode fetched chunks and write their values, or fetch them first."""
+        work, write_work = item
+        if write_work is not None:
+            write_work()
         elif not isinstance(work, Batch):
             self.fetch(work)()
         else:
@@ -398,13 +399,13 @@ class _SelectionReader:
             if work.tasks:
                 self._finish_batch(work, decoders, self._read_chunks(work))
 
-    def _place_decoded(self, work: DecodedTasks) -> None:
+    def _write_decoded(self, work: DecodedTasks) -> None:
         decoders = Decoders(work.batch.pipelines)
         for task, stored in zip(work.batch.tasks, work.chunks, strict=True):
-            place_stored(decoders.of(task), stored, task, self.out)
+            write_stored(decoders.of(task), stored, task, self.out)
 
     def _read_in_place(self, batch: Batch, store: LocalStore, decoders: Decoders) -> Batch:
-        """Read chunks stored as in the result directly into it; return the rest of the batch."""
+        """Read chunks with the layout of the result directly into it; return the other chunks."""
         targets = {
             number: target
             for number, task in enumerate(batch.tasks)
@@ -424,9 +425,9 @@ class _SelectionReader:
             self._verify(tile, number, encoded, expected)
         try:
             if decoder.is_plain and all(len(chunk) == decoder.nbytes for chunk in data):
-                place_rows(decoder, b"".join(data), tile, self.out)
+                write_rows(decoder, b"".join(data), tile, self.out)
             else:
-                place_tile(decoder, data, tile, self.out)
+                write_tile(decoder, data, tile, self.out)
         except TileError as error:
             raise chunk_read_error(
                 self.source, tile, error.item, f"the bytes do not decode: {error}"
@@ -438,7 +439,7 @@ class _SelectionReader:
             if batch.file != MISSING:
                 self._verify(batch, number, encoded, task.checksum)
             try:
-                self._place(batch, task, decoder, encoded)
+                self._write(batch, task, decoder, encoded)
             except CodecError as error:
                 reason = f"the bytes do not decode: {error}"
                 raise chunk_read_error(self.source, batch, number, reason) from error
@@ -448,22 +449,22 @@ class _SelectionReader:
         if expected and (reason := find_mismatch(encoded, expected)):
             raise chunk_read_error(self.source, work, number, reason)
 
-    def _place(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
+    def _write(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
         if batch.file == MISSING:
-            place_missing(decoder.pipeline, task, self.out)
+            fill_missing(decoder.pipeline, task, self.out)
             return
         is_cached = self.caches_whole if needs_whole_chunk(task) else self.caches_parts
         if is_cached and (key := make_chunk_key(batch, task, self.opened)) is not None:
             stored = decoder.decode(encoded, copy=True)
             chunk_cache().put(key, stored)
-            place_stored(decoder, stored, task, self.out)
+            write_stored(decoder, stored, task, self.out)
         else:
-            place(decoder, encoded, task, self.out)
+            write_chunk(decoder, encoded, task, self.out)
 
     # ------------------------------------------------------------------ chunks in memory
 
     def separate_cached(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
-        """Yield batches, with the tasks whose chunks are in memory separately."""
+        """Yield batches, and separately the tasks whose chunks are in memory."""
         cache = chunk_cache()
         cache.shrink()
         is_empty = not cache.weight
@@ -584,7 +585,7 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _check_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values; raise an error for text with invalid characters."""
+    """Return the values, after checking that text has valid characters."""
     if out.dtype.kind == "U" and out.size and out.itemsize:
         letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
         if (largest := int(letters.max())) > sys.maxunicode:

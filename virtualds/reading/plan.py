@@ -47,9 +47,10 @@ from virtualds.reading.tasks import (
 
 
 PIECE_BYTES = 2**20
-"""Maximum bytes of a piece of an uncompressed chunk, unless one element along the cut has more."""
+"""The maximum size in bytes of a piece of an uncompressed chunk, unless one element along the cut
+has more."""
 WORTHWHILE = 4096
-"""Bytes below which skipping them costs more than reading them."""
+"""The number of bytes below which skipping bytes costs more than reading them."""
 
 
 def subdivide(
@@ -85,12 +86,12 @@ def subdivide(
 
 
 def list_stored_axes(pipeline: CodecPipeline) -> Layout:
-    """Return the layout of chunks, whichever element of an axis is shown."""
+    """Return the layout of chunks with the indexes of all fixed axes set to 0."""
     return tuple(FixedAxis(e.length, 0) if isinstance(e, FixedAxis) else e for e in pipeline.layout)
 
 
 def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
-    """Return whether all bare chunks are in files, each with its full length."""
+    """Return whether all uncompressed chunks are in files, each with its full length."""
     manifest = fragment.manifest.loaded()
     if (compact(manifest.file) == INLINE).any():
         return False
@@ -101,18 +102,18 @@ def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
 def _cut_leading(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
 ) -> tuple[Fragment, Sequence[CodecPipeline]]:
-    """Cut stored axis after stored axis until a piece is small and mostly wanted."""
+    """Split one stored axis after the other until pieces are small and mostly selected."""
     itemsize, layout = pipelines[0].dtype.itemsize, pipelines[0].layout
     kept = list(range(len(layout)))
-    for place, entry in enumerate(layout):
-        rest = layout[place + 1 :]
+    for position, entry in enumerate(layout):
+        rest = layout[position + 1 :]
         row = itemsize * count_elements(fragment, rest)
         longest, size = int(np.max(row, initial=1)), _find_longest(fragment, entry)
         if size > 1 and longest * size <= WORTHWHILE:
             break
         if isinstance(entry, FixedAxis):
-            fragment = enter_axis(fragment, place, row, pipelines)
-            kept.remove(place)
+            fragment = enter_axis(fragment, position, row, pipelines)
+            kept.remove(position)
         elif size > 1:
             wanted = prod(_measure_share(fragment, e, keys) for e in rest)
             length = 1 if wanted < 0.25 and longest > WORTHWHILE else max(1, PIECE_BYTES // longest)
@@ -130,7 +131,7 @@ def _find_longest(fragment: Fragment, entry: int | FixedAxis) -> int:
 
 
 def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[AxisKey]) -> float:
-    """Return the share of the stored elements along a stored axis that the keys need."""
+    """Return the fraction of the elements along a stored axis that the keys need."""
     if isinstance(entry, FixedAxis):
         return 1 / entry.length
     key, stored = keys[entry], fragment.axes[entry].slabs().encoded
@@ -139,14 +140,14 @@ def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[Ax
 
 
 def enter_axis(
-    fragment: Fragment, place: int, row: Ints, pipelines: Sequence[CodecPipeline]
+    fragment: Fragment, position: int, row: Ints, pipelines: Sequence[CodecPipeline]
 ) -> Fragment:
-    """Keep the one index of a leading stored axis that the array shows.
+    """Keep only the selected index of a leading stored axis.
 
-    The axis has a ``place`` in the layout of each pipeline, and elements of ``row`` bytes.
+    The axis has a ``position`` in the layout of each pipeline, and elements of ``row`` bytes.
     """
     manifest = fragment.manifest
-    shown = [e.index for p in pipelines if isinstance(e := p.layout[place], FixedAxis)]
+    shown = [e.index for p in pipelines if isinstance(e := p.layout[position], FixedAxis)]
     index: Ints = np.array(shown, np.int64)
     offset: Ints = manifest.offset + index[compact(manifest.pipeline)] * row
     moved = replace(manifest, offset=offset, length=np.broadcast_to(row, manifest.shape))
@@ -180,7 +181,7 @@ def cut_axis(
 
 
 def count_elements(fragment: Fragment, entries: Layout) -> Ints:
-    """Return how many elements chunks store along some stored axes, over the chunk grid."""
+    """Return the number of elements that each chunk stores along some stored axes."""
     ndim = len(fragment.axes)
     total: Ints = np.ones((1,) * ndim, np.int64)
     for entry in entries:
@@ -201,7 +202,7 @@ RestoreStep = Callable[[Array], Array]
 """A step from the result of the normal form to the requested result."""
 
 MAX_PARTS = 1024
-"""Boxes in which a fragment is loaded; if there are more, it is loaded as one."""
+"""The maximum number of boxes in which a fragment is loaded; otherwise it is loaded as one."""
 
 
 class Readable(Protocol):
@@ -327,7 +328,7 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
         prod(o.stop - o.start if isinstance(o, slice) else int(o.size) for o in outer)
         for _, found in tasks
         for _, task in found
-        for _, outer in task.places
+        for _, outer in task.pairs
     )
     nbytes = sum(
         part.pipelines[task.pipeline].dtype.itemsize * prod(task.encoded)
@@ -364,7 +365,7 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelecti
 
 
 def _check_chunk_size(source: Readable, part: ChunkSelection) -> None:
-    """Raise an error for a chunk that is too large for the few elements that are needed of it."""
+    """Raise an error for a large chunk of which only a few elements are needed."""
     bare = [p for p in part.pipelines if not p.codecs]
     longest = prod(int(p.encoded.max()) for p in part.projections)
     nbytes = max((longest * p.hidden_size * p.dtype.itemsize for p in part.pipelines), default=0)
@@ -426,7 +427,7 @@ def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
 
 
 def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment]:
-    """Yield boxes of a fragment, loaded, that contain all the chunks that the keys need.
+    """Load and yield boxes of a fragment that contain all the chunks that the keys need.
 
     A fragment whose references are in memory is yielded unchanged.
     """
@@ -455,7 +456,7 @@ def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment
 def find_chunk_at(
     fragment: Fragment, part: Fragment, file: int, offset: int
 ) -> tuple[int, ...] | None:
-    """Return the chunk of a fragment at an offset in a file of its part, or None."""
+    """Return the index of the chunk at an offset in a file of the part, or None."""
     read, whole, first = part.manifest, fragment.manifest, (0,) * len(fragment.axes)
     if whole.is_loaded:
         if whole.files is not read.files or whole.inline is not read.inline:

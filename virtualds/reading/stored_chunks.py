@@ -1,4 +1,4 @@
-"""The bytes of chunks as stored: fetched, checked, and stored elsewhere, never decoded."""
+"""Reads chunks as they are stored: fetches and checks their bytes, without decoding them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from virtualds.stores import find_store
 from virtualds.stores.store import StoreError
 
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
-"""Maximum number of bytes of local files in memory at a time, unless a chunk is larger."""
+"""The maximum size in bytes of local files in memory at a time, unless a chunk is larger."""
 
 ChunkIndex = tuple[int, ...]
 """The position of a chunk in the grid of its array."""
 Work = Callable[[Ints, Sequence[bytes]], object]
-"""Takes the numbers of chunks, in C order, and their bytes."""
+"""A function that takes the flat indexes of chunks and their bytes."""
 
 
 class ChunkBatch(NamedTuple):
@@ -37,12 +37,14 @@ class ChunkBatch(NamedTuple):
 class StoredChunks:
     """The chunks of a manifest, in C order.
 
-    Errors have the ``name`` of the array, and the ``place`` of its chunk if it has only one.
+    Errors name the array, ``name``, and its chunk, ``chunk_id``, if it has only one.
     """
 
-    def __init__(self, manifest: ChunkManifest, name: str, place: ChunkIndex | None = None) -> None:
+    def __init__(
+        self, manifest: ChunkManifest, name: str, chunk_id: ChunkIndex | None = None
+    ) -> None:
         self.manifest = manifest.loaded()
-        self.name, self._place = name, place
+        self.name, self._chunk_id = name, chunk_id
         self.file, self.offset, self.length, _, self.checksum = (
             getattr(self.manifest, column).ravel() for column in COLUMNS
         )
@@ -71,7 +73,7 @@ class StoredChunks:
         return rows, list(numbers), np.array(each, np.int64)[which.ravel()]
 
     def read(self, ids: Ints, work: Work) -> None:
-        """Call ``work`` with all of some chunks, a batch at a time, in several threads."""
+        """Call ``work`` with the chunks at ``ids``, a batch at a time, in several threads."""
 
         def slot_of(batch: ChunkBatch) -> HostSlot | None:
             number = int(self.file[batch.ids[0]])
@@ -87,7 +89,7 @@ class StoredChunks:
         run_all(Prefetcher(batches, slot_of, lambda batch: self.fetch(batch.ids)), finish)
 
     def _split_batches(self, ids: Ints) -> Iterator[ChunkBatch]:
-        """Yield batches of chunks of one file that fit in memory, with what is between them."""
+        """Yield batches of chunks of one file that fit in memory with the gaps between them."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
         most = BATCH_BYTES // count_cores()
         batch: list[int] = []
@@ -105,7 +107,7 @@ class StoredChunks:
             yield ChunkBatch(np.array(batch), nbytes)
 
     def _measure(self, ordered: Ints) -> Ints:
-        """Return the bytes to fetch for each chunk, including those between it and the one before.
+        """Return the number of bytes to fetch for each chunk, including the gap before it.
 
         Chunks are in the order of their files, and of their offsets.
         """
@@ -121,7 +123,7 @@ class StoredChunks:
         return found
 
     def fetch(self, batch: Ints) -> Sequence[bytes]:
-        """Return the bytes of chunks of one file, or of inline chunks, with joined requests."""
+        """Return the bytes of chunks of one file, or of inline chunks; join requests."""
         number = int(self.file[batch[0]])
         offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
         if number == INLINE:
@@ -151,7 +153,7 @@ class StoredChunks:
             where = f"{url}, bytes {begin} to {begin + self.length[one]}"
         error = ReadError(f"{where}: {reason}; restore the file, or scan it again")
         place = np.unravel_index(one, self.manifest.shape) if self.manifest.shape else ()
-        chunk = tuple(map(int, place)) if self._place is None else self._place
+        chunk = tuple(map(int, place)) if self._chunk_id is None else self._chunk_id
         error.add_note(f"variable {self.name}, chunk {chunk}")
         return error
 
@@ -163,9 +165,9 @@ def replace_chunks(
     inline: Sequence[bytes],
     **columns: Any,
 ) -> ChunkManifest:
-    """Return a loaded manifest with other rows for some chunks, whose columns are given.
+    """Return a loaded manifest in which the chunks ``ids`` have other rows, given as columns.
 
-    ``files`` and ``inline`` are those of all chunks.
+    ``files`` and ``inline`` are the tables for all chunks.
     """
     found = {name: np.array(getattr(manifest, name)).ravel() for name in COLUMNS}
     for name, values in columns.items():

@@ -30,16 +30,17 @@ BATCH_TASKS = 256
 """Maximum number of tasks of a batch."""
 
 BATCH_BYTES = 2**20
-"""Maximum number of encoded bytes of a batch."""
+"""The maximum encoded size in bytes of a batch."""
 
 PLAIN_BATCH_BYTES = 2**22
-"""Maximum number of bytes of a batch without codecs: the calls take a larger share of the time."""
+"""The maximum size in bytes of a batch without codecs: the calls take a larger share of the
+time."""
 
 MIN_BATCH = 2**18
-"""Bytes below which a batch is not divided further among the cores."""
+"""The size in bytes below which a batch is not divided further among the cores."""
 
 BLOCK_TASKS = 2**16
-"""Tasks that are planned, and sorted by their bytes, at a time."""
+"""The number of tasks that are planned, and sorted by offset, at a time."""
 
 IntColumn = npt.NDArray[np.integer]
 
@@ -50,7 +51,7 @@ class Task(NamedTuple):
     ``inner`` selects within the chunk, in the array's axes; ``outer`` is the part of the result
     that it fills. For a pointwise selection, ``points`` are the axes that are indexed together.
     ``more`` are further pairs of ``inner`` and ``outer``, for a chunk that is used several times.
-    ``checksum`` is that of the manifest: 0 is none.
+    ``checksum`` is the checksum in the manifest, 0 for none.
     """
 
     offset: int
@@ -64,13 +65,13 @@ class Task(NamedTuple):
     checksum: int = 0
 
     @property
-    def places(self) -> Iterator[tuple[Any, Any]]:
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
         """Every pair of ``inner`` and ``outer``."""
         return chain([(self.inner, self.outer)], self.more)
 
 
 class Batch(NamedTuple):
-    """Tasks of one file of one fragment, and its store; or of missing or inline chunks."""
+    """Tasks of one file of a fragment, and its store; or tasks of missing or inline chunks."""
 
     fragment: Fragment
     pipelines: Sequence[CodecPipeline]
@@ -93,12 +94,12 @@ class ChunkSelection(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Approximate decoded bytes of the chunks that it intersects."""
+        """The approximate decoded size in bytes of the chunks that it intersects."""
         return prod(int(p.encoded.sum()) for p in self.projections) * self.element_nbytes
 
     @property
     def element_nbytes(self) -> int:
-        """Decoded bytes for each element that is shown: axes that are hidden are decoded, too."""
+        """The number of decoded bytes per element of the array, including fixed axes."""
         return max((p.dtype.itemsize * p.hidden_size for p in self.pipelines), default=1)
 
 
@@ -110,27 +111,29 @@ AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
 
 
 def plan_box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[NumberedTask]:
-    """Yield every chunk of a box once, even if several slabs use it."""
+    """Yield a task for each chunk of a box, also if several slabs share the chunk."""
     shared = [group_equal_slabs(fragment, projections, axis) for axis in range(len(projections))]
     if all(groups is None for groups in shared):
         yield from plan_distinct_tasks(fragment, projections)
         return
     gathered = [_group_projection(p, g) for p, g in zip(projections, shared, strict=True)]
     for file, task in plan_distinct_tasks(fragment, gathered):
-        places = zip(product(*task.inner), product(*task.outer), strict=True)
-        inner, outer = next(places)
-        yield file, task._replace(inner=inner, outer=outer, more=tuple(places))
+        pairs = zip(product(*task.inner), product(*task.outer), strict=True)
+        inner, outer = next(pairs)
+        yield file, task._replace(inner=inner, outer=outer, more=tuple(pairs))
 
 
 def _group_projection(projection: Projection, groups: list[Ints] | None) -> Projection:
     """Return a projection on groups of slabs, each with all the selected parts of its chunk."""
     count = projection.chunk.size
-    places = [[i] for i in range(count)] if groups is None else [g.tolist() for g in groups]
+    groups_of_slabs = (
+        [[i] for i in range(count)] if groups is None else [g.tolist() for g in groups]
+    )
 
     def gathered(column: Sequence[Any]) -> list[Any]:
-        return [[column[i] for i in group] for group in places]
+        return [[column[i] for i in group] for group in groups_of_slabs]
 
-    first = [group[0] for group in places]
+    first = [group[0] for group in groups_of_slabs]
     chunk, encoded = projection.chunk[first], projection.encoded[first]
     inner, outer = gathered(projection.inner), gathered(projection.outer)
     return Projection(chunk, encoded, inner, outer, [SlabRun(0, chunk.size, False)])
@@ -139,7 +142,7 @@ def _group_projection(projection: Projection, groups: list[Ints] | None) -> Proj
 def plan_distinct_tasks(
     fragment: Fragment, projections: list[Projection]
 ) -> Iterator[NumberedTask]:
-    """Yield every chunk of a box in which no chunk is used twice."""
+    """Yield a task for each chunk of a box in which slabs share no chunks."""
     if not projections:
         yield from _plan_block(fragment, projections)
         return
@@ -269,7 +272,7 @@ def _plan_sliced_tasks(
 
 
 def merge_tasks(tasks: Iterable[NumberedTask]) -> list[NumberedTask]:
-    """Return tasks in the order of their bytes, with tasks of the same chunk merged."""
+    """Return tasks sorted by file and offset, with tasks of the same chunk merged."""
     same = operator.itemgetter(0, 1, 2, 3, 4)
     rows = sorted(
         (file, t.offset, t.length, t.pipeline, t.encoded, number, t)
@@ -284,7 +287,7 @@ def merge_tasks(tasks: Iterable[NumberedTask]) -> list[NumberedTask]:
 
 
 def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator[Batch]:
-    """Batch chunks of one file: local ones up to a number and a size, remote ones by run."""
+    """Yield batches of one file: local chunks up to a number and a size, remote chunks by range."""
     largest = BATCH_BYTES if any(p.codecs for p in part.pipelines) else PLAIN_BATCH_BYTES
     most = min(largest, max(MIN_BATCH, part.nbytes // (4 * count_cores())))
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
@@ -379,7 +382,7 @@ def _list_layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> li
 
 
 def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
-    """Return one number per row, a hash that is very probably distinct for distinct rows."""
+    """Return a hash of each row; distinct rows very probably have distinct hashes."""
     rng = np.random.default_rng(0)
     total = np.zeros(count, np.int64)
     for rows in layers:
@@ -397,7 +400,7 @@ def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
 
 
 TINY_CHUNK = 32 * 1024
-"""Decoded bytes of a chunk up to which it is read in tiles."""
+"""The decoded size in bytes of a chunk up to which it is read in tiles."""
 
 MAX_TILE_CHUNKS = 2**13
 """Maximum number of chunks of a tile, unless one row of the grid has more."""
@@ -406,16 +409,16 @@ MIN_CHUNKS = 16
 """Minimum average number of chunks of a box for which tiles are worth the effort."""
 
 MAX_TILE = 2**20
-"""Maximum number of decoded bytes of a tile of local chunks, so that it fits the CPU's cache."""
+"""The maximum decoded size in bytes of a tile of local chunks, so that it fits the CPU's cache."""
 
 MIN_TILE = 2**17
-"""Decoded bytes below which a tile is not divided further among the cores."""
+"""The decoded size in bytes below which a tile is not divided further among the cores."""
 
 
 class Tile(NamedTuple):
     """Equally encoded chunks of one file that fill a box of the result, in C order of the grid.
 
-    ``store`` is that of the file.
+    ``store`` is the store of the file.
 
     ``grid`` counts the chunks along every axis; ``encoded`` are the elements of each. Chunk by
     chunk, ``offset``, ``length`` and ``checksum`` are as in the manifest.
@@ -491,7 +494,7 @@ def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
 
 
 def _is_worth_tiling(part: ChunkSelection) -> bool:
-    """Return whether there are many chunks in few boxes of equal ones, none of them used twice."""
+    """Return whether there are many chunks, in few boxes of equal chunks, none of them repeated."""
     boxes = prod(len(p.runs) for p in part.projections)
     chunks = prod(p.chunk.size for p in part.projections)
     if not part.projections or chunks < MIN_CHUNKS * boxes or _find_least_bytes(part) > TINY_CHUNK:
@@ -501,7 +504,7 @@ def _is_worth_tiling(part: ChunkSelection) -> bool:
 
 
 def _find_least_bytes(part: ChunkSelection) -> float:
-    """Return the decoded bytes of the smallest chunk that is needed whole, or infinity.
+    """Return the decoded size of the smallest chunk that is needed whole, or infinity.
 
     Dividing a selection of large chunks into boxes would only separate neighbours in a file.
     """
@@ -513,7 +516,7 @@ def _find_least_bytes(part: ChunkSelection) -> float:
 
 
 def _count_chunk_bytes(part: ChunkSelection, inside: Sequence[Projection]) -> int:
-    """Return the decoded bytes of a chunk of a box."""
+    """Return the decoded size in bytes of a chunk of a box."""
     return prod(int(p.encoded[0]) for p in inside) * part.element_nbytes
 
 
@@ -529,10 +532,10 @@ def _plan_tiles(part: ChunkSelection, inside: Sequence[Projection]) -> Iterator[
 
 
 def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes: int) -> int:
-    """Return the maximum number of decoded bytes of a tile of a box of ``nbytes``.
+    """Return the maximum decoded size in bytes of a tile of a box of ``nbytes``.
 
-    As many as a long request if the file is remote, otherwise so few that every core gets some
-    tiles.
+    It is the size of a long request if the file is remote; otherwise it is so small that every core
+    gets some tiles.
     """
     file = part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)]
     store = store_of(part.fragment, int(file))

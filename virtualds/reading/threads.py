@@ -1,7 +1,8 @@
-"""The pool of decoding threads; the thread that reads works too.
+"""Threads that decode chunks, and threads that fetch them.
 
-So a read finishes even if every thread of the pool is busy with other reads, as under dask's
-threads: it only waits for work in progress. A read uses as many helpers as there are idle cores.
+The thread that reads also decodes. So a read finishes even if every thread of the pool is busy with
+other reads, as under dask's threads: it only waits for work in progress. A read uses as many
+helpers as there are idle cores.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class _Queue(Iterator[Task]):
 
 
 def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
-    """Do ``work`` on every item, on all cores; the first error ends it and is raised."""
+    """Call ``work`` with every item, on all cores; raise the first error."""
     try:
         head = list(islice(items, 2))
         if len(head) < 2 or count_cores() == 1:
@@ -120,7 +121,7 @@ def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
 def iterate_results(
     pool: Executor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[tuple[Item, Future[Result]]]:
-    """Yield items in order, each with the future of its work; ``ahead`` run at a time."""
+    """Yield items in order, each with the future of its result, ``ahead`` items in advance."""
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     rest = iter(items)
     while True:
@@ -138,13 +139,14 @@ def iterate_results(
 
 
 MAX_AHEAD = 2**28
-"""Bytes of requests that are sent or answered, and not yet decoded."""
+"""The size in bytes of requests that are sent or answered, and not yet decoded."""
 
 WINDOWS = 2
-"""Requests that may be sent or answered and not yet decoded, for each one allowed at a time."""
+"""The number of requests that may be sent or answered and not yet decoded, per concurrent
+request."""
 
 SMALL_FETCH = 2**12
-"""Assumed bytes of an item of `fetch_many`."""
+"""The assumed size in bytes of an item of `fetch_many`."""
 
 
 Data = TypeVar("Data")
@@ -155,7 +157,7 @@ Bytes = TypeVar("Bytes")
 
 
 class HostSlot(NamedTuple):
-    """The host of an item, the requests that it allows at a time, and the bytes of the item."""
+    """The host of an item, its maximum number of concurrent requests, and the size of the item."""
 
     host: str
     at_once: int
@@ -163,7 +165,7 @@ class HostSlot(NamedTuple):
 
     @classmethod
     def to(cls, url: str, nbytes: int) -> HostSlot | None:
-        """Return the slot for bytes of a file, or None if the file is local."""
+        """Return the slot for bytes from a url, or None for a local url."""
         at_once = find_store(url).reach.at_once
         return cls(host_of(url), at_once, nbytes) if at_once else None
 
@@ -234,7 +236,7 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
         future.add_done_callback(self._answers.put)
 
     def _next_result(self) -> tuple[Item, Data]:
-        """Return the item that arrives next."""
+        """Wait for the next result; return it with its item."""
         if (future := self._answers.get()) is None:
             raise _Stopped
         item, nbytes = self._asked.pop(future)
@@ -255,7 +257,7 @@ def _get_threads(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
 def fetch_many(
     items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
 ) -> list[Bytes]:
-    """Return the results of ``fetch``, which is called in several threads, in the order of items.
+    """Call ``fetch`` with every item in several threads; return the results in order.
 
     ``url_of`` returns the url of the file of an item, or None if it needs no file.
     """

@@ -1,4 +1,4 @@
-"""The stores: where bytes come from; a table of stores by url scheme."""
+"""The stores, which read and write bytes by url, and a table of them by url scheme."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ANY_OTHER = FsspecStore()
 
 
 SCANNED: ContextVar[Any] = ContextVar("virtualds_scanned", default=None)
-"""The store of the file or set that is being opened (`stores.scan_cache.ScannedStore`), or None: in
-the thread that opens it, and in those that read for it, in a copy of its context. No other thread
-sees it."""
+"""The store of the file or set that is being opened (`stores.scan_cache.ScannedStore`), or None. It
+is visible to the thread that opens the file, and to threads that read for it in a copy of its
+context."""
 
 
 def find_store(url: str) -> Store:
@@ -52,26 +52,26 @@ def is_in_archive(file: SourceFile) -> bool:
 
 
 def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for each file the plain file that contains its bytes, and their offset in it."""
+    """Return the plain file that contains the bytes of each file, and their offset in it."""
     found = [(file, 0) for file in files]
     while inside := [n for n, (file, _) in enumerate(found) if _find_archive_store(file.url)]:
         for store in ARCHIVES.values():
             numbers = [n for n in inside if _find_archive_store(found[n][0].url) is store]
-            places = store.locate_members([found[n][0] for n in numbers])
-            for n, (file, begin) in zip(numbers, places, strict=True):
+            locations = store.locate_members([found[n][0] for n in numbers])
+            for n, (file, begin) in zip(numbers, locations, strict=True):
                 found[n] = file, found[n][1] + begin
     return found
 
 
 def find_members(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ArchiveMember] | None]:
-    """Return the archive and position of each file, or None for a file that is in no archive."""
+    """Return archive and member of each file, or None for a file that is in no archive."""
     stores = [_find_archive_store(file.url) for file in files]
     pairs = zip(stores, files, strict=True)
     return [None if store is None else store.find_member(file) for store, file in pairs]
 
 
 def read_heads(files: Sequence[SourceFile], length: int) -> list[bytes]:
-    """Return the first bytes of a file, or of members of one archive, all at once."""
+    """Return the first bytes of a single file, or of members of one archive with one request."""
     if not files:
         return []
     if (store := _find_archive_store(files[0].url)) is not None:

@@ -1,4 +1,4 @@
-"""Access rules: to which urls a reference set may refer.
+"""Access rules: the urls to which a reference set may refer.
 
 A set may come from an untrusted writer. Each url is made absolute (dots resolved, scheme and host
 normalised, RFC 3986 section 6.2.2), checked, and opened in exactly this form.
@@ -24,7 +24,7 @@ from virtualds.source_file import StorageOptions
 from virtualds.urls import HELD, is_in_folder, join_url, local_path, normalise_url, scheme_of
 
 Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
-"""The argument of users: None, one prefix, or several."""
+"""The argument ``allow`` of users: None, one prefix, or several."""
 
 REMOTE = frozenset(
     {"http", "https", "ftp", "ssh", "sftp", "webdav", "hdfs", "webhdfs", "s3", "s3a", "gs", "gcs"}
@@ -33,18 +33,18 @@ REMOTE = frozenset(
 )
 """Schemes that never lead to files of this machine, and send no credentials by default."""
 OWN = frozenset({"file", "memory", HELD})
-"""Schemes of sets that are as trusted as a local file, since they were put into this process."""
+"""Schemes of sets that are trusted like local files, since this process itself holds them."""
 TRANSPARENT = re.compile(
     r"(simplecache|filecache|blockcache|cached)(://)?|(zip|tar|libarchive)://.*"
 )
-"""Links of fsspec's chains that only open the next link.
+"""Links of fsspec's chained urls that only open the next link.
 
 A cache with a path of its own would open that path instead.
 """
 OPAQUE = frozenset(
     {"reference", "generic", "dir", "dask", "dvc", "async_wrapper", "asyncwrapper", "zip", "tar"}
 )
-"""Schemes that open something other than their url says; some would run code."""
+"""Schemes that open something other than their url states; some would run code."""
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ssh": "22", "sftp": "22"}
 """Default ports of schemes whose urls begin with a host."""
 HOSTED = frozenset({*DEFAULT_PORTS, "webdav", "hdfs", "webhdfs"})
@@ -93,11 +93,11 @@ class UrlParts(NamedTuple):
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Where the files of a set may be, and how they are opened.
+    """The urls to which a set may refer, and the options with which they are opened.
 
     ``prefixes`` are absolute urls; by default a set of this machine may refer to any file, a remote
     one to remote files. ``options`` open these files, and ``protocol`` is the scheme of urls that
-    have none, if the user passed them separately from those of the set.
+    have none, if the user passed options for sources separately from the options of the set.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class AccessPolicy:
 
     @classmethod
     def of(cls, allow: Allow) -> AccessPolicy:
-        """Return the rules of an argument ``allow``; raise errors for chains, queries and ""."""
+        """Build the rules from an argument ``allow``; raise errors for chains, queries and ""."""
         if allow is None:
             return cls()
         given = [allow] if isinstance(allow, str | os.PathLike) else allow
@@ -175,21 +175,21 @@ class AccessPolicy:
         if scheme_of(url) == "file":
             real = os.path.realpath(local_path(url))
             return any(is_in_folder(real, folder) for folder in self.folders)
-        place = _parse_url(url)
-        return not _has_hidden_dots(place.path) and any(
-            place.scheme == prefix.scheme
-            and prefix.authority in ("", place.authority)
-            and is_in_folder(place.path, prefix.path)
+        parsed = _parse_url(url)
+        return not _has_hidden_dots(parsed.path) and any(
+            parsed.scheme == prefix.scheme
+            and prefix.authority in ("", parsed.authority)
+            and is_in_folder(parsed.path, prefix.path)
             for prefix in self._remote
         )
 
 
 ANYWHERE = AccessPolicy()
-"""The rules without an argument ``allow``."""
+"""The rules that apply without an argument ``allow``."""
 
 
 def resolve_url(url: str, base: str) -> str:
-    """Return the absolute form of a url in the set ``base``, which is checked and opened.
+    """Return the absolute form of a url in the set ``base``, the form that is checked and opened.
 
     Raise an error for a string that is neither a url nor a path.
     """
@@ -209,19 +209,19 @@ def resolve_url(url: str, base: str) -> str:
         path = os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
         # in a chain, links are not checked again when the file is read
         return "::".join([*outer, normalise_url(os.path.realpath(path) if outer else path)])
-    place = _parse_url(last)
-    if re.search(r"[\\\s]", place.authority):
+    parsed = _parse_url(last)
+    if re.search(r"[\\\s]", parsed.authority):
         raise _access_error(url, base)
-    if place.scheme in HOSTED and not _is_host(place.authority.rpartition("@")[2]):
+    if parsed.scheme in HOSTED and not _is_host(parsed.authority.rpartition("@")[2]):
         raise AccessError(
             f"{base}: it refers to {url!r}, whose host is no name or address that can be looked "
             f"up; write the host in ASCII (as IDNA encodes it), and a port of 0 to 65535"
         )
-    return "::".join([*outer, str(place)])
+    return "::".join([*outer, str(parsed)])
 
 
 def is_own(base: str) -> bool:
-    """Return whether a set belongs to this machine or process, where a user has put it.
+    """Return whether a set is on this machine or in this process, so that a user has put it there.
 
     Examples
     --------
@@ -240,10 +240,10 @@ def is_same_host(url: str, other: str) -> bool:
 
 
 def is_private(url: str) -> bool:
-    """Return whether a url leads to this machine or its network, judging by the url alone.
+    """Return whether a url leads to this machine or its network, without looking up names.
 
-    Names are not looked up, but names of this machine are known (RFC 6761, section 6.3). Addresses
-    are parsed as by the system: decimal, octal or hexadecimal, one to four parts.
+    Some names of this machine are known (RFC 6761, section 6.3). Addresses are parsed as by the
+    system: decimal, octal or hexadecimal, one to four parts.
     """
     if scheme_of(url) not in DEFAULT_PORTS and "@" not in url:
         found = _REMOTE_URL.fullmatch(url)
@@ -262,7 +262,7 @@ def is_private(url: str) -> bool:
 
 
 def _is_host(text: str) -> bool:
-    """Return whether every client sends a name or address, possibly with a port, unchanged."""
+    """Return whether clients send a name or address, possibly with a port, unchanged."""
     found = _HOST.fullmatch(text)
     if found is None or int(found["port"] or 0) >= 2**16:
         return False
@@ -316,16 +316,16 @@ def _access_error(url: str, base: str) -> AccessError:
 
 
 def _normalise_prefix(prefix: str | os.PathLike[str]) -> str:
-    """Return a prefix of the user in the form in which urls are checked."""
+    """Convert a prefix of the user to the form in which urls are checked."""
     url = normalise_url(prefix)
     if not os.fspath(prefix) or "::" in url or _CONTROL.search(url):
         raise ValueError(f"allow: {prefix!r} is not a prefix; give a folder, or a url without '::'")
     if scheme_of(url) == "file":
         return url
-    place = _parse_url(url)
-    if place.query:
+    parsed = _parse_url(url)
+    if parsed.query:
         raise ValueError(f"allow: {prefix!r} has a query; give the url of a folder")
-    return str(place)
+    return str(parsed)
 
 
 def _split_links(url: str) -> list[str]:
@@ -334,7 +334,7 @@ def _split_links(url: str) -> list[str]:
 
 
 def _parse_url(url: str) -> UrlParts:
-    """Return the parts of a remote url, normalised."""
+    """Return the normalised parts of a remote url."""
     found = _REMOTE_URL.fullmatch(url)
     scheme, authority, path = found.groups() if found else (scheme_of(url), "", "")
     scheme, query = scheme.lower(), ""
@@ -351,7 +351,7 @@ def _parse_url(url: str) -> UrlParts:
 
 
 def _encode_host(host: str) -> str:
-    """Return a host, possibly with a port, as clients look it up: unquoted, mapped, and in ASCII.
+    """Encode a host, possibly with a port, as clients look it up: unquoted, mapped, and in ASCII.
 
     Clients differ in how they map the characters of a host (RFC 3986, section 3.2.2; UTS 46; RFC
     5891). All of them leave a host in this form unchanged. A host without such a form is returned

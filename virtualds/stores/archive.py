@@ -43,7 +43,7 @@ COMPRESSIONS = {
     b"\xfd7zXZ\0": ("xz", "xz"),
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd"),
 }
-"""Programs that compress files, by the first bytes of their output, and their names in fsspec."""
+"""Compression programs and their names in fsspec, by the first bytes of their output."""
 
 TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 """Suffixes of compressed tar archives whose members fsspec can read."""
@@ -85,19 +85,19 @@ def make_compressed_error(
 
 
 AHEAD = 2**16
-"""Bytes that are read at a time, unless more are requested."""
+"""The number of bytes that are read at a time, unless more are requested."""
 
 TAIL = 2**16 + 22
-"""The last bytes of a zip archive in which its end record begins (APPNOTE, 4.3.16)."""
+"""The number of bytes at the end of a zip archive that contain its end record (APPNOTE, 4.3.16)."""
 
 LOCAL_HEADER = 30
-"""Bytes of a local file header before name and extra field (APPNOTE, 4.3.7)."""
+"""The size in bytes of a local file header before name and extra field (APPNOTE, 4.3.7)."""
 
 LOCAL_MAGIC = b"PK\3\4"
 """First bytes of a local file header."""
 
 ZIP_MAGIC = (LOCAL_MAGIC, b"PK\5\6")
-"""First bytes of an archive with members, and of one without."""
+"""First bytes of an archive with members, and of an empty archive."""
 
 REFERENCES = {0x7A76: "vz", 0x7A77: "wz"}
 """Extra fields of members that are references to other files ("ZIP binding" of refkv, 11.3)."""
@@ -106,35 +106,36 @@ ENCRYPTED, STREAMED = 0x1, 0x8
 """General purpose flags (APPNOTE, 4.4.4)."""
 
 BLOCK = 512
-"""Bytes of a tar block."""
+"""The size in bytes of a tar block."""
 
 METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
 """Compression methods that are not supported (APPNOTE, 4.4.5); 0 is none, 8 is deflate."""
 
 MAX_HEADER = LOCAL_HEADER + 2 * (2**16 - 1)
-"""Bytes of the longest local header."""
+"""The size in bytes of the longest local header."""
 
 DESCRIPTOR = 24
-"""Bytes of the longest record after the data of a streamed member (APPNOTE, 4.3.9)."""
+"""The size in bytes of the longest record after the data of a streamed member (APPNOTE, 4.3.9)."""
 
 Read = Callable[[Sequence[Range]], Sequence[bytes]]
-"""Takes ranges of an archive, and returns their bytes."""
+"""A function that takes ranges of an archive, and returns their bytes."""
 
 GUESSED, MAX_GUESSED = 8, 256
-"""Headers that are fetched together if members have the same size: at first, and at most."""
+"""The initial and the maximum number of headers that are fetched together."""
 
 HEADERS = 4 * BLOCK
-"""Bytes that contain the headers of most tar members: one block, or three with extended names."""
+"""The number of bytes that contain the header of most tar members: one block, or three with an
+extended name."""
 
 
 class ArchiveMember(NamedTuple):
     """A file in an archive.
 
-    ``offset`` is where its bytes begin, or None if its header at ``header`` must be read first.
-    ``problem`` is why its bytes are not plain bytes of the archive, and the remedy. ``checksum`` is
-    that of the whole member, in the form of manifests; tar archives have none. ``packed`` is the
-    number of deflated bytes, of a member whose ``length`` bytes are deflated. ``entry`` is the
-    number of bytes from its header to what follows the member, in a zip archive.
+    ``offset`` is the offset of its data, or None if its header at ``header`` must be read first.
+    ``problem`` says why its data are not a byte range of the archive, and what to do. ``checksum``
+    is the checksum of the whole member, as in manifests; tar archives have none. ``packed`` is the
+    deflated size of a member that decodes to ``length`` bytes. ``entry`` is the distance in bytes
+    from its header to what follows the member in a zip archive.
     """
 
     length: int
@@ -201,19 +202,19 @@ def _parse_zip_member(
 
 
 def _check_no_references(entries: Sequence[zipfile.ZipInfo], where: str) -> None:
-    """Raise an error for an archive of references: the bytes of its members are not data."""
+    """Raise an error for an archive whose members are references instead of data."""
     for entry in entries:
-        place = 0
+        offset = 0
         # zipfile has checked that the fields fill the bytes
-        while place + 4 <= len(entry.extra):
-            kind, length = struct.unpack_from("<HH", entry.extra, place)
+        while offset + 4 <= len(entry.extra):
+            kind, length = struct.unpack_from("<HH", entry.extra, offset)
             if field := REFERENCES.get(kind):
                 raise UnsupportedError(
                     f"{where}: its member {entry.filename!r} is a reference to another file (extra "
                     f"field {field!r} of refkv, as in .vzip), which is not read; open the files "
                     f"that the archive was made of"
                 )
-            place += 4 + length
+            offset += 4 + length
 
 
 def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
@@ -230,19 +231,19 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
     return None
 
 
-def parse_data_offset(header: bytes, place: int, where: str) -> int:
-    """Return the data offset of the zip member whose local header is at ``place``."""
+def parse_data_offset(header: bytes, offset: int, where: str) -> int:
+    """Return the data offset of the zip member whose local header is at ``offset``."""
     if not header.startswith(LOCAL_MAGIC) or len(header) < LOCAL_HEADER:
         raise FormatError(
-            f"{where}: there is no header of a member at byte {place}; the archive is damaged, "
+            f"{where}: there is no header of a member at byte {offset}; the archive is damaged, "
             f"fetch it again"
         )
     name, extra = struct.unpack_from("<HH", header, 26)
-    return int(place + LOCAL_HEADER + name + extra)
+    return int(offset + LOCAL_HEADER + name + extra)
 
 
 def read_tar_index(read: Read, size: int, where: str) -> Index:
-    """Return the members of a tar archive, from the header of each."""
+    """Return the members of a tar archive, from their headers."""
     window = BlockFile(_PrefetchedArchive(read, size, 0))
     check_uncompressed(where, window.read(BLOCK))
     window.seek(0)
@@ -272,7 +273,7 @@ def read_tar_index(read: Read, size: int, where: str) -> Index:
 
 @contextmanager
 def _describe_errors(where: str) -> Iterator[None]:
-    """Turn the errors of Python's modules for damaged archives into `FormatError`."""
+    """Raise a `FormatError` in place of the errors of Python's modules for damaged archives."""
     try:
         yield
     except (
@@ -295,10 +296,10 @@ def _describe_errors(where: str) -> Iterator[None]:
 
 
 class _PrefetchedArchive:
-    """An archive whose last read piece is cached.
+    """Reads an archive from front to back, and guesses which ranges will be read next.
 
-    Pieces at a constant distance from each other, such as the headers of members of the same size,
-    are fetched together. A wrong guess costs nothing but its bytes.
+    The last range is cached. Ranges at a constant distance from each other, such as the headers of
+    members of the same size, are fetched together. A wrong guess costs only its bytes.
     """
 
     def __init__(self, read: Read, size: int, start: int) -> None:
@@ -318,17 +319,17 @@ class _PrefetchedArchive:
                 self._held = self._fetch(offset, min(max(length, AHEAD), self.size - offset))
         return self._held[begin : begin + length]
 
-    def _fetch(self, place: int, length: int) -> bytes:
-        """Return a range, and fetch together with it what is likely to be read next."""
-        step, self._step = self._step, place - self._last
-        self._last, wanted = place, [(place, length)]
+    def _fetch(self, offset: int, length: int) -> bytes:
+        """Return a range, and fetch with it the ranges that are likely to be read next."""
+        step, self._step = self._step, offset - self._last
+        self._last, wanted = offset, [(offset, length)]
         if step == self._step > AHEAD:
-            last = min(place + self._count * step, self.size - HEADERS)
-            wanted += [(n, HEADERS) for n in range(place + step, last + 1, step)]
+            last = min(offset + self._count * step, self.size - HEADERS)
+            wanted += [(n, HEADERS) for n in range(offset + step, last + 1, step)]
             self._count = min(2 * self._count, MAX_GUESSED)
             self._last = wanted[-1][0]
         found = self._read(wanted)
-        self._guessed = {place: data for (place, _), data in zip(wanted, found, strict=True)}
+        self._guessed = {offset: data for (offset, _), data in zip(wanted, found, strict=True)}
         return found[0]
 
 
@@ -336,10 +337,10 @@ class _PrefetchedArchive:
 
 
 HELD_ARCHIVES = 16
-"""Archives whose lists of members are cached, the most recently used ones."""
+"""The number of archives, the most recently used ones, whose lists of members are cached."""
 
 EXTRA = 256
-"""Bytes that are read for the name and extra field of a local header."""
+"""The number of bytes that are read for the name and extra field of a local header."""
 
 MAX_DEFLATE_OVERHEAD = 64
 """Maximum number of bytes by which deflate enlarges incompressible data."""
@@ -354,16 +355,16 @@ class _ListedArchive:
     file: SourceFile
     members: Index
     head: bytes
-    """Its first bytes, which include those of a single member."""
+    """Its first bytes, which include the header of its first member."""
     begins: dict[int, int] = field(default_factory=dict, compare=False)
-    """Where data begin, by the offsets of the headers that have been read."""
+    """The offsets of data, by the offsets of the headers that have been read."""
 
-    def find_data_offset(self, member: ArchiveMember, place: int = 0, data: bytes = b"") -> int:
+    def find_data_offset(self, member: ArchiveMember, offset: int = 0, data: bytes = b"") -> int:
         """Return the offset of the data of a member; parse its header in ``data`` if necessary."""
         if member.offset is not None:
             return member.offset
         if member.header not in self.begins:
-            self.begins[member.header] = parse_data_offset(data, place, self.file.url)
+            self.begins[member.header] = parse_data_offset(data, offset, self.file.url)
         return self.begins[member.header]
 
     def find_head(self, member: ArchiveMember, length: int) -> Range:
@@ -425,7 +426,7 @@ class ArchiveStore(Store):
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return a member as `describe` does, and its first bytes, with one request for both."""
+        """Return the member, as `describe` does, and its first bytes, with one request."""
         archive = self._open_archive(url, options, fresh=True)
         member = _find_member(archive, url)
         file = _describe_member(url, archive, member, options)
@@ -451,7 +452,7 @@ class ArchiveStore(Store):
         ]
 
     def locate_members(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-        """Return for each member its archive, and the offset of its data there."""
+        """Return the archive of each member, and the offset of its data there."""
         found = [self._find_member(file) for file in files]
         by_archive: dict[SourceFile, tuple[_ListedArchive, list[ArchiveMember]]] = {}
         for file, (archive, member) in zip(files, found, strict=True):
@@ -478,20 +479,20 @@ class ArchiveStore(Store):
     def _read_heads(
         self, archive: _ListedArchive, members: Sequence[ArchiveMember], length: int
     ) -> list[bytes]:
-        """Return the first bytes of members; each range has a header and what follows it."""
+        """Return the first bytes of members, reading each with its header."""
         spans = [archive.find_head(member, length) for member in members]
         found = self._fetch(archive, spans)
         return [
-            self._read_prefix(archive, member, length, place, data)
-            for member, (place, _), data in zip(members, spans, found, strict=True)
+            self._read_prefix(archive, member, length, offset, data)
+            for member, (offset, _), data in zip(members, spans, found, strict=True)
         ]
 
     def _read_prefix(
-        self, archive: _ListedArchive, member: ArchiveMember, length: int, place: int, data: bytes
+        self, archive: _ListedArchive, member: ArchiveMember, length: int, offset: int, data: bytes
     ) -> bytes:
-        """Return the first bytes of a member, from bytes of its archive at ``place``."""
-        begin, count = archive.find_data_offset(member, place, data), _count_stored(member, length)
-        head = data[begin - place :][:count]
+        """Return the first bytes of a member, from bytes of its archive at ``offset``."""
+        begin, count = archive.find_data_offset(member, offset, data), _count_stored(member, length)
+        head = data[begin - offset :][:count]
         if len(head) < count:
             [head] = self._store_for(archive.file.url).get_ranges(archive.file, [(begin, count)])
         if member.packed is None:
@@ -539,7 +540,7 @@ class ArchiveStore(Store):
     def _open_archive(
         self, url: str, options: StorageOptions | None, *, fresh: bool = False
     ) -> _ListedArchive:
-        """Return an archive with its members; ``fresh`` checks that a cached one is unchanged."""
+        """Return an archive with its members; ``fresh`` checks whether a cached one has changed."""
         parent = split_archive_url(url).archive
         given: Mapping[str, Any] = options or {}
         # those under the scheme of the archive, as in fsspec, or all others
@@ -580,8 +581,8 @@ class ArchiveStore(Store):
         )
 
     def _fetch(self, archive: _ListedArchive, ranges: Sequence[Range]) -> list[bytes]:
-        """Return ranges of an archive that has just been opened; its beginning is cached."""
-        held = [archive.head[place : place + length] for place, length in ranges]
+        """Return ranges of an archive, from its cached beginning if that contains all of them."""
+        held = [archive.head[offset : offset + length] for offset, length in ranges]
         missing = [n for n, data in enumerate(held) if len(data) < ranges[n][1]]
         if missing:
             store = self._store_for(archive.file.url)
@@ -595,14 +596,14 @@ class ArchiveStore(Store):
         odd = (member for member in members if member.offset is None)
         unknown = {member.header: member for member in odd if member.header not in archive.begins}
         headers = self._store_for(archive.file.url).get_ranges(
-            archive.file, [(place, LOCAL_HEADER) for place in unknown]
+            archive.file, [(offset, LOCAL_HEADER) for offset in unknown]
         )
-        for (place, member), header in zip(unknown.items(), headers, strict=True):
-            archive.find_data_offset(member, place, header)
+        for (offset, member), header in zip(unknown.items(), headers, strict=True):
+            archive.find_data_offset(member, offset, header)
 
 
 def _count_stored(member: ArchiveMember, length: int) -> int:
-    """Return how many stored bytes are certain to contain the first bytes of a member."""
+    """Return the number of stored bytes that certainly contain the first bytes of a member."""
     if member.packed is None:
         return min(length, member.length)
     return min(length + MAX_DEFLATE_OVERHEAD, member.packed)
@@ -621,7 +622,7 @@ def _find_member(archive: _ListedArchive, url: str) -> ArchiveMember:
 def _describe_member(
     url: str, archive: _ListedArchive, member: ArchiveMember, options: StorageOptions | None
 ) -> SourceFile:
-    """Return a member with its size, and with time and etag of the archive."""
+    """Return a member as a file, with its own size, and the time and etag of the archive."""
     if member.problem is not None:
         raise UnsupportedError(f"{url}: {member.problem}")
     return SourceFile(url, member.length, archive.file.mtime, archive.file.etag, options)

@@ -1,13 +1,12 @@
-"""The bytes of a remote file that a scan needs: fetched in blocks, cached within limits.
+"""Caches the parts of remote files that a scan needs, and serves files in memory.
 
 Libraries read metadata in many small pieces, most of them near each other. Each piece is fetched
 with some of the following bytes: twice as many each time while a library reads on, few if it jumps.
 So a file with scattered metadata costs little more than its metadata.
 
-Bytes and open files of this process, as files with urls of their own.
-
-The access options of such a file contain the object: it lives as long as references to it do. A
-reference set with such a url, which anybody may have written, cannot access anything.
+Bytes and open files of this process have urls of their own. The access options of such a file
+contain the object, which lives as long as references to it. A reference set with such a url, which
+anybody may have written, cannot access anything.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ class MemoryFile:
     def __init__(self, file: Any) -> None:
         self._file, self._lock = file, threading.Lock()
         self.name = _make_url(type(file).__name__)
-        place = file.tell()
+        position = file.tell()
         self.size = int(file.seek(0, io.SEEK_END))
-        file.seek(place)
+        file.seek(position)
 
     def read(self, offset: int, length: int) -> bytes:
         """Return a range, which is shorter if the file ends."""
@@ -91,7 +90,7 @@ class MemoryFile:
 
 
 HeldObject = MemoryBytes | MemoryFile
-"""The bytes of a url of this process: their name and size, and ranges of them."""
+"""An object of this process that has a url: bytes, or an open file."""
 
 
 def _make_url(what: str) -> str:
@@ -160,23 +159,24 @@ def check_permanent(files: Iterable[SourceFile], target: str) -> None:
 # ---------------------------------------------------------------------- block cache
 
 PAGE = 16 * 1024
-"""Bytes that are cached or missing together."""
+"""The size in bytes of a page, which is cached or missing as a whole."""
 
 FIRST_PAGES = 16
-"""Pages at the beginning of a file that are fetched first; most files have all metadata there."""
+"""The number of pages at the beginning of a file that are fetched first: most files have all
+metadata there."""
 
 MIN_PAGES, MAX_PAGES = 8, 512
-"""Pages of a block after a jump, and of the longest block."""
+"""The number of pages of a block after a jump, and of the longest block."""
 
 NEAR_PAGES = 2
-"""Pages of a gap that is fetched too, instead of with two requests."""
+"""The number of pages of a gap that is fetched, too, to save a second request."""
 
 CACHED_PAGES = 4096
-"""Pages that are cached of one file; the least recently used go first."""
+"""The number of pages of one file that are cached; the least recently used are dropped first."""
 
 
 class FetchError(StoreError):
-    """A block could not be fetched: the file is not damaged, and all its variables are affected."""
+    """A block could not be fetched, so no variable of the file can be read."""
 
 
 class Blocks:
@@ -215,11 +215,11 @@ class Blocks:
         return b"".join(parts)[begin : begin + length]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range of the file, and fetch what is not cached of it."""
+        """Return a range of the file, after fetching the pages that are not cached."""
         if length > MAX_PAGES * PAGE:
-            places = range(offset, offset + length, MAX_PAGES * PAGE)
+            offsets = range(offset, offset + length, MAX_PAGES * PAGE)
             stop = offset + length
-            return b"".join(self.read(at, min(MAX_PAGES * PAGE, stop - at)) for at in places)
+            return b"".join(self.read(at, min(MAX_PAGES * PAGE, stop - at)) for at in offsets)
         with self._lock:
             # the cached pages count as used, so that fetched ones do not evict them
             if (found := self.get_cached(offset, length)) is None:
@@ -230,14 +230,14 @@ class Blocks:
         return found
 
     def begin(self) -> None:
-        """Fetch the beginning, unless it has been cached before."""
+        """Fetch the beginning of the file unless it is cached."""
         with self._lock:
             if not self._is_begun:
                 self.fetch(0, min(FIRST_PAGES * PAGE, self.size))
             self._is_begun = True
 
     def fetch(self, offset: int, length: int) -> None:
-        """Fetch the missing pages of a range, and following ones."""
+        """Fetch the missing pages of a range, and some pages after it."""
         with self._lock:
             if missing := self.find_missing([(offset, length)]):
                 self._get([(missing[0], self._find_end_of_block(missing[0], missing[-1] + 1))])
@@ -253,7 +253,7 @@ class Blocks:
                 self._get(_join_pages(missing))
 
     def fetch_pages(self, pages: Collection[int], ahead: int) -> int:
-        """Fetch pages and some that follow them, about ``ahead`` together; return how many."""
+        """Fetch pages and about ``ahead`` pages after them; return the number of fetched pages."""
         with self._lock:
             runs = _join_pages(sorted(pages))
             stretch = ahead // len(runs) * PAGE
@@ -304,7 +304,7 @@ class OutsideError(OSError):
 
 
 class RangeReader(Protocol):
-    """Bytes that are read piece by piece, within their size."""
+    """Reads ranges of bytes within a known size."""
 
     size: int
 
@@ -313,10 +313,10 @@ class RangeReader(Protocol):
 
 
 class BlockFile(io.RawIOBase):
-    """Pieces, such as the blocks of a remote file, as a seekable file object."""
+    """A seekable file object that reads from a `RangeReader`, such as `Blocks`."""
 
     def __init__(self, pieces: RangeReader) -> None:
-        self._pieces, self._place = pieces, 0
+        self._pieces, self._position = pieces, 0
 
     def readable(self) -> bool:
         return True
@@ -325,33 +325,35 @@ class BlockFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return self._place
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._pieces.size}[whence]
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._pieces.size}[
+            whence
+        ]
         if start + offset < 0:
             # an OSError, as for any file; zipfile expects it if an archive is too short
             raise OutsideError(f"there is no byte {start + offset}")
-        self._place = start + offset
-        return self._place
+        self._position = start + offset
+        return self._position
 
     def read(self, size: int | None = -1) -> bytes:
         # a damaged header may request more than the memory
-        left = max(self._pieces.size - self._place, 0)
+        left = max(self._pieces.size - self._position, 0)
         return super().read(left if size is None or size < 0 else min(size, left)) or b""
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        length = min(len(view), self._pieces.size - self._place)
+        length = min(len(view), self._pieces.size - self._position)
         if length <= 0:
             return 0
-        view[:length] = self._pieces.read(self._place, length)
-        self._place += length
+        view[:length] = self._pieces.read(self._position, length)
+        self._position += length
         return length
 
 
 def _find_pages(offset: int, length: int) -> tuple[int, int]:
-    """Return the first page of a range, and the page after its last."""
+    """Return the first page of a range, and the page after its last page."""
     return offset // PAGE, -(-(offset + length) // PAGE) if length else offset // PAGE
 
 

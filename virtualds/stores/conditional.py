@@ -93,7 +93,7 @@ class MemoryVersions(ContentVersions):
     lock = threading.Lock()
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
-        """Return "": a lock keeps writers apart."""
+        """Return "", since a lock prevents concurrent writes."""
         return ""
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
@@ -152,36 +152,37 @@ def find_protocols(filesystem: Any) -> set[str]:
 
 
 RACERS = 4
-"""How many writes with one condition are tried at a time: the server must accept exactly one."""
+"""The number of concurrent test writes with one condition, of which the server must accept one."""
 
 WRITER = "virtualdswriter"
-"""The metadata key for the write that made an object, and the writes that it was based on.
+"""The metadata key for the write that created an object, and the writes before it.
 
 Azure does not accept hyphens, and some servers and proxies drop headers with underscores.
 """
 KNOWN_WRITES = 4
-"""Writes that this metadata lists: after a lost response, others may have continued from ours."""
+"""The number of writes that this metadata lists: after a lost response, other writers may already
+have replaced our version."""
 
 PROOF = ".virtualds-proof-"
 """The prefix of the names of objects with which this module tests conditional writes."""
 GRACE = 24 * 3600.0
-"""Seconds after which such an object belongs to a process that was killed."""
+"""The number of seconds after which such an object must belong to a process that was killed."""
 
 _PROVED: dict[tuple[str, str], str] = {}
-"""By endpoint and bucket: why conditional writes are unsafe there, or "" if they are safe."""
+"""Why conditional writes are unsafe, or "" if they are safe, by endpoint and bucket."""
 _PROVING: dict[tuple[int, str, str], threading.Lock] = {}
 
 
 class FileVersion(str):
-    """The name of a version, and the writes that led to it, the latest first."""
+    """The name of a version of a file, with the writes that led to it, the latest first."""
 
     writes: tuple[str, ...] = ()
     is_replaced = False
-    """Whether another writer has already replaced it; then its name is that of no version."""
+    """Whether another writer has already replaced it; then its name is no name of a version."""
 
     @classmethod
     def of(cls, name: str, writer: str | None) -> FileVersion:
-        """Return the version with a name, and with the value of `WRITER`."""
+        """Build a version from its name and the value of `WRITER`."""
         found = cls(name)
         found.writes = tuple((writer or "").split())
         return found
@@ -220,7 +221,8 @@ class ObjectVersions(ContentVersions):
     - ``list_times(prefix)`` returns paths, and when they were written, in seconds since 1970.
     - ``remove(paths)`` removes objects; one that no longer exists is not an error.
 
-    ``conditions`` are the protocol's names for those to create an object, and to replace a version.
+    ``conditions`` are the protocol's names of the conditions for creating an object and for
+    replacing a version.
     """
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
@@ -363,7 +365,7 @@ _ANY_OTHER, _IN_MEMORY, _IN_OBJECTS = ContentVersions(), MemoryVersions(), Objec
 
 
 def find_versioning(filesystem: Any) -> ContentVersions:
-    """Return the versioning of the files of a filesystem."""
+    """Return the object that manages versions of files in a filesystem."""
     if hasattr(filesystem, "put_conditionally"):
         return _IN_OBJECTS
     return _IN_MEMORY if "memory" in find_protocols(filesystem) else _ANY_OTHER

@@ -22,15 +22,16 @@ from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 
 WAIT_SECONDS = 1.0
-"""Seconds for which a fence is respected before another writer takes over from a killed one."""
+"""The number of seconds for which other writers respect a fence, whose writer may be dead."""
 MAX_WAIT = 300.0
-"""Maximum seconds for which a fence is respected: several writers in a row may be killed."""
+"""The maximum number of seconds for which a fence is respected: several writers in a row may have
+been killed."""
 PAUSE = 0.02
 """Maximum time in seconds between two checks of a fence."""
 
 
 class ReadMarker(NamedTuple):
-    """A marker, its version, and how many fences in a row the next one displaces."""
+    """A marker, its version, and the number of fences that the next fence displaces in a row."""
 
     data: bytes
     version: str
@@ -40,7 +41,7 @@ class ReadMarker(NamedTuple):
 def read_marker(
     url: str, options: StorageOptions | None, count_displaced: Callable[[bytes], int | None]
 ) -> ReadMarker:
-    """Return a marker; if it is a fence, its writer has had time to finish.
+    """Read a marker; if it is a fence, wait until its writer has had time to finish.
 
     Writers that displaced each other at once would never finish. A displaced writer may be slow:
     each fence is respected for twice as long as the one that it displaced, so finally one writer
@@ -64,8 +65,8 @@ class WriteLease:
     """The lease of one writer on a folder.
 
     No two writers may write the same bytes: each puts its own name into every file. ``version`` is
-    that of the marker that this writer has read, or None if there was none; ``files`` are the paths
-    of all other files that may exist and that it will write.
+    the version of the marker that this writer has read, or None if there was no marker; ``files``
+    are the paths of all other files that may exist and that it will write.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class WriteLease:
                     raise make_conflict_error(self._root) from error
 
     def is_current(self) -> bool:
-        """Return whether this fence is still in place: no other writer came later."""
+        """Return whether the marker is still this fence, so that no other writer came later."""
         return self._store.find_version(self._marker, self._options) == self._version
 
 
@@ -161,7 +162,7 @@ def create_folder(
 
 @contextmanager
 def explain_vanished_files(stands: Callable[[], bool], url: str) -> Iterator[None]:
-    """Turn the error of a vanished file into a conflict if another writer replaced the folder.
+    """Raise a `ConflictError` for a missing file if another writer has replaced the folder.
 
     ``stands`` returns whether the folder is still the one that was opened.
     """

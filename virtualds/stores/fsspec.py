@@ -66,7 +66,8 @@ from virtualds.urls import host_of, kind_of
 OPTION = "credentials"
 
 MARGIN = 300.0
-"""Seconds before their expiry at which credentials are renewed, or half of their life if less."""
+"""The number of seconds before their expiry at which credentials are renewed, but at most half of
+their lifetime."""
 
 NAMES = {
     **dict.fromkeys(("accesskeyid", "awsaccesskeyid", "accesskey"), "key"),
@@ -74,18 +75,20 @@ NAMES = {
     **dict.fromkeys(("sessiontoken", "awssessiontoken"), "token"),
     **dict.fromkeys(("expiration", "expiresat", "expirytime", "expires"), "expiration"),
 }
-"""Names of fsspec for those of AWS, earthaccess, obstore and botocore, in lower case without _."""
+"""fsspec's names of credentials, by the names of AWS, earthaccess, obstore and botocore, in lower
+case without underscores."""
 
 MAX_CREDENTIALS = 64
-"""Functions whose credentials are cached."""
+"""The number of functions whose credentials are cached."""
 
 
 RETRY_SECONDS = 60.0
-"""Seconds until a function whose new credentials were rejected, too, is called again."""
+"""The number of seconds until a function whose new credentials were also rejected is called
+again."""
 
 
 class Credentials(NamedTuple):
-    """What a function returned, and when it expires, in seconds since 1970."""
+    """Credentials that a function returned, and their expiry in seconds since 1970."""
 
     options: dict[str, Any]
     until: float
@@ -136,7 +139,7 @@ def find_credentials(options: Mapping[str, Any] | None) -> Credentials | None:
 
 
 def renew(function: Any, used: Credentials, error: BaseException, *, is_new: bool) -> bool:
-    """Forget credentials that an error says have expired; return whether there are newer ones.
+    """Drop credentials that have expired according to an error; return whether others exist.
 
     The function is called once, however many requests fail at the same time. Credentials that are
     new, and rejected too, stay for a while.
@@ -178,7 +181,7 @@ def _call(function: Callable[[], Any]) -> Credentials:
 
 
 def _name(function: Any) -> Hashable:
-    """Return a key that is the same for equal functions: each unpickled `partial` is new."""
+    """Return a key that is equal for equal functions, such as unpickled copies of a `partial`."""
     if isinstance(function, partial):
         name = (function.func, function.args, tuple(sorted(function.keywords.items())))
         try:
@@ -210,7 +213,7 @@ class LoginPageError(PermissionError):
 
 
 def check_no_login(response: Any) -> None:
-    """Raise an error for a page of a different host from the requested one."""
+    """Raise an error for a page from another host than the requested one."""
     asked = response.history[0].url if response.history else response.url
     if response.content_type == "text/html" and asked.origin() != response.url.origin():
         raise LoginPageError(
@@ -219,7 +222,7 @@ def check_no_login(response: Any) -> None:
 
 
 def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
-    """Return HTTP options that make requests use our session.
+    """Return HTTP options that contain our function for opening sessions.
 
     A client of the user is kept. aiohttp's defaults have limits: 100 connections to all hosts, 5
     minutes per file.
@@ -281,7 +284,7 @@ def _open_session(
     is_watched: bool = True,
     **options: Any,
 ) -> Any:
-    """Return a session, as a future: fsspec waits for it on its loop."""
+    """Return a future of a session, which fsspec awaits on its event loop."""
     from aiohttp import ClientSession, ClientTimeout, TCPConnector, TraceConfig
 
     redirects = TraceConfig()
@@ -342,9 +345,10 @@ def use_filesystem(
     *,
     retries: bool = False,
 ) -> T:
-    """Return the result of work on a filesystem and a path in it; repeat requests or not.
+    """Call ``work`` with the filesystem of a url and the path in it, and return the result.
 
-    Work is repeated once if credentials from a function have expired in the meantime.
+    ``retries`` is whether the filesystem repeats failed requests. Work is repeated once if
+    credentials from a function have expired in the meantime.
     """
     for is_new in (False, True):
         used = find_credentials(options)
@@ -387,10 +391,10 @@ def find_filesystem(
 
 @lru_cache(maxsize=256)
 def _make_filesystem(
-    process: int, place: str, options: StorageOptions | None, retries: bool
+    process: int, root_url: str, options: StorageOptions | None, retries: bool
 ) -> Any:
     """Return the filesystem of a host or bucket; each process has its own."""
-    kind, given = kind_of(place), dict(options or {})
+    kind, given = kind_of(root_url), dict(options or {})
     if kind in ("http", "https"):
         import fsspec
 
@@ -398,7 +402,7 @@ def _make_filesystem(
     if kind == "gs":
         # first, so that the error names it before the libraries that it needs
         import_module("gcsfs")
-    return import_named(_OURS[kind])(place, given, retries=retries)
+    return import_named(_OURS[kind])(root_url, given, retries=retries)
 
 
 _OURS = {
@@ -428,7 +432,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 def fetch(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Response:
-    """Request a range of a file, or without a range all of it, with one request.
+    """Fetch a range of a file, or without a range the whole file, with one request.
 
     The size is None if it is unknown, or if the beginning of a file is requested from a server that
     does not support ranges.
@@ -453,7 +457,7 @@ def fetch(filesystem: Any, path: str, *wanted: int, begins: bool = False) -> Res
 
 
 def get_beginning(filesystem: Any, path: str, length: int) -> Response | None:
-    """Request the first bytes of a file and its size, or None if that takes two requests."""
+    """Fetch the first bytes of a file and its size; return None if that takes two requests."""
     at_once = hasattr(filesystem, "fetch_range") or hasattr(filesystem, "encode_url")
     return fetch(filesystem, path, 0, length, begins=True) if at_once else None
 
@@ -515,7 +519,7 @@ async def _ask_server(
 
 
 def _check_response(response: Any, offset: int, length: int, *, begins: bool) -> int | None:
-    """Check the headers of a response, and return how many bytes of it to read, or None for all.
+    """Check the headers of a response; return the number of bytes to read, or None for all.
 
     Without Content-Range the body is the whole file, from a server without ranges (RFC 9110,
     section 14.4). If the beginning is requested, the first bytes are enough: this server has no
@@ -533,7 +537,7 @@ def _check_response(response: Any, offset: int, length: int, *, begins: bool) ->
 
 
 def _find_encoding(response: Any, *known: str) -> str:
-    """Return how a response is compressed, or "" if it is not.
+    """Return the compression of a response, or "" if it is not compressed.
 
     An unknown compression raises an error: its ranges are not those of the file.
     """
@@ -561,19 +565,20 @@ REPORTED_ERRORS = (
     FileExistsError,
     NotImplementedError,
 )
-"""Errors that are not changed: their messages are complete, or callers catch them."""
+"""Errors that are raised unchanged: their messages are complete, or callers catch them."""
 
 MODIFIED = (
     *("mtime", "LastModified", "Last-Modified", "last_modified"),
     *("updated", "modified", "created"),
 )
-"""Names of the modification time in fsspec; stores of immutable files have the last one."""
+"""Names of the modification time in fsspec's descriptions of files; stores of immutable files use
+the last one."""
 
 INFO_VERSIONS = ("ETag", "generation", "etag")
 """Keys that identify a version in fsspec's description of a file: Google has two kinds of etags."""
 
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
-"""The limits of requests to a host, for all threads, by process."""
+"""Semaphores that limit the concurrent requests of all threads to a host, by process."""
 
 
 class FsspecStore(Store):
@@ -593,7 +598,7 @@ class FsspecStore(Store):
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file with size and etag, and its first bytes, in one request if possible."""
+        """Return the file with size and etag, and its first bytes, if possible with one request."""
         if (found := _fetch_beginning(url, options, length)) is not None:
             return SourceFile(url, found.size, None, found.etag, options), found.data
         file = self.describe(url, options)
@@ -701,9 +706,9 @@ class FsspecStore(Store):
 def _request_once(
     method: str, url: str, options: StorageOptions | None, work: Callable[[Any, str], T]
 ) -> T:
-    """Return the result of work on a filesystem, whose requests only its library may repeat.
+    """Return the result of ``work`` on a filesystem; only its library may repeat requests.
 
-    ``method`` is the name of the request in the log; one without a name is not logged.
+    ``method`` is the name of the request in the log; without a name it is not logged.
     """
     with describe_errors(url, method):
         return use_filesystem(url, options, work, retries=True)
@@ -726,7 +731,7 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
 
 
 def folder_error(url: str) -> IsADirectoryError:
-    """Return the error for a folder in place of a file."""
+    """Return the error for a folder that was expected to be a file."""
     return IsADirectoryError(f"{without_secrets(url)}: this is a folder; give files")
 
 
@@ -755,7 +760,7 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
 
 
 def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> Response | None:
-    """Return the first bytes of a file, or None if they and its size take more than one request."""
+    """Return the first bytes and size of a file, or None if that takes more than one request."""
     try:
         found = retry_request(
             partial(use_filesystem, url, options, partial(get_beginning, length=length)),
@@ -777,7 +782,7 @@ def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> R
 
 @contextmanager
 def describe_errors(url: str, method: str = "") -> Iterator[None]:
-    """Raise the error of a failed request with the url and the remedy.
+    """Add the url and the remedy to the error of a failed request.
 
     ``method`` is the name in the log of a request that is sent once; `retry_request` logs others.
     """

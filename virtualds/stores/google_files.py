@@ -46,7 +46,7 @@ GENERATION = "X-Goog-Generation"
 """The header with the version of an object."""
 
 REMOVED_AT_ONCE = 32
-"""How many requests to remove an object are sent at the same time: each removes one."""
+"""The number of concurrent requests that each remove an object."""
 
 OBJECT = "b/{}/o/{}"
 """The path of an object below the url of the JSON API; gcsfs quotes bucket and name."""
@@ -60,9 +60,9 @@ _LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ
 class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     """Files in Google Cloud Storage.
 
-    Their bytes are requested as those of an HTTP filesystem, with `set_session`, `encode_url` and
-    `kwargs`. So they are read as they arrive, within a time limit, and with their headers. Without
-    ``repeats``, callers repeat failed requests.
+    They are read as from an HTTP filesystem, by `set_session`, `encode_url` and `kwargs`: while
+    bytes arrive, within a time limit, and with the headers of the response. Without ``repeats``,
+    callers repeat failed requests.
     """
 
     version_header = GENERATION
@@ -163,7 +163,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         return str(self.upload_object(path, data, {}, {}))
 
     def list_times(self, prefix: str) -> dict[str, float]:
-        """Return the first objects, at most 1000, with one request."""
+        """Return the modification times of the first 1000 objects, with one request."""
         bucket, beginning, _ = self.split_path(prefix)
         asked = {"prefix": beginning, "maxResults": 1000}
         found = self.call("GET", "b/{}/o", bucket, json_out=True, **asked)
@@ -251,10 +251,10 @@ def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> Go
 
 
 class _Body(BytesIO):
-    """The body of a request that may be sent again: aiohttp closes it each time."""
+    """The body of a request, which stays open: aiohttp closes it, but may have to send it again."""
 
     def close(self) -> None:
-        """Stay open."""
+        """Do nothing, so that the body can be sent again."""
 
 
 async def _raise_for_status(response: Any) -> None:
@@ -277,7 +277,7 @@ async def _raise_for_status(response: Any) -> None:
 
 
 def _to_plain_error(error: BaseException) -> BaseException:
-    """Convert an error of gcsfs to one of a general kind; it only describes some kinds in words."""
+    """Convert an error of gcsfs to a built-in error; gcsfs describes some kinds only in words."""
     if isinstance(error, FileNotFoundError | FileExistsError):
         return error
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Which files there are: those of a glob pattern, and their sizes, times and etags, as columns.
+"""Lists the files that match a glob pattern, with their sizes, times and etags, as columns.
 
 A folder that cannot be listed raises an error, and never counts as empty: callers take files that
 are not listed for removed.
@@ -82,7 +82,7 @@ def _match_pattern(text: str, options: StorageOptions | None) -> list[str]:
 
 
 def find_entries(pattern: str, options: StorageOptions | None) -> list[str]:
-    """Return the files and also the folders that match a pattern, as `find_matching` does."""
+    """Return the files and folders that match a pattern, as `find_matching` does for files."""
     if scheme_of(pattern) == "file":
         return _match_pattern(pattern, options)
     found = list[str]()
@@ -106,7 +106,7 @@ def escape_pattern(url: str) -> str:
 
 
 def spell_like(url: str, filesystem: Any, path: str) -> str:
-    """Return the url of a path in a filesystem, with the scheme and the bucket of another url.
+    """Return the url of a path in a filesystem, with scheme and bucket as in another url.
 
     fsspec itself knows one scheme of several, and no account of ``abfs://box@account.../path``.
     """
@@ -123,10 +123,11 @@ T = TypeVar("T")
 
 
 class FileState(NamedTuple):
-    """A file as it is now: size in bytes, times in nanoseconds and in seconds since 1970, and etag.
+    """The present state of a file.
 
-    ``mtime`` is that of a fingerprint, which only local files have. ``modified`` is what the server
-    says; it is NaN where that is not known.
+    ``size`` is in bytes. ``mtime``, in nanoseconds since 1970, is the time of a fingerprint, which
+    only local files have. ``modified``, in seconds since 1970, is the time that the server reports,
+    or NaN if it is unknown.
     """
 
     url: str
@@ -138,7 +139,7 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileColumns:
-    """The states of files, a column for each field of `FileState`; all have one length."""
+    """The states of files as columns of equal length, one for each field of `FileState`."""
 
     urls: npt.NDArray[np.object_]
     sizes: npt.NDArray[np.int64]
@@ -148,14 +149,14 @@ class FileColumns:
 
     @classmethod
     def of(cls, states: Iterable[FileState]) -> FileColumns:
-        """Return the columns of rows."""
+        """Build the columns from rows."""
         columns = tuple(zip(*states, strict=True)) or ((),) * len(FileState._fields)
         kinds = (object, np.int64, np.int64, object, np.float64)
         return cls(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
 
     @classmethod
     def join(cls, parts: Sequence[FileColumns]) -> FileColumns:
-        """Return the rows of several columns, one after the other."""
+        """Concatenate the rows of several parts."""
         parts, names = parts or [cls.of(())], cls.__dataclass_fields__
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
@@ -184,7 +185,7 @@ def list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
 
 
 def _list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
-    """Return what `list_states` does, no rows if no file matches."""
+    """Return the files that match a pattern, sorted by url; no rows if no file matches."""
     walk = _walk_local if scheme_of(pattern) == "file" else _walk_remote
     try:
         found = FileColumns.of(walk(pattern, options))
@@ -196,7 +197,7 @@ def _list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
 
 
 def fetch_state(url: str, options: StorageOptions | None) -> FileState:
-    """Return the present state of one file; of a remote file by one request."""
+    """Return the present state of a file; a remote file takes one request."""
     if scheme_of(url) == "file":
         if (state := _local_state(url, partial(os.stat, local_path(url)))) is None:
             raise folder_error(url)
@@ -205,7 +206,7 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
 
 
 def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
-    """Return the names in a folder of an object store, or None where no quick listing tells them.
+    """Return the names in a folder of an object store, or None if it cannot be listed quickly.
 
     Reading and listing are two permissions, so a refusal says nothing about later requests.
     """
@@ -233,7 +234,7 @@ def _walk_local(text: str, options: StorageOptions | None) -> Iterator[FileState
 
 
 def _walk_folders(pattern: PathPattern) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield the files and folders of this machine that match, named as the pattern is."""
+    """Yield the files and folders of this machine that match a pattern, with their paths."""
 
     def scan(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
         with os.scandir(local_path(folder) or os.sep) as some:
@@ -331,7 +332,8 @@ def _remote_state(url: str, info: dict[str, Any]) -> FileState:
 # ---------------------------------------------------------------------- both
 
 ListFolder = Callable[[str], Iterable[tuple[str, Any, Callable[[], bool]]]]
-"""Takes a folder; yields the name of all that is in it, an entry, and whether that is a folder."""
+"""A function that takes a folder, and yields names, entries, and functions that return whether an
+entry is a folder."""
 
 
 def _walk(
@@ -342,7 +344,7 @@ def _walk(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the paths and entries that match a pattern, folder by folder.
 
-    ``top`` is the folder in which a pattern begins that names none.
+    ``top`` is the folder in which a pattern without a folder begins.
     """
     # a name without wildcards is looked up in the list of its folder
     first = min(pattern.count_plain(), len(pattern.parts) - 1)

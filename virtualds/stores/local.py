@@ -44,14 +44,14 @@ from virtualds.urls import is_in_folder, local_path
 
 
 GRACE = 24 * 3600.0
-"""Seconds without a change after which a temporary file is considered abandoned."""
+"""The number of seconds without a change after which a temporary file counts as abandoned."""
 
 _TEMPORARY = re.compile(rf"\..{{1,{NAME_PART}}}\.[0-9a-f]{{16}}")
 """Temporary names of files."""
 
 
 def remove_leftovers(path: str) -> None:
-    """Remove what killed writers of a path have left beside it, a day after they were killed."""
+    """Remove files that killed writers of a path have left beside it, if they are a day old."""
     # this is for tidiness: what cannot be examined or removed stays
     with suppress(OSError):
         for left in _list_leftovers(path, GRACE):
@@ -67,9 +67,9 @@ class Leftover(NamedTuple):
 
 
 def list_leftovers(path: str, age: float) -> list[Leftover]:
-    """Return what killed writers of a file or folder have left beside it, and files below it.
+    """Return the files that killed writers have left beside a file or folder, and below it.
 
-    A file is theirs after ``age`` seconds without a change.
+    A temporary file counts as left after ``age`` seconds without a change.
     """
     found = _list_leftovers(path, age)
     for folder, _, names in os.walk(path):
@@ -100,9 +100,9 @@ def _list_leftovers(path: str, age: float) -> list[str]:
 
 
 def _is_older(path: str, age: float) -> bool:
-    """Return whether a file, and every file in a folder, was last written long ago.
+    """Return whether a file, or every file in a folder, was last written more than ``age`` ago.
 
-    What cannot be examined counts as recent.
+    A file that cannot be examined counts as recent.
     """
     changes: list[float] = []
     with suppress(OSError):
@@ -111,7 +111,7 @@ def _is_older(path: str, age: float) -> bool:
 
 
 def _walk_status(path: str) -> Iterator[os.stat_result]:
-    """Yield the status of a file, or of a folder and everything in it that others do not remove."""
+    """Yield the status of a file, or of a folder and everything in it."""
     below = (os.path.join(f, name) for f, *names in os.walk(path) for name in chain(*names))
     for one in chain([path], below if not os.path.islink(path) else ()):
         with suppress(FileNotFoundError):
@@ -164,7 +164,7 @@ else:
 
 @contextmanager
 def hold_lock(path: str) -> Iterator[None]:
-    """Hold the lock of this name; wait while another thread or process holds it."""
+    """Hold the lock of a path in the block; wait while another thread or process holds it."""
     while (handle := _lock(path)) is None:
         pass
     try:
@@ -174,7 +174,7 @@ def hold_lock(path: str) -> Iterator[None]:
 
 
 def _lock(path: str) -> int | None:
-    """Return the file of this name once its lock is held, or None if it lost the name meanwhile."""
+    """Open and lock a file; return None if the file has lost its name in the meantime."""
     handle, holds = _open_lock(path), False
     try:
         _wait(handle)
@@ -204,7 +204,7 @@ def _open_lock(path: str) -> int:
 
 
 def _has_name(handle: int, path: str) -> bool:
-    """Return whether the open file still has this name: its previous owner may have removed it."""
+    """Return whether an open file still has its name, which its previous owner may have removed."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -231,7 +231,7 @@ Array = npt.NDArray[Any]
 MAX_ROWS = 1024
 """Maximum number of rows of one call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
 MAX_BYTES = 2**30
-"""Maximum number of bytes of one call: Linux reads at most 2 GiB, and macOS rejects more."""
+"""The maximum size in bytes of one call: Linux reads at most 2 GiB, and macOS rejects more."""
 
 
 def count_row_bytes(target: Array) -> int:
@@ -240,9 +240,9 @@ def count_row_bytes(target: Array) -> int:
 
 
 def read_rows(handle: int, offset: int, target: Array) -> int:
-    """Read the bytes of an array of any strides from a file, in the order of its elements.
+    """Read the elements of an array with any strides from a file, in C order.
 
-    Returns how many bytes were read: fewer than those of the array if the file is too short.
+    Return the number of bytes that were read: less than the array has if the file is too short.
     """
     # preadv does not check the memory that it writes to
     if not target.flags.writeable:
@@ -270,7 +270,7 @@ def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
 
 
 def _count_rows(target: Array) -> tuple[int, int]:
-    """Return how many leading axes number the rows, and the bytes of a row."""
+    """Return the number of axes before those of a row, and the size of a row in bytes."""
     apart, length = target.ndim, target.itemsize
     shape, strides = target.shape, target.strides
     while apart and (strides[apart - 1] == length or shape[apart - 1] == 1):
@@ -289,8 +289,8 @@ def _build_table(target: Array, done: int) -> Array:
     most = min(MAX_ROWS, MAX_BYTES // length or 1, target.nbytes // length - row)
     table = np.empty((most, 2), np.uintp)
     table[:] = target.__array_interface__["data"][0], length
-    places = np.unravel_index(np.arange(row, row + most), target.shape[:apart] or (1,))
-    for along, stride in zip(places, target.strides[:apart], strict=False):
+    indexes = np.unravel_index(np.arange(row, row + most), target.shape[:apart] or (1,))
+    for along, stride in zip(indexes, target.strides[:apart], strict=False):
         # if a stride is negative, the address wraps around, as in C
         table[:, 0] += (along * stride).astype(np.uintp)
     table[0] = table[0, 0] + part, min(length - part, MAX_BYTES)
@@ -336,11 +336,11 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2(2)."""
 
 ATTEMPTS = 20
-"""How often to retry writing into a folder that another process removes when it is empty."""
+"""The number of attempts to write into a folder that another process removes when it is empty."""
 
 
 def write_temporary(path: str, data: bytes, put: Callable[[str], None]) -> None:
-    """Write a file under a temporary name, which ``put`` then replaces with the final one."""
+    """Write a file under a temporary name; then call ``put``, which renames it."""
     temporary = make_temporary_name(path)
     # the file is created inside the block, since an interrupt may come between any two steps
     try:
@@ -372,7 +372,7 @@ def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> N
 
 
 def link_new(temporary: str, path: str) -> None:
-    """Give a temporary file its final name, provided that no file has this name."""
+    """Give a temporary file its final name; raise an error if a file already has this name."""
     try:
         os.link(temporary, path)
     except FileExistsError as error:
@@ -394,7 +394,7 @@ def link_or_copy(path: str, target: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make the name of a file as durable as its bytes, if the filesystem supports this."""
+    """Flush a folder to disk, if the filesystem supports it, so that new names are durable."""
     if os.name == "nt":
         return
     with suppress(OSError):
@@ -406,7 +406,7 @@ def sync_folder(path: str) -> None:
 
 
 def remove_empty(folder: str, kept: str) -> None:
-    """Remove a folder and its parents, as long as they are empty, up to one that is kept."""
+    """Remove a folder and its parents as long as they are empty, up to the folder ``kept``."""
     while folder != kept:
         try:
             os.rmdir(folder)
@@ -443,7 +443,7 @@ def exchange_paths(one: str, other: str) -> None:
 
 @contextmanager
 def open_checked(file: SourceFile) -> Iterator[int]:
-    """Open a file, and check that it is still the one that was scanned."""
+    """Open a file, after checking that it has not changed since it was scanned."""
     try:
         handle = open_regular(path_of(file.url), file.options)
     except StoreError:
@@ -459,7 +459,7 @@ def open_checked(file: SourceFile) -> Iterator[int]:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a url, or raise an error for one that no file can have."""
+    """Return the path of a url; raise an error if no file can have such a path."""
     path = local_path(url)
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):
@@ -468,7 +468,7 @@ def path_of(url: str) -> str:
 
 
 def open_regular(path: str, options: StorageOptions | None) -> int:
-    """Open a regular file; raise an error for pipes and devices: reading them may never end."""
+    """Open a regular file; raise an error for pipes and devices, which may never end."""
     handle = os.open(path, os.O_RDONLY | BINARY | NONBLOCK)
     try:
         found = os.fstat(handle)
@@ -540,10 +540,10 @@ def too_short_error(missing: int, item: int) -> StoreError:
 
 
 KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether the system reports which pages are in its cache, and can be asked to read ahead."""
+"""Whether the system reports which pages are in its cache, and can read ahead."""
 
 MIN_PREFETCH = 2**16
-"""Bytes: for less than these, reading ahead saves no time."""
+"""The number of bytes below which reading ahead saves no time."""
 
 
 class LocalStore(Store):

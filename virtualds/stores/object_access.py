@@ -1,9 +1,9 @@
-"""How obstore accesses a bucket of S3 or a container of Azure: its settings and credentials.
+"""Settings and credentials with which obstore accesses a bucket of S3 or a container of Azure.
 
-Options are those of fsspec's filesystems, s3fs and adlfs. One that is not in the tables here is an
-error that names it: it is never ignored or guessed. Credentials that are not given are found by the
-libraries of these clouds: botocore looks for those of AWS (environment, profiles, SSO, roles,
-machines), azure-identity for those of Azure.
+They are translated from the options of s3fs and adlfs. An option that is not in the tables here
+raises an error that names it: it is never ignored or guessed. The libraries of these clouds find
+credentials that are not given: botocore for AWS (environment, profiles, SSO, roles, machines),
+azure-identity for Azure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class BucketAccess:
-    """How obstore accesses the bucket or container ``place``; its kind is ``"s3"`` or ``"az"``.
+    """How obstore accesses a ``bucket`` or container; the ``kind`` is ``"s3"`` or ``"az"``.
 
     ``config`` has settings of obstore's store without credentials, ``client`` those of its HTTP
     client, and ``secrets`` the credentials, as a provider of obstore returns them. Without secrets
@@ -53,7 +53,7 @@ class BucketAccess:
     """
 
     kind: str
-    place: str
+    bucket: str
     config: dict[str, Any] = field(default_factory=dict)
     client: dict[str, Any] = field(default_factory=dict, repr=False)
     secrets: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -65,10 +65,10 @@ class BucketAccess:
         return bool(self.config["skip_signature"])
 
 
-def translate_options(place: str, options: Mapping[str, Any] | None) -> BucketAccess:
+def translate_options(root: str, options: Mapping[str, Any] | None) -> BucketAccess:
     """Return how obstore accesses a bucket, from the options that a user passes for fsspec.
 
-    ``place`` is the beginning of a url, up to the bucket. Options without an equivalent in obstore
+    ``root`` is the beginning of a url, up to the bucket. Options without an equivalent in obstore
     raise an error, and so do two that contradict each other.
 
     Examples
@@ -80,15 +80,15 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> BucketAc
     {'profile': 'mine'}
     """
     kept = {name: value for name, value in (options or {}).items() if name not in IGNORED}
-    translate, nested = _TRANSLATIONS[kind_of(place)]
-    given = _RemainingOptions(place, kept, nested)
-    found = translate(place.partition("://")[2], given)
+    translate, nested = _TRANSLATIONS[kind_of(root)]
+    given = _RemainingOptions(root, kept, nested)
+    found = translate(root.partition("://")[2], given)
     given.check_nothing_left()
     return found
 
 
 def find_options(filesystem: Any, url: str) -> StorageOptions | None:
-    """Return options with which a url leads to the same place as in a filesystem of the user."""
+    """Return options with which a url leads to the same object as in a filesystem of the user."""
     options = StorageOptions.of(filesystem.storage_options)
     if kind_of(url) in ("s3", "az"):
         try:
@@ -113,13 +113,13 @@ def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class _RemainingOptions:
-    """Options, from which a translation takes those that it supports.
+    """Options that have not been translated yet; a translation takes those that it supports.
 
-    Those within other options, ``nested``, are prefixed with the name of the outer one and a dot.
+    The ``nested`` options contain others, which are named ``outer.inner`` here.
     """
 
-    def __init__(self, place: str, options: Mapping[str, Any], nested: Sequence[str]) -> None:
-        self.place, self.left = place, dict(options)
+    def __init__(self, root: str, options: Mapping[str, Any], nested: Sequence[str]) -> None:
+        self.root, self.left = root, dict(options)
         for outer in nested:
             inner = self.take(outer, {})
             if not isinstance(inner, Mapping):
@@ -136,17 +136,17 @@ class _RemainingOptions:
             self.left.pop(name, None)
 
     def take_one(self, what: str, *names: str) -> Any:
-        """Return the value of something that can be specified by several options."""
+        """Return the value of a setting that can be given by one of several options."""
         values = [value for name in names if (value := self.take(name, "")) != ""]
         if any(value != values[0] for value in values):
-            raise ValueError(f"{self.place}: storage_options name two values of {what}; give one")
+            raise ValueError(f"{self.root}: storage_options name two values of {what}; give one")
         return values[0] if values else None
 
     def check_nothing_left(self) -> None:
         """Raise an error for options that were not used."""
         if self.left:
             raise UnsupportedError(
-                f"{self.place}: storage_options have {min(self.left)!r}, which has no meaning "
+                f"{self.root}: storage_options have {min(self.left)!r}, which has no meaning "
                 f"here; {REMEDY}"
             )
 
@@ -186,7 +186,7 @@ def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
     signing = str(given.take("config_kwargs.signature_version", "s3v4"))
     anonymous = bool(given.take("anon", False)) or "unsigned" in signing.lower()
     if bool(key) != bool(secret) and not anonymous:
-        raise ValueError(f"{given.place}: storage_options have half a key; give key and secret")
+        raise ValueError(f"{given.root}: storage_options have half a key; give key and secret")
     secure = given.take_one("use_ssl", "use_ssl", "client_kwargs.use_ssl")
     endpoint = given.take_one("the endpoint", "endpoint_url", "client_kwargs.endpoint_url")
     if secure is False and not endpoint:
@@ -258,13 +258,14 @@ _AZURE_ENVIRONMENT = {
     "client_secret": "AZURE_STORAGE_CLIENT_SECRET",
     "tenant_id": "AZURE_STORAGE_TENANT_ID",
 }
-"""Where adlfs looks for options that are not given."""
+"""Environment variables in which adlfs looks for options that are not given."""
 
 _EMULATED = (
     "AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErC"
     "z4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1"
 )
-"""The meaning of ``UseDevelopmentStorage=true``: the emulator's account, which is no secret.
+"""The connection string that ``UseDevelopmentStorage=true`` stands for: the emulator's account,
+which is no secret.
 
 See https://learn.microsoft.com/azure/storage/common/storage-use-azurite.
 """
@@ -282,11 +283,11 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
         anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
     if not anonymous:
         # secrets of the environment are not combined with those of the options
-        places = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
-        values |= {n: values[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in places}
+        variables = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
+        values |= {n: values[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in variables}
     account = values["account_name"] or (found[2] if found else None)
     if found and account != found[2]:
-        raise ValueError(f"{given.place}: account_name is {account!r}; give the one of the url")
+        raise ValueError(f"{given.root}: account_name is {account!r}; give the one of the url")
     given.drop("location_mode", "primary")
     given.drop("version_aware", False)
     given.take("timeout")
@@ -308,7 +309,7 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
     elif values["sas_token"]:
         secrets = {"sas_token": values["sas_token"].removeprefix("?")}
     if not account:
-        raise ValueError(f"{given.place}: give account_name in storage_options")
+        raise ValueError(f"{given.root}: give account_name in storage_options")
     login = {"credential": credential} if credential is not None else {}
     if not secrets and values["client_id"] and values["client_secret"]:
         login = {name: values[name] for name in ("tenant_id", "client_id", "client_secret")}
@@ -320,8 +321,8 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
         "use_emulator": False,
     }
     client = _take_client(given, "connection_verify", "connection_timeout")
-    place = found[1] if found else box
-    return BucketAccess("az", place, config, client, {} if anonymous else secrets, login)
+    container = found[1] if found else box
+    return BucketAccess("az", container, config, client, {} if anonymous else secrets, login)
 
 
 def _split_connection_string(
@@ -341,7 +342,7 @@ def _split_connection_string(
         fields.pop(name, None)
     if fields or not account:
         raise ValueError(
-            f"{given.place}: connection_string has no AccountName, or parts that have no meaning "
+            f"{given.root}: connection_string has no AccountName, or parts that have no meaning "
             f"here; {REMEDY}"
         )
     secrets = {"access_key": key} if key else {"sas_token": signature} if signature else {}
@@ -363,7 +364,7 @@ class NoCredentialsError(PermissionError):
 
 
 class Provider:
-    """Passes credentials to obstore; ``error`` is why the last attempt to find some failed."""
+    """Passes credentials to obstore; ``error`` is the reason why none were found, if so."""
 
     def __init__(self, find: Callable[[], dict[str, Any]]) -> None:
         self._find = find
@@ -380,11 +381,11 @@ class Provider:
 
 
 ASKED_AGAIN = timedelta(minutes=10)
-"""Maximum time until botocore is asked again: it renews credentials without saying when."""
+"""The maximum time until botocore is asked again, since it renews credentials without notice."""
 
 
 class _Session:
-    """Settings and credentials of AWS, as botocore finds them in files and on machines."""
+    """Settings and credentials of AWS that botocore finds in files and on machines."""
 
     def __init__(self, profile: str | None) -> None:
         try:
@@ -425,7 +426,7 @@ class _Session:
 
 
 def _find_s3(access: BucketAccess) -> tuple[dict[str, Any], Callable[[], Provider] | None]:
-    """Return the settings of a bucket, and what finds its credentials."""
+    """Return the settings of a bucket, and a function that finds its credentials."""
     config, environment = dict(access.config), os.environ
     named = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     endpoint = config.get("endpoint") or next(filter(None, named), None)
@@ -444,11 +445,11 @@ def _find_s3(access: BucketAccess) -> tuple[dict[str, Any], Callable[[], Provide
     region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if endpoint and config["virtual_hosted_style_request"]:
         # then the bucket is a part of the host, also for obstore
-        endpoint = endpoint.replace("://", f"://{access.place}.", 1)
+        endpoint = endpoint.replace("://", f"://{access.bucket}.", 1)
     if endpoint:
         config["endpoint"] = endpoint
     elif "region" not in config and not (region or "").startswith(_APART):
-        region = find_bucket_region(access.place) or region
+        region = find_bucket_region(access.bucket) or region
     config["region"] = region or "us-east-1"
     return config, session.make_provider if session else None
 
@@ -462,7 +463,7 @@ REGIONS = "https://s3.amazonaws.com"
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *given: Any) -> None:
-        """Follow no redirect: only its headers are needed."""
+        """Return None, so that no redirect is followed: only its headers are needed."""
 
 
 @cache

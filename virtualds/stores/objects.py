@@ -61,7 +61,7 @@ from virtualds.urls import kind_of
 T = TypeVar("T")
 
 LONG_ANSWER = 2**23
-"""Bytes: requests up to this length share one client, and so one time limit."""
+"""The size in bytes up to which requests share one client, and so one time limit."""
 
 NO_RETRIES = {
     "max_retries": 0,
@@ -76,7 +76,7 @@ _LOADING: dict[int, threading.Lock] = {}
 
 
 def load_library() -> Any:
-    """Return the module obstore, in a form that works in this process.
+    """Import obstore in a way that works in a forked process.
 
     obstore sends requests in its own threads. In a process that was forked after the first request
     these do not exist: it would wait for them forever, and confuse those of its parent. So such a
@@ -95,7 +95,7 @@ def load_library() -> Any:
 
 
 def _load_copy() -> None:
-    """Replace obstore by a copy of it that shares no state with the one of the parent."""
+    """Replace obstore with a copy that shares no state with the library of the parent process."""
     names = [name for name in sys.modules if name.partition(".")[0] == "obstore"]
     old = {name: sys.modules.pop(name) for name in names}
     compiled = {
@@ -110,9 +110,9 @@ def _load_copy() -> None:
             size = os.fstat(source.fileno()).st_size
             while (done := os.lseek(copy, 0, os.SEEK_CUR)) < size:
                 os.sendfile(copy, source.fileno(), done, size - done)
-        place = f"/proc/self/fd/{copy}"
-        loader = ExtensionFileLoader(name, place)
-        module = module_from_spec(ModuleSpec(name, loader, origin=place))
+        path = f"/proc/self/fd/{copy}"
+        loader = ExtensionFileLoader(name, path)
+        module = module_from_spec(ModuleSpec(name, loader, origin=path))
         sys.modules[name] = module
         loader.exec_module(module)
 
@@ -121,7 +121,7 @@ def _load_copy() -> None:
 
 
 class ObjectError(OSError):
-    """A server rejected a request; ``status`` is that of HTTP, ``error_code`` the server's own."""
+    """A server rejected a request; ``status`` is the HTTP status, ``error_code`` its own code."""
 
     def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -133,11 +133,11 @@ class NoSuchObject(ObjectError, FileNotFoundError):
 
 
 class ClientConnectorDNSError(ConnectionError):
-    """The name of a host is unknown; named as in aiohttp."""
+    """The name of a host is unknown; the class is named as in aiohttp."""
 
 
 class SSLError(ConnectionError):
-    """No secure connection could be made; named as in botocore."""
+    """No secure connection could be made; the class is named as in botocore."""
 
 
 _STATUS = re.compile(r"status code: (\d{3})([^:\n]*)(?:: (.*))?", re.DOTALL)
@@ -192,7 +192,7 @@ def _find_element(name: str, body: str) -> str:
 
 
 def run_interruptibly(work: Callable[[], T], errors: tuple[type[BaseException], ...]) -> T:
-    """Do work so that an interrupt of the main thread is noticed: obstore does not notice it."""
+    """Call ``work`` in a thread, so that the main thread can be interrupted, unlike in obstore."""
     if threading.current_thread() is not threading.main_thread():
         return work()
     done: Future[T] = Future()
@@ -224,14 +224,14 @@ _NO_KEY = re.compile(r"^/|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
 _VERSION = re.compile(r"\?(versionId|versionid)=(?P<version>[^?/]+)$")
 
 REMOVED_AT_ONCE = 1000
-"""How many objects of S3 are removed with one request."""
+"""The number of S3 objects that are removed with one request."""
 
 
 class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     """The objects of one bucket of S3, or of one container of Azure.
 
-    Paths begin with the bucket, as in s3fs and adlfs, and urls with ``place``. Options are those of
-    s3fs or adlfs, or a ``store`` of obstore instead. Without ``repeats``, callers repeat failed
+    Paths begin with the bucket, as in s3fs and adlfs, and urls with ``root``. The options are the
+    options of s3fs or adlfs, or a ``store`` of obstore. Without ``repeats``, callers repeat failed
     requests.
     """
 
@@ -240,17 +240,17 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     """The protocol's names for the conditions to create an object, and to replace a version."""
 
     def __init__(
-        self, place: str, *, repeats: bool = True, store: Any = None, **options: Any
+        self, root: str, *, repeats: bool = True, store: Any = None, **options: Any
     ) -> None:
         super().__init__()
         # first, so that the error names it before anything else
         load_library()
-        self.place, self.repeats = place, repeats
-        access = None if store is not None else translate_options(place, options)
-        self.bucket = access.place if access else place.partition("://")[2].partition("@")[0]
+        self.root, self.repeats = root, repeats
+        access = None if store is not None else translate_options(root, options)
+        self.bucket = access.bucket if access else root.partition("://")[2].partition("@")[0]
         if not _BUCKET.fullmatch(self.bucket):
             raise UnsupportedError(
-                f"{place}: obstore knows no bucket of such a name; pass {{'filesystem': ...}}, a "
+                f"{root}: obstore knows no bucket of such a name; pass {{'filesystem': ...}}, a "
                 f"filesystem of fsspec, in storage_options"
             )
         self.access, self._store, self._made = access, store, dict[float, Any]()
@@ -269,7 +269,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         if seconds not in self._made:
             make = {"s3": library.store.S3Store, "az": library.store.AzureStore}[self.access.kind]
             self._made[seconds] = make(
-                self.access.place,
+                self.access.bucket,
                 config=self.config,
                 client_options={**self._options, "timeout": f"{seconds}s"},
                 retry_config=NO_RETRIES,
@@ -286,7 +286,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def unstrip_protocol(self, name: str) -> str:
         key = name.partition("/")[2]
-        return f"{self.place}/{key}" if key else self.place
+        return f"{self.root}/{key}" if key else self.root
 
     def _find_key(self, path: str) -> tuple[str, dict[str, Any]]:
         """Return the key of a path, and the options of requests for its version."""
@@ -301,14 +301,14 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return key.rstrip("/"), {"version": version["version"]} if version else {}
 
     def _find_object(self, path: str) -> tuple[str, dict[str, Any]]:
-        """Return the same for an object other than a bucket."""
+        """Return key and options, as `_find_key` does, for the path of an object in the bucket."""
         key, version = self._find_key(path)
         if not key:
             raise IsADirectoryError(f"{self.unstrip_protocol(path)}: this is a bucket")
         return key, version
 
     def _ask(self, work: Callable[[Any, Any], T], nbytes: int = 0) -> T:
-        """Return the result of a request; ``work`` takes the library and a store of it."""
+        """Send a request, and return its result; ``work`` takes obstore and one of its stores."""
         library = load_library()
         errors = (library.exceptions.BaseError, OSError, ValueError, RuntimeError)
 
@@ -330,7 +330,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         if not self.repeats:
             return ask()
         try:
-            return retry_request(ask, Request("", self.place))
+            return retry_request(ask, Request("", self.root))
         except RetriesExhausted as failed:
             error = failed.__cause__ or failed
         raise error
@@ -576,14 +576,14 @@ class AzureFiles(ObjectFiles):
 
 
 class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
-    """An object that is read as a file."""
+    """A file object that reads an object."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         found: bytes = self.fs.fetch_range(self.path, start, end - start).data
         return found
 
 
-def make_object_files(place: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:
-    """Return the filesystem of a bucket or container, by the beginning of its urls."""
-    kind = {"s3": S3Files, "az": AzureFiles}[kind_of(place)]
-    return kind(place, repeats=retries, **options)
+def make_object_files(root: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:
+    """Return the filesystem of a bucket or container whose urls begin with ``root``."""
+    kind = {"s3": S3Files, "az": AzureFiles}[kind_of(root)]
+    return kind(root, repeats=retries, **options)

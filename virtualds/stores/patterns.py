@@ -27,21 +27,22 @@ TOKEN = re.compile(
     r"|\{(?P<name>[A-Za-z_]\w*)(?::(?P<form>[^{}/]*))?\}"
     r"|\{(?P<choices>[^{}/]*,[^{}/]*)\}"
 )
-"""What braces mean in a pattern."""
+"""The expressions in braces that a pattern may contain."""
 
 SETS_AND_STARS = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\.\*")
-"""Stars of a regular expression, and what may look like one: escaped signs, and sets of them."""
+"""Stars of a regular expression, and what may contain a literal star: escapes and character
+sets."""
 
 DIGITS = {"Y": r"\d{4}", "j": r"\d{3}", "y": r"\d{2}"} | dict.fromkeys("mdHMS", r"\d{2}")
-"""What codes of `datetime.datetime.strptime` match, where they are only digits."""
+"""Regular expressions for the numeric codes of `datetime.datetime.strptime`."""
 
 Facts = Mapping[str, str]
-"""What the names of a pattern matched in a path."""
+"""The text that each name of a pattern matched in a path."""
 
 
 @dataclass(frozen=True)
 class PathPattern:
-    """A pattern of paths or urls, whose names can be read in what it matches.
+    """A pattern of paths or urls with names, whose values can be read from paths that match.
 
     A name that occurs twice matches the same text both times. A form may follow a name:
     ``{lead:d}`` is a whole number, and ``{time:%Y%m%d}`` a date (codes of
@@ -111,11 +112,11 @@ class PathPattern:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it matches only itself."""
+        """Whether the pattern matches only itself."""
         return self.count_plain() == len(self.parts)
 
     def count_plain(self) -> int:
-        """Return how many parts at the beginning match only themselves."""
+        """Return the number of parts at the beginning that match only themselves."""
         wild = "*" if self.is_web else "*?["
         for number, part in enumerate(self.parts):
             if TOKEN.search(part) is not None or any(sign in part for sign in wild):
@@ -123,11 +124,11 @@ class PathPattern:
         return len(self.parts)
 
     def compile_part(self, part: str) -> re.Pattern[str]:
-        """Return the regular expression that a part is for names of files or folders."""
+        """Compile a part to a regular expression for names of files or folders."""
         return re.compile(f"(?s:{self._translate(part, set())})\\Z")
 
     def match(self, path: str) -> dict[str, str] | None:
-        """Return what the names matched in a path or url, or None if the pattern does not match."""
+        """Return the text that each name matches in a path or url, or None if it does not match."""
         if (found := self._whole.match(path)) is None:
             return None
         texts = found.groupdict()
@@ -135,7 +136,7 @@ class PathPattern:
         return {name: unquote(text) for name, text in texts.items()} if self.is_web else texts
 
     def find_facts(self, path: str) -> dict[str, str]:
-        """Return what the names matched in a path or url.
+        """Return the text that each name matches in a path or url.
 
         Raises `CombineError` if the pattern does not match; the message says which part does not.
         """
@@ -156,7 +157,7 @@ class PathPattern:
         raise CombineError(f"{path}: it does not match the pattern {self.text!r}")
 
     def split(self, path: str, name: str) -> tuple[tuple[str, ...], str] | None:
-        """Return the rest of a path or url, and the text that a name matched in it.
+        """Return a path or url without the text that a name matches, and this text.
 
         Paths with the same rest differ only in that text. Returns None if the pattern does not
         match.
@@ -171,13 +172,13 @@ class PathPattern:
         return tuple(pieces), unquote(found[name]) if self.is_web else found[name]
 
     def fill(self, facts: Facts) -> str:
-        """Return the text with the names replaced by what they matched."""
+        """Return the pattern with the names replaced by the texts that they matched."""
         return TOKEN.sub(
             lambda token: facts[token["name"]] if token["name"] else token[0][0], self.text
         )
 
     def read(self, name: str, text: str) -> Any:
-        """Return the text that a name matched, converted to its form: number, date, or text."""
+        """Convert the text that a name matched to a number or a date, as its form says."""
         form = self.forms[name]
         try:
             if form == "d":
@@ -200,13 +201,13 @@ class PathPattern:
         return re.compile(f"(?s:{''.join(pieces).removesuffix('(/)')})\\Z")
 
     def _translate(self, part: str, seen: set[str]) -> str:
-        """Return the expression of a part; names in ``seen`` match what they matched before.
+        """Return the regular expression of a part; names in ``seen`` match the same text again.
 
         All else is in groups without names, for `split`.
         """
-        pieces, place = [], 0
+        pieces, end = [], 0
         for token in TOKEN.finditer(part):
-            pieces.append(f"({self._translate_wild(part[place : token.start()])})")
+            pieces.append(f"({self._translate_wild(part[end : token.start()])})")
             if name := token["name"]:
                 form = self.forms[name]
                 pieces.append(
@@ -218,8 +219,8 @@ class PathPattern:
             else:
                 choices = map(self._translate_wild, token["choices"].split(","))
                 pieces.append(f"({'|'.join(choices)})")
-            place = token.end()
-        return "".join([*pieces, f"({self._translate_wild(part[place:])})"])
+            end = token.end()
+        return "".join([*pieces, f"({self._translate_wild(part[end:])})"])
 
     def _translate_wild(self, text: str) -> str:
         if self.is_web:
@@ -230,15 +231,15 @@ class PathPattern:
 
 
 def _match_form(form: str) -> str:
-    """Return the expression of a name with a form."""
+    """Return the regular expression of a name with a form."""
     if form == "d":
         return r"-?\d+"
     if not form:
         return "[^/]+?"
     codes = re.split(r"%(.)", form)
     return "".join(
-        DIGITS.get(piece, "[^/]+?") if place % 2 else re.escape(piece)
-        for place, piece in enumerate(codes)
+        DIGITS.get(piece, "[^/]+?") if index % 2 else re.escape(piece)
+        for index, piece in enumerate(codes)
     )
 
 

@@ -1,4 +1,4 @@
-"""Requests: which failures are temporary and retried, and the meaning of all others.
+"""Requests: retries temporary failures, and explains all others.
 
 The longest wait grows exponentially, and each wait is drawn at random between zero and it (full
 jitter). So clients that failed together do not retry together. A server's Retry-After is respected.
@@ -64,11 +64,11 @@ def is_abandoned() -> bool:
 T = TypeVar("T")
 
 FIRST_WAIT, MAX_WAIT = 0.2, 10.0
-"""Seconds: the longest wait before the second attempt, and before any later one."""
+"""The longest wait in seconds before the second attempt, and before any later one."""
 MAX_RETRY_AFTER = 60.0
-"""Seconds: the longest wait that a server can request."""
+"""The longest wait in seconds that a server can request."""
 NAP = 0.2
-"""Seconds of one sleep: within this time, waiting threads notice that the process ends."""
+"""The length of one sleep in seconds, after which waiting threads check if the process ends."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
 """Seconds until a connection must be open, and until the next bytes of a response must arrive.
@@ -94,7 +94,7 @@ PASSING_ERRORS = frozenset(
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
 )
-"""Names of temporary errors, or of their base classes: their libraries are optional."""
+"""Names of temporary errors or their base classes, since their libraries are optional."""
 LASTING_ERRORS = frozenset(
     {"SSLError", "ClientSSLError", "ClientConnectorCertificateError", "ClientConnectorDNSError"}
     | {"InvalidURL", "TooManyRedirects"}
@@ -110,7 +110,7 @@ class IncompleteResponse(OSError):
 
 
 class RetriesExhausted(Exception):
-    """All ``attempts`` failed; the cause is the error of the last one."""
+    """All ``attempts`` have failed; the cause is the error of the last one."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(attempts)
@@ -171,7 +171,7 @@ def retry_request(request: Callable[[], T], asked: Request) -> T:
 
 
 def log_failure(asked: object, error: BaseException, wait: float | None = None) -> None:
-    """Log that something failed, and after how many seconds it is retried, if it is."""
+    """Log a failure, and after how many seconds the request is retried, if so."""
     if is_logged(INFO):
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
@@ -200,7 +200,7 @@ def is_temporary(error: BaseException) -> bool:
 
 
 def is_stale_redirect(error: BaseException) -> bool:
-    """Return whether another server rejected the url of a redirect, whose signature may be old.
+    """Return whether another server rejected a redirected request, whose signature may be old.
 
     The next attempt begins at the first url, and is redirected to a new one.
     """
@@ -211,7 +211,7 @@ def is_stale_redirect(error: BaseException) -> bool:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Return whether the connection failed, so that the response does not concern the file."""
+    """Return whether the connection failed, which says nothing about the file."""
     return bool(error_names_of(error) & (PASSING_ERRORS | LASTING_ERRORS))
 
 
@@ -221,14 +221,14 @@ def error_names_of(error: BaseException) -> set[str]:
 
 
 def choose_wait(attempt: int, error: BaseException) -> float:
-    """Return how many seconds to wait after a failure, before an attempt, counted from 0."""
+    """Return the number of seconds to wait before an attempt; attempts are counted from 0."""
     most = min(MAX_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
     asked = max((_retry_after(cause) for cause in iterate_causes(error)), default=0.0)
     return max(random.uniform(0, most), min(asked, MAX_RETRY_AFTER))
 
 
 def iterate_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, its cause, the cause of that, and so on."""
+    """Yield an error, its cause, the cause of its cause, and so on."""
     found: BaseException | None = error
     for _ in range(_CAUSES):
         if found is None:
@@ -252,7 +252,7 @@ def code_of(error: BaseException) -> str | None:
 
 
 def _retry_after(error: BaseException) -> float:
-    """Return the seconds of the header Retry-After, or 0 without one (RFC 9110, section 10.2.3)."""
+    """Return the header Retry-After in seconds, or 0 without one (RFC 9110, section 10.2.3)."""
     headers = getattr(error, "headers", None)
     names = headers.items() if isinstance(headers, Mapping) else ()
     text = next((str(value) for name, value in names if str(name).lower() == "retry-after"), "")
@@ -273,11 +273,12 @@ def _retry_after(error: BaseException) -> float:
 
 
 MAX_SECONDS = 366 * 86400.0
-"""Seconds: clocks of other libraries do not support infinity."""
+"""The number of seconds that stands for infinity, which clocks of other libraries do not
+support."""
 
 
 class TooSlowError(IncompleteResponse):
-    """A response that was slower than `set_options` allows."""
+    """A response was slower than `set_options` allows."""
 
     def __init__(self, received: int) -> None:
         options = get_options()
@@ -288,13 +289,13 @@ class TooSlowError(IncompleteResponse):
 
 
 def compute_time_limit(nbytes: int) -> float:
-    """Return how many seconds a request may take until ``nbytes`` have arrived."""
+    """Return the number of seconds that a request for ``nbytes`` bytes may take."""
     options = get_options()
     return min(options.request_timeout + nbytes / options.least_rate, MAX_SECONDS)
 
 
 def join_parts(parts: Iterable[bytes], begun: float) -> bytes:
-    """Return the bytes of a response to a request that was sent at ``begun``, a monotonic time."""
+    """Join the parts of a response to a request that was sent at ``begun``, a monotonic time."""
     found: list[bytes] = []
     received = 0
     for part in parts:
@@ -306,7 +307,7 @@ def join_parts(parts: Iterable[bytes], begun: float) -> bytes:
 
 
 class Pace:
-    """The deadline of one request, which moves on with the bytes that arrive.
+    """The deadline of one request, which is extended as bytes arrive.
 
     It also ends the requests of an interrupted process, which waits for its threads.
     """
@@ -318,7 +319,7 @@ class Pace:
         self.look()
 
     def look(self) -> None:
-        """End the request if it is late, or check again later: few timers serve many requests."""
+        """End the request if it is late; otherwise set a timer for the next check."""
         now = self._loop.time()
         left = self._begun + compute_time_limit(self.received) - now
         if left <= 0 or is_abandoned():
@@ -367,7 +368,7 @@ async def limit_time() -> AsyncIterator[Pace]:
 
 
 class FailureDescription(NamedTuple):
-    """The meaning of a failure, the remedy, and its kind, or None if no caller needs it."""
+    """The meaning of a failure, its remedy, and the error to raise, or None for a general one."""
 
     kind: type[OSError] | None
     meaning: str
@@ -477,7 +478,7 @@ BUSY = FailureDescription(
     "try again later, or with fewer requests at a time: virtualds.set_options(max_requests=8)",
 )
 OTHER_HOST = "OtherHost"
-"""Our own code for a redirect that is not followed."""
+"""The code that this package gives to a redirect that it does not follow."""
 
 CODES = {
     OTHER_HOST: STRAYED,
@@ -568,11 +569,11 @@ URL_AT_END = re.compile(r", url='[^']*'$")
 """The end of messages of aiohttp, removed since an error names its url once."""
 
 UNCHANGED_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Kinds of failure that callers distinguish."""
+"""Errors that callers distinguish."""
 
 
 class Response(NamedTuple):
-    """Bytes of a file, with its current etag, size and writer, if the server sends them."""
+    """Bytes from a file, with its current etag, size and writer if the server sends them."""
 
     data: bytes
     etag: str | None = None
@@ -581,7 +582,7 @@ class Response(NamedTuple):
 
 
 WHOLE = 64 * 2**20
-"""Bytes of the largest file that is read as a whole from a server without ranges."""
+"""The size in bytes of the largest file that is read as a whole from a server without ranges."""
 
 
 def check_small(size: int | None) -> None:
@@ -594,7 +595,7 @@ def check_small(size: int | None) -> None:
 
 
 def check_whole_response(answer: Response, file: SourceFile, length: int) -> bytes:
-    """Return the bytes of a response, if it is complete and the file has not changed."""
+    """Return the bytes of a response, after checking that it is complete and the file unchanged."""
     if get_options().check_sources:
         if None not in (answer.size, file.size) and answer.size != file.size:
             raise StoreError(f"the file has {answer.size} bytes, it had {file.size} when scanned")
@@ -617,7 +618,7 @@ def normalise_etag(etag: str | None) -> str:
 
 
 def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
-    """Return the error to raise for a failed request; its class is the kind of failure.
+    """Convert the error of a failed request to an error of a class that callers distinguish.
 
     The error names the url, if one is given. If not, it is a `StoreError`, and the caller adds the
     name of the file.
@@ -642,7 +643,7 @@ def to_os_error(failed: RetriesExhausted, url: str = "") -> OSError:
 
 
 def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
-    """Return the meaning of a failure, and the message of the server or its library."""
+    """Return text with the meaning of a failure, and the message of the server or the library."""
     # others only repeat the url
     knowing = (
         c for c in iterate_causes(error) if status_of(c) is not None or is_connection_error(c)
@@ -661,7 +662,7 @@ def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str
 
 
 def cause_of(failed: RetriesExhausted) -> BaseException | None:
-    """Return the cause of a failure to show.
+    """Return the cause of a failure that an error should show.
 
     None if the error repeats the cause, or if its text contains a secret of a url.
     """
@@ -673,7 +674,7 @@ def cause_of(failed: RetriesExhausted) -> BaseException | None:
 
 
 def _kind_of(error: BaseException) -> type[OSError] | None:
-    """Return the kind of a failure, or None if callers do not distinguish it."""
+    """Return the class of error for a failure, or None if callers do not distinguish it."""
     if (refusal := find_failure(error)) is not None:
         return refusal.kind
     if any(status_of(cause) is not None for cause in iterate_causes(error)):

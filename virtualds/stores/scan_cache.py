@@ -34,7 +34,7 @@ MAX_CACHED = 2**26
 
 
 class FetchCache:
-    """Fetched bytes, shared by all threads.
+    """A cache of fetched files and ranges, shared by all threads.
 
     Examples
     --------
@@ -60,10 +60,10 @@ class FetchCache:
         """Cache a range of one version of a file."""
         with self._lock:
             offsets, held = self._ranges.setdefault(file, ([], []))
-            place = bisect_left(offsets, offset)
-            if offsets[place : place + 1] != [offset] and self._has_room(data):
-                offsets.insert(place, offset)
-                held.insert(place, data)
+            index = bisect_left(offsets, offset)
+            if offsets[index : index + 1] != [offset] and self._has_room(data):
+                offsets.insert(index, offset)
+                held.insert(index, data)
 
     def find_range(self, file: SourceFile, offset: int, length: int) -> bytes | None:
         """Return a range of one version of a file, or None if it is not cached."""
@@ -89,7 +89,7 @@ def _cut(data: bytes, offset: int, length: int) -> bytes | None:
 
 
 OTHERS = 64
-"""Other files to which the scanned one refers and whose blocks are cached; the latest used ones."""
+"""The number of other files, to which the scanned file refers, whose blocks are cached."""
 
 
 class ScannedStore:
@@ -119,7 +119,7 @@ class ScannedStore:
     # ------------------------------------------------------------------ as a store
 
     def serves(self, url: str) -> bool:
-        """Return whether it caches what is fetched of a url."""
+        """Return whether the bytes of a url are cached here."""
         if not self.url:
             return False
         return url == self.url or url.startswith(f"{self.url}/") or url in self.answered
@@ -196,7 +196,7 @@ class ScannedStore:
     # ------------------------------------------------------------------ cached bytes
 
     def get_blocks(self, file: SourceFile) -> Blocks:
-        """Return the blocks of the scanned file, or of one to which it refers."""
+        """Return the blocks of the scanned file, or of a file to which it refers."""
         with self._lock:
             if self.is_scanned(file.url, file.options):
                 blocks = self._main = self._main or _make_blocks(self.behind, file)
@@ -211,14 +211,14 @@ class ScannedStore:
         return blocks
 
     def describe_other(self, url: str) -> SourceFile:
-        """Return a file to which the scanned one refers; its store is asked once."""
+        """Return a file to which the scanned file refers; its store is asked once."""
         if url not in self._described:
             self._described[url] = find_store(url).describe(url, self.options)
         return self._described[url]
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Serve the url until the end of the block, in this context."""
+        """Serve the url in this context until the end of the block."""
         token = SCANNED.set(self)
         try:
             yield
@@ -245,7 +245,7 @@ def _find_scan() -> ScannedStore | None:
 
 @contextmanager
 def cache_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
-    """Cache what is fetched of a remote file or set until the end of the block, in this context."""
+    """Cache the fetched bytes of a remote file or set, in this context, until the block ends."""
     url = url.rstrip("/")
     current = _find_scan()
     if current is not None and current.is_scanned(url, options):
@@ -260,7 +260,7 @@ def cache_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
 
 
 def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
-    """Return a file to which the scanned one refers, with its fingerprint."""
+    """Return a file to which the scanned file refers, with its fingerprint."""
     scan = _find_scan()
     if scan is not None and options == scan.options and url != scan.url:
         return scan.describe_other(url)
@@ -268,7 +268,7 @@ def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
 
 
 def cache_files(files: Iterable[tuple[str, bytes]]) -> None:
-    """Cache files of the opened set whose content is repeated in its metadata: urls and bytes.
+    """Cache files of the opened set, given as urls and bytes from its consolidated metadata.
 
     Nothing is read from ``files`` if no remote set is opened.
     """
@@ -278,26 +278,29 @@ def cache_files(files: Iterable[tuple[str, bytes]]) -> None:
 
 
 def are_cached(files: Iterable[SourceFile]) -> bool:
-    """Return whether files are cached as a whole, like those repeated in the metadata of a set."""
+    """Return whether all of these files are cached as a whole."""
     scan = _find_scan()
     held = scan.fetched.files if scan else {}
     return all((file.url, file.options) in held for file in files)
 
 
 def cache_ranges_of(files: Iterable[SourceFile]) -> None:
-    """Cache what will be fetched of files to which the opened set refers."""
+    """Cache, from now on, the fetched bytes of files to which the opened set refers."""
     if (scan := _find_scan()) is not None:
         scan.answered |= {f.url for f in files if find_store(f.url) is scan.behind}
 
 
 def keep_scan(source: SourceFile) -> AbstractContextManager[None]:
-    """Cache what is fetched of a file until the end of the block, if no scan is under way."""
+    """Cache the fetched bytes of a file until the block ends, if no scan is under way."""
     is_held = _find_scan() is not None or scheme_of(source.url) == "file"
     return nullcontext() if is_held else cache_scan(source.url, source.options)
 
 
 def open_blocks(source: SourceFile) -> Blocks:
-    """Return a remote file with its beginning fetched; raise an error if it has no ranges."""
+    """Return the blocks of a remote file, and fetch its beginning.
+
+    Raise an error if the server does not support ranges.
+    """
     scan = _find_scan()
     if scan is not None:
         return scan.get_blocks(source)
@@ -307,12 +310,12 @@ def open_blocks(source: SourceFile) -> Blocks:
 
 
 def open_remote(source: SourceFile) -> BlockFile:
-    """Return a remote file for reading and seeking; errors are those of `open_blocks`."""
+    """Open a remote file for reading and seeking; it raises the errors of `open_blocks`."""
     return BlockFile(open_blocks(source))
 
 
 def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
-    """Fetch what is about to be read of the scanned file, all at once."""
+    """Fetch ranges of the scanned file that are about to be read, all at once."""
     if (scan := _find_scan()) is None:
         return
     for file, wanted in ranges.items():
@@ -321,7 +324,7 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
 
 
 def _make_blocks(store: Store, file: SourceFile) -> Blocks:
-    """Return the blocks of a file, of which nothing is cached yet."""
+    """Create empty blocks of a file."""
     if file.size is None:
         raise UnsupportedError(
             f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
@@ -375,7 +378,7 @@ def open_source(source: SourceFile) -> BinaryIO:
 def describe_damage(
     source: SourceFile, what: str, complaints: tuple[type[Exception], ...]
 ) -> Iterator[None]:
-    """Convert ``complaints``, errors of a library about a damaged file, to a `FormatError`.
+    """Raise a `FormatError` in place of ``complaints``, errors of a library about a damaged file.
 
     ``what`` is the format, for the message, which also names the file.
     """

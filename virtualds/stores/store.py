@@ -42,7 +42,7 @@ class ListedFile(NamedTuple):
 
 
 class RequestLimits(NamedTuple):
-    """How large requests to a store are, and how many run at the same time.
+    """The size of requests to a store, and how many may run at the same time.
 
     Ranges with at most ``gap`` bytes between them become one request of at most ``run`` bytes. One
     host gets at most ``at_once`` requests at the same time. If ``at_once`` is 0, the store is
@@ -57,9 +57,9 @@ class RequestLimits(NamedTuple):
 class StoreError(OSError):
     """A store cannot deliver bytes; ``item`` is the index of the range that failed.
 
-    ``remedy`` is what to do, if the store knows that better than its callers. This error stays
-    inside the library: callers turn it into an error that names the chunk and the variable. If
-    there is a ``remedy``, it is a part of the text; ``reason`` is the text without it.
+    ``remedy`` says what to do, if the store knows this better than its callers. This error stays
+    inside the library: callers convert it to an error that names the chunk and the variable. The
+    text of the error consists of ``reason`` and ``remedy``.
     """
 
     def __init__(self, reason: str, item: int = 0, remedy: str = "") -> None:
@@ -72,7 +72,7 @@ class RequestError(StoreError):
 
 
 class ChangedError(StoreError):
-    """Another writer came first: a file no longer has the version that was to be replaced."""
+    """Another writer came first, so a file no longer has the expected version."""
 
 
 def version_of(data: bytes) -> str:
@@ -85,7 +85,7 @@ def version_of(data: bytes) -> str:
 
 
 NAME_PART = 40
-"""Characters of the name of a file with which its temporary name begins."""
+"""The number of characters of the name of a file with which its temporary name begins."""
 
 
 def make_temporary_name(path: str) -> str:
@@ -104,9 +104,9 @@ class Store(ABC):
 
     @property
     def reach(self) -> RequestLimits:
-        """How large requests are, and how many run at once, under the current settings.
+        """The limits of requests under the current settings.
 
-        By default a store is remote: a request costs as much as half a MiB of bytes.
+        By default a store is remote, and a request takes as long as transferring half a MiB.
         """
         return RequestLimits(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
@@ -132,7 +132,7 @@ class Store(ABC):
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return what `describe` does, and the first bytes of the file: all if it is short."""
+        """Return the file as `describe` does, and its first bytes, or all bytes if it is short."""
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole small file."""
@@ -204,10 +204,10 @@ class Store(ABC):
         self._raise_read_only(url)
 
     def check_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Raise an error for a store where writers of a set would not notice each other.
+        """Raise an error if writers of a set would not notice each other in this store.
 
-        There `write_version` is not safe. A store that has to test this writes its test files
-        beside the set.
+        Then `write_version` is not safe. A store that has to test this writes its test files beside
+        the set.
         """
         self._raise_read_only(url)
 
@@ -285,7 +285,7 @@ REMEDIES = {
 
 @contextmanager
 def explain_open_errors(url: str) -> Iterator[None]:
-    """Raise the errors of a file that cannot be opened with its url and the remedy."""
+    """Add the url and the remedy to errors of a file that cannot be opened."""
     try:
         yield
     except PermissionError as error:
@@ -328,7 +328,7 @@ def explain_open_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def explain_write_errors(url: Any) -> Iterator[None]:
-    """Raise the errors of writing a set with the url of the set and the remedy.
+    """Add the url and the remedy to errors of writing a set.
 
     The errors may name a file of the set, or a temporary one.
     """

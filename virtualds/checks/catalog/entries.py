@@ -91,7 +91,7 @@ class CatalogEntry:
         Number and total size of the source files. None if that is not known, also if the set lists
         only the files of all its groups together.
     nbytes : int
-        Bytes of the decoded values.
+        The size in bytes of the decoded values.
     snapshots : int, optional
         Number of snapshots; None if the format has none.
     snapshot, modified : str

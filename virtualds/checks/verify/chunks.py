@@ -378,7 +378,8 @@ Result = TypeVar("Result")
 
 
 PIECE = 2**24
-"""Bytes of an uncompressed chunk that are compared: such a chunk may be a whole file."""
+"""The number of bytes of an uncompressed chunk that are compared: such a chunk may be a whole
+file."""
 
 
 def cut_chunk(chunk: SampledChunk) -> SampledChunk:

@@ -39,7 +39,7 @@ from virtualds.errors import (
     UnsupportedError,
     make_unsupported_error,
 )
-from virtualds.formats.zarr.document import MARKER, find_places, join_node_path
+from virtualds.formats.zarr.document import MARKER, join_node_path, unravel_in_grid
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -136,9 +136,9 @@ def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, Ob
             f"{url}: Icechunk refers to no files by such a url; name the file az://container/path, "
             f"and give account_name in storage_options"
         )
-    place = find_storage(host, options)
-    told = {n: v for n, v in place.arguments.items() if n in CONTAINER.get(place.kind, ())}
-    return host, ObjectLocation(place.kind, told)
+    storage = find_storage(host, options)
+    told = {n: v for n, v in storage.arguments.items() if n in CONTAINER.get(storage.kind, ())}
+    return host, ObjectLocation(storage.kind, told)
 
 
 def _find_plain_folder(folder: str) -> str:
@@ -170,8 +170,8 @@ def find_containers(
         folder = (url.rpartition("/")[0], id(options))
         if folder not in known:
             known.add(folder)
-            prefix, place = find_container(url, options)
-            found.setdefault(prefix, place)
+            prefix, location = find_container(url, options)
+            found.setdefault(prefix, location)
     kept: dict[str, ObjectLocation] = {}
     for prefix in sorted(found, key=len):
         if not prefix.startswith(tuple(kept)):
@@ -237,11 +237,11 @@ def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
     account = found.config["account_name"]
     access: dict[str, Any] = {"account": account, **found.secrets}
     access |= {"from_env": True} if needs_login else {"anonymous": True} if is_public else {}
-    place: dict[str, Any] = {"container": found.place, "prefix": prefix, "config": {}}
+    arguments: dict[str, Any] = {"container": found.bucket, "prefix": prefix, "config": {}}
     if (endpoint := found.config["endpoint"]) != f"https://{account}.blob.core.windows.net":
         is_plain = endpoint.startswith("http://")
-        place["config"] = {"endpoint": endpoint, "allow_http": str(is_plain).lower()}
-    return ObjectLocation("azure", place | access)
+        arguments["config"] = {"endpoint": endpoint, "allow_http": str(is_plain).lower()}
+    return ObjectLocation("azure", arguments | access)
 
 
 def _check_nothing_left(url: str, left: Mapping[str, Any]) -> None:
@@ -340,10 +340,10 @@ class RequiredConfig(NamedTuple):
 NO_REQUIREMENTS = RequiredConfig({}, {})
 
 
-def _make_storage(place: ObjectLocation) -> Any:
-    if place.kind == "local":
-        return icechunk.local_filesystem_storage(place.arguments["path"])
-    return getattr(icechunk, f"{place.kind}_storage")(**place.arguments)
+def _make_storage(location: ObjectLocation) -> Any:
+    if location.kind == "local":
+        return icechunk.local_filesystem_storage(location.arguments["path"])
+    return getattr(icechunk, f"{location.kind}_storage")(**location.arguments)
 
 
 def open_repository(url: str, options: StorageOptions | None) -> Any:
@@ -353,13 +353,13 @@ def open_repository(url: str, options: StorageOptions | None) -> Any:
 
 
 def _create_repository(
-    place: ObjectLocation, url: str, needed: RequiredConfig, given: Any = None
+    location: ObjectLocation, url: str, needed: RequiredConfig, given: Any = None
 ) -> Any:
     """Create a repository whose configuration contains what is needed."""
     config = icechunk.RepositoryConfig.default()
     config = config if given is None else config.merge(given)
     _add_needed(config, needed)
-    storage = _make_storage(place)
+    storage = _make_storage(location)
     try:
         with translate_errors(url):
             return icechunk.Repository.create(storage, config)
@@ -438,12 +438,12 @@ def _add_splits(config: Any, splits: Mapping[str, Split]) -> bool:
 class References(NamedTuple):
     """The references of the existing chunks of an array.
 
-    ``places`` has one row per chunk, its position in the grid. ``path`` are indices into ``paths``,
-    and ``inline`` maps rows to inline chunks. The path of a native chunk is its name among the
-    chunks of the repository.
+    ``chunk_ids`` has one row per chunk, its position in the grid. ``path`` are indices into
+    ``paths``, and ``inline`` maps rows to inline chunks. The path of a native chunk is its name
+    among the chunks of the repository.
     """
 
-    places: Ints
+    chunk_ids: Ints
     kind: Ints
     path: Ints
     offset: Ints
@@ -535,13 +535,13 @@ class OpenStore:
             none = np.zeros(0, np.int64)
             return References(none.reshape(0, 0), none, none, none, none, [], {})
         columns = [np.concatenate(parts).astype(np.int64) for parts in zip(*batches, strict=True)]
-        places, kinds, rows, offsets, lengths = columns
-        return References(places, kinds, rows, offsets, lengths, list(numbers), inline)
+        chunk_ids, kinds, rows, offsets, lengths = columns
+        return References(chunk_ids, kinds, rows, offsets, lengths, list(numbers), inline)
 
     @_blocking
-    async def read_chunks(self, path: str, places: Iterable[Sequence[int]]) -> list[bytes]:
+    async def read_chunks(self, path: str, chunk_ids: Iterable[Sequence[int]]) -> list[bytes]:
         """Return chunks of an array by their positions in its grid."""
-        keys = ("/".join([path, "c", *map(str, place)]) for place in places)
+        keys = ("/".join([path, "c", *map(str, chunk_id)]) for chunk_id in chunk_ids)
         found: list[bytes] = []
         while some := list(islice(keys, REQUESTS_AT_ONCE)):
             gets = (self.store.get(key, default_buffer_prototype()) for key in some)
@@ -599,21 +599,23 @@ class OpenStore:
         used = {checks[number] for number in np.unique(columns[0]).tolist()}
         if not used:
             return
-        places = find_places(numbers, grid)
-        low = places.min(0)
-        box = tuple((places.max(0) - low + 1).tolist())
+        positions = unravel_in_grid(numbers, grid)
+        low = positions.min(0)
+        box = tuple((positions.max(0) - low + 1).tolist())
         with translate_errors(self.url):
             if len(used) == 1 and grid and not is_sparse(prod(box), numbers.size):
                 refused = self.store.set_virtual_refs_arr(
                     f"/{path}",
                     box,
-                    *_spread_over_box(box, places - low, locations, columns),
+                    *_spread_over_box(box, positions - low, locations, columns),
                     arr_offset=tuple(low.tolist()),
                     checksum=used.pop(),
                 )
             else:
                 # chunks whose files have different kinds of checksums are written one by one
-                rows = zip(places.tolist(), *(column.tolist() for column in columns), strict=True)
+                rows = zip(
+                    positions.tolist(), *(column.tolist() for column in columns), strict=True
+                )
                 specs = [
                     icechunk.VirtualChunkSpec(
                         place,
@@ -642,10 +644,13 @@ def _to_checksum(file: SourceFile) -> datetime | str | None:
 
 
 def _spread_over_box(
-    box: tuple[int, ...], places: Ints, locations: Sequence[str], columns: tuple[Ints, Ints, Ints]
+    box: tuple[int, ...],
+    positions: Ints,
+    locations: Sequence[str],
+    columns: tuple[Ints, Ints, Ints],
 ) -> tuple[list[str], Any, Any]:
     """Return location, offset and length of every chunk of a box; a missing one has location ""."""
-    flat = np.ravel_multi_index(tuple(places.T), box)
+    flat = np.ravel_multi_index(tuple(positions.T), box)
     names = np.full(prod(box), "", object)
     names[flat] = np.array([*locations, ""], object)[columns[0]]
     offset, length = (np.zeros(prod(box), np.uint64) for _ in columns[1:])
@@ -658,7 +663,7 @@ def _spread_over_box(
 
 @contextmanager
 def exclude_other_writers(
-    place: ObjectLocation | None, url: str, options: StorageOptions | None
+    location: ObjectLocation | None, url: str, options: StorageOptions | None
 ) -> Iterator[None]:
     """Exclude unnoticed commits of other writers to a repository during the block.
 
@@ -666,13 +671,13 @@ def exclude_other_writers(
     An object store may ignore conditions, so it is tested first. The location of an Icechunk object
     is unknown, so its owner is responsible.
     """
-    if place is not None and place.kind == "local":
-        path = os.path.realpath(place.arguments["path"])
+    if location is not None and location.kind == "local":
+        path = os.path.realpath(location.arguments["path"])
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with hold_lock(lock_of(path)):
             yield
         return
-    if place is not None and place.kind in ("s3", "gcs", "azure"):
+    if location is not None and location.kind in ("s3", "gcs", "azure"):
         find_store(url).check_conditions(url, options)
     yield
 
@@ -681,14 +686,14 @@ def exclude_other_writers(
 class Target:
     """A repository at a url, or an Icechunk object, to write to.
 
-    ``place`` is the location of the repository, ``root`` its url, and ``given`` the repository once
-    it is open; if the user passed an object, only ``given`` is known. ``name`` is for errors.
+    ``location`` is the location of the repository, ``root`` its url, and ``given`` the repository
+    once it is open; if the user passed an object, only ``given`` is known. ``name`` is for errors.
     ``config`` is saved in the repository. With ``create_branch``, a missing branch is created at
     the snapshot of ``main``, and removed if writing fails. ``staging_folder`` is the url of a
     folder whose chunks are moved into the repository.
     """
 
-    place: ObjectLocation | None
+    location: ObjectLocation | None
     given: Any
     root: str | None
     name: str
@@ -720,7 +725,7 @@ class Target:
     def exclusive(self) -> Iterator[None]:
         """Exclude other writers in the block; if it fails, remove a branch created in it."""
         with (
-            exclude_other_writers(self.place, self.name, self.options),
+            exclude_other_writers(self.location, self.name, self.options),
             self.remove_branch_on_error(),
         ):
             yield
@@ -746,7 +751,7 @@ class Target:
     def exists(self) -> bool:
         """Return whether the repository exists."""
         with translate_errors(self.name):
-            return self.place is None or icechunk.Repository.exists(_make_storage(self.place))
+            return self.location is None or icechunk.Repository.exists(_make_storage(self.location))
 
     def open_store(
         self,
@@ -761,8 +766,8 @@ class Target:
         ``begins`` is true; otherwise the store is that of ``main``.
         """
         with translate_errors(self.name):
-            if self.place is not None:
-                self._open_repository(self.place, needed)
+            if self.location is not None:
+                self._open_repository(self.location, needed)
             else:
                 self._check(needed.containers)
                 if before is not None:
@@ -775,12 +780,12 @@ class Target:
             )
         return store
 
-    def _open_repository(self, place: ObjectLocation, needed: RequiredConfig) -> None:
+    def _open_repository(self, location: ObjectLocation, needed: RequiredConfig) -> None:
         """Open the repository, or create it, with the configuration that is needed."""
         if not self.exists():
-            self.given = _create_repository(place, self.name, needed, self.config)
+            self.given = _create_repository(location, self.name, needed, self.config)
             return
-        self.given = icechunk.Repository.open(_make_storage(place))
+        self.given = icechunk.Repository.open(_make_storage(location))
         if self.config is not None:
             self.given = _save_config(self.given, self.given.config.merge(self.config))
         config = self.given.config

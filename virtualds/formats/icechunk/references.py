@@ -33,7 +33,7 @@ from virtualds.formats.icechunk.library import (
     unquote_url,
 )
 from virtualds.formats.referenced_files import ReferencedFiles
-from virtualds.formats.zarr.document import NOTES, find_places, number_in_grid
+from virtualds.formats.zarr.document import NOTES, number_in_grid, unravel_in_grid
 from virtualds.formats.zarr.groups import GroupBuilder, make_single_manifest_finder
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.source_file import SourceFile, StorageOptions
@@ -219,7 +219,7 @@ class StoreReferences:
     # ------------------------------------------------------------------ pickles
 
     @property
-    def _place(self) -> tuple[Any, ...]:
+    def _identity(self) -> tuple[Any, ...]:
         """Its identity: its location, or that of the opening."""
         known = (self.root, self.options, self.allow, self.snapshot)
         return known if self.root is not None else (*known, self._opening)
@@ -246,10 +246,10 @@ class StoreReferences:
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
 
-        return ("virtualds-icechunk", *map(normalize_token, self._place))
+        return ("virtualds-icechunk", *map(normalize_token, self._identity))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StoreReferences) and self._place == other._place
+        return isinstance(other, StoreReferences) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash((self.root, self.snapshot))
@@ -288,8 +288,8 @@ class StoreReferences:
 
     def _build_manifest(self, found: Any, grid: tuple[int, ...]) -> ChunkManifest:
         """Return Icechunk references as a manifest; chunks beyond the grid are left out."""
-        places = found.places.reshape(len(found.kind), len(grid))
-        rows = np.flatnonzero((places < np.array(grid, np.int64)).all(1))
+        chunk_ids = found.chunk_ids.reshape(len(found.kind), len(grid))
+        rows = np.flatnonzero((chunk_ids < np.array(grid, np.int64)).all(1))
         kind, path = found.kind[rows], found.path[rows]
         held = kind == library.INLINE
         native = np.zeros(len(found.paths), bool)
@@ -303,7 +303,7 @@ class StoreReferences:
             "offset": np.where(held, np.cumsum(held) - 1, found.offset[rows]),
             "length": found.length[rows],
         }
-        where = number_in_grid(places[rows], grid)
+        where = number_in_grid(chunk_ids[rows], grid)
         there = ChunkManifest.build(
             rows.shape,
             files=[self.get_file(found.paths[n], bool(native[n])) for n in used.tolist()],
@@ -332,8 +332,8 @@ class ArrayTable(ReferenceTable):
         rows = np.isin(found.file, own)
         if not rows.any():
             return found
-        places = find_places(np.asarray(ids)[rows], self.grid)
-        read = self.store.store.read_chunks(self.path, places.tolist())
+        chunk_ids = unravel_in_grid(np.asarray(ids)[rows], self.grid)
+        read = self.store.store.read_chunks(self.path, chunk_ids.tolist())
         file, offset = found.file.copy(), found.offset.copy()
         file[rows], offset[rows] = INLINE, len(found.inline) + np.arange(len(read))
         return ChunkManifest.build(

@@ -27,8 +27,8 @@ from virtualds.formats.referenced_files import collect_fingerprints, fetch_chunk
 from virtualds.formats.zarr.document import (
     NOTES,
     PLAIN_KEYS,
-    find_places,
     number_in_grid,
+    unravel_in_grid,
 )
 from virtualds.formats.zarr.v3_arrays import ManifestPart, count_chunks
 from virtualds.formats.zarr.write_plan import (
@@ -53,7 +53,7 @@ MAX_SPLITS = 32
 def is_occupied(url: Any, options: StorageOptions | None = None, **where: Any) -> bool:
     """Raise an error for a branch or session that has nodes; return False if it is empty."""
     target = Target.of(url, options, **where)
-    if target.place is not None and not target.exists():
+    if target.location is not None and not target.exists():
         return False
     with target.remove_branch_on_error(keep=False):
         if nodes := target.open_store().read_documents():
@@ -190,8 +190,8 @@ def _find_required_config(
     parts = (part for node in planned.arrays.values() for part in node.parts)
     files = (file for p in parts if not is_there(p.manifest) for file in p.manifest.sources)
     outside = dict.fromkeys(file for file in files if not is_own(file.url))
-    places = find_containers((file.url, file.options) for file in outside)
-    return RequiredConfig(places, dict(_iterate_splits(planned, nodes or {})))
+    containers = find_containers((file.url, file.options) for file in outside)
+    return RequiredConfig(containers, dict(_iterate_splits(planned, nodes or {})))
 
 
 def _iterate_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tuple[str, Split]]:
@@ -274,13 +274,15 @@ class NodeWriter:
         if node.values is not None:
             self._remove(path)
             self._put_document(path, metadata, notes["arrays"].get(path))
-            chunks = ((f"{path}/{PLAIN_KEYS(place)}", data) for place, data in node.values.chunks)
+            chunks = (
+                (f"{path}/{PLAIN_KEYS(chunk_id)}", data) for chunk_id, data in node.values.chunks
+            )
             self.store.put(chunks)
             return
-        placed = self._place_changed(path, metadata, node, count_chunks(metadata))
+        changed = self._locate_changed(path, metadata, node, count_chunks(metadata))
         self._put_document(path, metadata, notes["arrays"].get(path))
-        with count_array(prod(placed.grid)):
-            self._put_chunks(path, placed)
+        with count_array(prod(changed.grid)):
+            self._put_chunks(path, changed)
 
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
         extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
@@ -291,24 +293,24 @@ class NodeWriter:
         if path in self.nodes:
             self.store.remove([path])
 
-    def _place_changed(
+    def _locate_changed(
         self, path: str, metadata: Mapping[str, Any], node: PlannedArray, grid: tuple[int, ...]
-    ) -> _PlacedChunks:
+    ) -> _LocatedChunks:
         """Return the chunks to write; remove the array first if it has to be rewritten."""
         there = self._find_comparable(path, metadata, grid)
         if there is None or self.known is None:
             # the parts may be read from the store from which the array is removed
-            placed = _PlacedChunks.of(node.parts, grid)
+            found = _LocatedChunks.of(node.parts, grid)
             self._remove(path)
-            return placed
+            return found
         if (new := self.known.find_new_parts(node.parts, path)) is not None:
-            return _PlacedChunks.of(new, grid)
-        placed = _PlacedChunks.of(node.parts, grid)
-        changed = self._find_changed(self.known, path, there, placed)
+            return _LocatedChunks.of(new, grid)
+        found = _LocatedChunks.of(node.parts, grid)
+        changed = self._find_changed(self.known, path, there, found)
         if changed is not None:
-            return placed.at(changed)
+            return found.at(changed)
         self._remove(path)
-        return placed
+        return found
 
     def _find_comparable(
         self, path: str, metadata: Mapping[str, Any], grid: tuple[int, ...]
@@ -328,11 +330,11 @@ class NodeWriter:
 
     @staticmethod
     def _find_changed(
-        known: ExistingReferences, path: str, grid: tuple[int, ...], new: _PlacedChunks
+        known: ExistingReferences, path: str, grid: tuple[int, ...], new: _LocatedChunks
     ) -> Ints | None:
         """Return the rows to write, or None to rewrite the array."""
         there = known.find_manifest(path, grid)
-        old = _PlacedChunks(grid, *gather_references(there))
+        old = _LocatedChunks(grid, *gather_references(there))
         numbers = old.number_in(new.grid)
         row = np.searchsorted(new.numbers, numbers)
         if (np.append(new.numbers, -1)[row] != numbers).any():
@@ -342,7 +344,7 @@ class NodeWriter:
         changed[row] = ~find_same_rows(old.rows, new.rows.at(row))
         return np.flatnonzero(changed)
 
-    def _put_chunks(self, path: str, chunks: _PlacedChunks) -> None:
+    def _put_chunks(self, path: str, chunks: _LocatedChunks) -> None:
         """Write native chunks, and references to all others."""
         rows, files = chunks.rows, chunks.rows.files
         own = [n for n, file in enumerate(files) if self.target.is_own(file.url)]
@@ -363,7 +365,7 @@ class NodeWriter:
         )
 
 
-class _PlacedChunks(NamedTuple):
+class _LocatedChunks(NamedTuple):
     """The existing chunks of an array: their ascending flat indexes in its grid, and their rows."""
 
     grid: tuple[int, ...]
@@ -371,13 +373,13 @@ class _PlacedChunks(NamedTuple):
     rows: ChunkManifest
 
     @classmethod
-    def of(cls, parts: list[ManifestPart], grid: tuple[int, ...]) -> _PlacedChunks:
+    def of(cls, parts: list[ManifestPart], grid: tuple[int, ...]) -> _LocatedChunks:
         """Create it from the parts of an array."""
         found = [(part, *gather_references(part.manifest)) for part in parts]
         if len(found) == 1 and parts[0].manifest.shape == grid:
             return cls(grid, *found[0][1:])
         numbers = [
-            number_in_grid(find_places(ids, part.manifest.shape, part.origin), grid)
+            number_in_grid(unravel_in_grid(ids, part.manifest.shape, part.origin), grid)
             for part, ids, _ in found
         ]
         rows = [ChunkManifest.missing((0,)), *(rows for _, _, rows in found)]
@@ -385,10 +387,10 @@ class _PlacedChunks(NamedTuple):
         order = np.argsort(flat)
         return cls(grid, flat[order], ChunkManifest.concatenate(rows, 0).at(order))
 
-    def at(self, rows: Ints) -> _PlacedChunks:
+    def at(self, rows: Ints) -> _LocatedChunks:
         """Return some of the chunks, by row."""
-        return _PlacedChunks(self.grid, self.numbers[rows], self.rows.at(rows))
+        return _LocatedChunks(self.grid, self.numbers[rows], self.rows.at(rows))
 
     def number_in(self, grid: tuple[int, ...]) -> Ints:
         """Return the flat indexes of the chunks in a larger grid."""
-        return number_in_grid(find_places(self.numbers, self.grid), grid)
+        return number_in_grid(unravel_in_grid(self.numbers, self.grid), grid)

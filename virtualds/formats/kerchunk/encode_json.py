@@ -165,12 +165,12 @@ def _values_to_parts(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkMan
     chunks = node.values.chunks if node.values is not None else ()
     return [
         (
-            place,
+            origin,
             ChunkManifest.build(
-                (1,) * len(place), file=INLINE, length=len(data), inline=(bytes(data),)
+                (1,) * len(origin), file=INLINE, length=len(data), inline=(bytes(data),)
             ),
         )
-        for place, data in chunks
+        for origin, data in chunks
     ]
 
 
@@ -453,9 +453,9 @@ def _find_common_chunks(
     if grid[1:] == other[1:]:
         inside = ids < prod(other)
         return inside, np.where(inside, ids, 0)
-    places = np.unravel_index(ids, grid)
-    inside = np.logical_and.reduce([p < n for p, n in zip(places, other, strict=True)])
-    within = tuple(np.where(inside, place, 0) for place in places)
+    positions = np.unravel_index(ids, grid)
+    inside = np.logical_and.reduce([p < n for p, n in zip(positions, other, strict=True)])
+    within = tuple(np.where(inside, along, 0) for along in positions)
     return inside, np.ravel_multi_index(within, other) if prod(other) else within[0]
 
 
@@ -599,8 +599,8 @@ def encode_notes(notes: Metadata) -> str:
 def _encode_document(content: Metadata, references: Sequence[bytes]) -> bytes:
     """Return a document with one reference per line; ``references`` are blocks of lines."""
     texts = [f"{_encode(k)}:{'' if k == 'refs' else _encode(v)}" for k, v in content.items()]
-    place = [*content].index("refs") + 1
-    before, after = ",".join(texts[:place]), "".join(f",{text}" for text in texts[place:])
+    index = [*content].index("refs") + 1
+    before, after = ",".join(texts[:index]), "".join(f",{text}" for text in texts[index:])
     lines = [part for block in filter(None, references) for part in (b",\n", block)][1:]
     return b"".join([f"{{{before}{{\n".encode(), *lines, f"\n}}{after}}}\n".encode()])
 

@@ -274,8 +274,8 @@ def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         return value is None or (isinstance(value, float) and isnan(value))
 
     def is_missing(value: Any) -> bool:
-        url, *place = value if isinstance(value, list) and value else [value]
-        return is_nothing(url) and all(is_nothing(n) or n == 0 for n in place)
+        url, *location = value if isinstance(value, list) and value else [value]
+        return is_nothing(url) and all(is_nothing(n) or n == 0 for n in location)
 
     return [row for row in rows if not is_missing(row[1])]
 
@@ -295,13 +295,13 @@ class _Columns:
         """Add chunks given by url, offset and length."""
         if not rows:
             return
-        urls, *places = zip(*(value for _, value in rows), strict=True)
+        urls, *locations = zip(*(value for _, value in rows), strict=True)
         if any(kind is not str for kind in set(map(type, urls))):
             raise FormatError(f"{self._path}: a reference [url, offset, length] without a url")
         for url in dict.fromkeys(urls):
             self._number_file(url, rows)
         for column, values in zip(
-            self._columns, (map(self._numbers.__getitem__, urls), *places), strict=True
+            self._columns, (map(self._numbers.__getitem__, urls), *locations), strict=True
         ):
             column.extend(values)
 

@@ -552,10 +552,10 @@ def encode_marker(
     In a large set they are almost all of the marker, and an append writes it twice. None records no
     files.
     """
-    place = uuid4().hex
-    noted = {} if files is None else {"files": place}
+    stand_in = uuid4().hex
+    noted = {} if files is None else {"files": stand_in}
     text = json.dumps({**document, NOTES: {**notes, **noted}}, allow_nan=False)
     if files is None:
         return text.encode()
-    before, _, after = text.partition(f'"{place}"')
+    before, _, after = text.partition(f'"{stand_in}"')
     return b"".join([before.encode(), b"{", files, b"}", after.encode()])

@@ -111,7 +111,7 @@ class Templates:
         return np.array(numbers, np.int64).reshape(rendered.shape)
 
     def _evaluate(
-        self, place: ast.expr, variables: Variables, operations: Operations | None = None
+        self, placeholder: ast.expr, variables: Variables, operations: Operations | None = None
     ) -> Value:
         """Evaluate the expression in a placeholder."""
         known = _OPERATIONS if operations is None else operations
@@ -139,7 +139,7 @@ class Templates:
                         return self.call(name.removeprefix(_PREFIX), arguments)
             raise FormatError(f"{type(node).__name__} is not known in templates; {_KNOWN}")
 
-        return evaluate(place)
+        return evaluate(placeholder)
 
     def call(self, name: str, arguments: Variables) -> Value:
         """Render a template with its arguments."""
@@ -195,15 +195,17 @@ def _parse_template(source: str) -> list[str | ast.expr]:
             stop = token.end()
         closing = _CLOSING.match(source, stop)
         try:
-            place = _parse_placeholder(source[begin + 2 : stop]) if closing is not None else None
+            placeholder = (
+                _parse_placeholder(source[begin + 2 : stop]) if closing is not None else None
+            )
         except SyntaxError:
-            place = None
-        if place is None or closing is None:
+            placeholder = None
+        if placeholder is None or closing is None:
             raise FormatError(
                 f"template {source[:60]!r}: {source[begin : stop + 10][-80:]!r} is no place for a "
                 f"value; {_KNOWN}"
             )
-        parts += [source[end:begin], place]
+        parts += [source[end:begin], placeholder]
         end = closing.end()
     return [part for part in (*parts, source[end:]) if part] or [""]
 

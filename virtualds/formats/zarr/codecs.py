@@ -167,13 +167,13 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     dtype = data_type_from_v3(metadata["data_type"])
     fill = fill_value_from_v3(metadata["fill_value"], dtype)
     chain = [parse_extension(entry, "codec") for entry in metadata["codecs"]]
-    place = _find_bytes_codec(chain)
+    position = _find_bytes_codec(chain)
     axes = StoredAxes.of_array(len(metadata["shape"]), metadata.get("chunk_grid"))
-    axes, filters = _read_array_codecs(chain[:place], dtype, axes)
+    axes, filters = _read_array_codecs(chain[:position], dtype, axes)
     layout, made = axes.layout, _find_filtered_dtype(dtype, filters) or dtype
     # other serialising codecs encode the type of the numbers, without a byte order
-    serialised = chain[place][0] not in BYTES_CODEC
-    behind = chain[place + (not serialised) :]
+    serialised = chain[position][0] not in BYTES_CODEC
+    behind = chain[position + (not serialised) :]
     rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
     if any(codec.maps_arrays for codec in rest):
         raise _misplaced_error(chain)
@@ -183,7 +183,7 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
             f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
             f"not decoded; open the data with zarr-python"
         )
-    order = "<" if serialised else _read_order(chain[place][1], made)
+    order = "<" if serialised else _read_order(chain[position][1], made)
     # numpy has two names for one type, and all readers support the shorter one
     stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
     native = np.asarray(fill, dtype)
@@ -201,9 +201,9 @@ def _find_bytes_codec(chain: Sequence[Entry]) -> int:
                 f"codec {name!r}: virtualds decodes no arrays whose chunks are made with it; open "
                 f"the data with zarr-python"
             )
-    places = [number for number, (name, _) in enumerate(chain) if _makes_bytes(name)]
-    if len(places) == 1:
-        return places[0]
+    positions = [number for number, (name, _) in enumerate(chain) if _makes_bytes(name)]
+    if len(positions) == 1:
+        return positions[0]
     for entry in chain:
         # an unknown name may be that of another serialising codec
         if entry[0] not in AXES and not _makes_bytes(entry[0]):

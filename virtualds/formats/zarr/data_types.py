@@ -75,16 +75,16 @@ def data_type_to_v3(dtype: np.dtype[Any]) -> Any | None:
 def _record_to_v3(dtype: np.dtype[Any]) -> Any | None:
     """Return the representation of a compound type without padding."""
     fields: list[dict[str, Any]] = []
-    place = 0
+    end = 0
     members: Mapping[str, Any] = dtype.fields or {}
     for name in dtype.names or ():
         member, offset, *title = members[name]
         spelled = data_type_to_v3(member)
-        if spelled is None or offset != place or title or not name:
+        if spelled is None or offset != end or title or not name:
             return None
         fields.append({"name": name, "data_type": spelled})
-        place += member.itemsize
-    return _describe_named("struct", fields=fields) if place == dtype.itemsize else None
+        end += member.itemsize
+    return _describe_named("struct", fields=fields) if end == dtype.itemsize else None
 
 
 def _describe_named(name: str, **configuration: Any) -> dict[str, Any]:

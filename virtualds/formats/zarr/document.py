@@ -262,17 +262,17 @@ may ignore the name of an encoding.
 """
 
 
-def find_places(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> Ints:
+def unravel_in_grid(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> Ints:
     """Return the positions of chunks at flat indexes in a grid at ``origin``, one row each."""
     if not grid:
         return np.zeros((ids.size, 0), np.int64)
-    places = np.stack(np.unravel_index(ids, grid), 1)
-    return places + np.asarray(origin, np.int64) if any(origin) else places
+    positions = np.stack(np.unravel_index(ids, grid), 1)
+    return positions + np.asarray(origin, np.int64) if any(origin) else positions
 
 
-def number_in_grid(places: Ints, grid: tuple[int, ...]) -> Ints:
+def number_in_grid(positions: Ints, grid: tuple[int, ...]) -> Ints:
     """Return the flat indexes of chunks in a grid, given their positions as rows."""
-    numbers = np.ravel_multi_index(tuple(places.T), grid) if grid else np.zeros(len(places))
+    numbers = np.ravel_multi_index(tuple(positions.T), grid) if grid else np.zeros(len(positions))
     return np.asarray(numbers, np.int64)
 
 
@@ -280,12 +280,12 @@ class ChunkKeys(ABC):
     """The keys of chunks in one encoding; equal objects give equal keys."""
 
     @abstractmethod
-    def __call__(self, place: ChunkIndex) -> str:
+    def __call__(self, chunk_id: ChunkIndex) -> str:
         """Return the key of a chunk."""
 
     def list_keys(self, ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> list[str]:
         """Return the keys of chunks, given by flat index in a grid that begins at ``origin``."""
-        return [self(tuple(place)) for place in find_places(ids, grid, origin).tolist()]
+        return [self(tuple(chunk_id)) for chunk_id in unravel_in_grid(ids, grid, origin).tolist()]
 
     @abstractmethod
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
@@ -314,15 +314,15 @@ class SeparatedKeys(ChunkKeys):
             return [self(())] * ids.size
         # a million calls would take longer than everything else that is done with the keys
         before = "" if self.name == "v2" else f"c{self.separator}"
-        columns = find_places(ids, grid, origin).T.tolist()
+        columns = unravel_in_grid(ids, grid, origin).T.tolist()
         texts = zip(*(map(str, column) for column in columns), strict=True)
         return [before + text for text in map(self.separator.join, texts)]
 
-    def __call__(self, place: ChunkIndex) -> str:
-        indices = self.separator.join(map(str, place))
+    def __call__(self, chunk_id: ChunkIndex) -> str:
+        indices = self.separator.join(map(str, chunk_id))
         if self.name == "v2":
             return indices or "0"
-        return f"c{self.separator}{indices}" if place else "c"
+        return f"c{self.separator}{indices}" if chunk_id else "c"
 
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
         if not ndim:
@@ -350,8 +350,8 @@ class AffixedKeys(ChunkKeys):
     text: str
     base: ChunkKeys
 
-    def __call__(self, place: ChunkIndex) -> str:
-        key = self.base(place)
+    def __call__(self, chunk_id: ChunkIndex) -> str:
+        key = self.base(chunk_id)
         return f"{self.text}{key}" if self.name == "prefix" else f"{key}{self.text}"
 
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
@@ -369,9 +369,9 @@ class FanoutKeys(ChunkKeys):
 
     most: int
 
-    def __call__(self, place: ChunkIndex) -> str:
+    def __call__(self, chunk_id: ChunkIndex) -> str:
         axes = (
-            f"d{axis}/{'/'.join(self._split_digits(index))}/" for axis, index in enumerate(place)
+            f"d{axis}/{'/'.join(self._split_digits(index))}/" for axis, index in enumerate(chunk_id)
         )
         return "".join(axes) + "c"
 

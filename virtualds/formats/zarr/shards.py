@@ -76,15 +76,15 @@ def _parse_levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[ShardLe
     levels: list[ShardLevel] = []
     codecs = list(metadata["codecs"])
     chain = [parse_extension(entry, "codec") for entry in codecs]
-    while place := 1 + next((n for n, (name, _) in enumerate(chain) if name == SHARDING), -1):
-        for name, config in chain[: place - 1]:
+    while position := 1 + next((n for n, (name, _) in enumerate(chain) if name == SHARDING), -1):
+        for name, config in chain[: position - 1]:
             if name != "transpose":
                 raise _unsupported_error(name)
             order = tuple(order[i] for i in parse_order(config, len(order)))
-        if chain[place:]:
-            raise _unsupported_error(chain[place][0])
-        around += codecs[: place - 1]
-        config = chain[place - 1][1]
+        if chain[position:]:
+            raise _unsupported_error(chain[position][0])
+        around += codecs[: position - 1]
+        config = chain[position - 1][1]
         levels.append(_parse_level(config, order))
         codecs = list(config["codecs"])
         chain = [parse_extension(entry, "codec") for entry in codecs]
@@ -210,12 +210,12 @@ class ShardTable(ReferenceTable):
         return self.shards.listed
 
     def load(self, ids: Ints) -> ChunkManifest:
-        places = np.unravel_index(ids.ravel(), self.grid) if self.grid else ()
-        pairs = list(zip(self.edges, places, strict=True))
-        within = [np.searchsorted(edges, place, "right") - 1 for edges, place in pairs]
+        positions = np.unravel_index(ids.ravel(), self.grid) if self.grid else ()
+        pairs = list(zip(self.edges, positions, strict=True))
+        within = [np.searchsorted(edges, along, "right") - 1 for edges, along in pairs]
         number = np.zeros(ids.size, np.int64)
-        for place, count in zip(within, self.shards.shape, strict=True):
-            number = number * count + place
+        for along, count in zip(within, self.shards.shape, strict=True):
+            number = number * count + along
         known, row = np.unique(number, return_inverse=True)
         shards = self.shards.at(known).loaded()
         held = [e[s + 1] - e[s] for e, s in zip(self.edges, within, strict=True)]
@@ -243,15 +243,15 @@ class _ChunkLocations(NamedTuple):
     """The shard that contains each chunk, while indexes are looked up.
 
     ``whole`` is the index of the shard; ``file``, ``offset`` and ``length`` are its location.
-    ``place`` is the position of the chunk in the shard, and ``held`` the size of the shard, both in
-    innermost chunks, as arrays with one row per axis.
+    ``position`` is the position of the chunk in the shard, and ``held`` the size of the shard, both
+    in innermost chunks, as arrays with one row per axis.
     """
 
     whole: Ints
     file: Ints
     offset: Ints
     length: Ints
-    place: Ints
+    position: Ints
     held: Ints
 
 
@@ -273,7 +273,7 @@ def _look_up(
     """Return rows with each shard replaced by that of the next level, or by the chunk itself."""
     step = np.array([c // i for c, i in zip(level.chunk, innermost, strict=True)], np.int64)
     step = step.reshape(-1, 1)
-    place, inside = rows.place // step, rows.place % step
+    shard, inside = rows.position // step, rows.position % step
     there = np.flatnonzero(rows.file != MISSING)
     counts = rows.held // step
     _, first, which = np.unique(rows.whole[there], return_index=True, return_inverse=True)
@@ -286,16 +286,16 @@ def _look_up(
     bounds = np.searchsorted(which[order], np.arange(len(wanted) + 1))
     for number, index in enumerate(indexes):
         members = there[order[bounds[number] : bounds[number + 1]]]
-        found = index[tuple(place[i, members] for i in level.order)].reshape(-1, 2)
+        found = index[tuple(shard[i, members] for i in level.order)].reshape(-1, 2)
         begin, size = _check_sound_index(found, wanted[number])
         empty = size == 0
         offset[members] = np.where(empty, 0, rows.offset[members] + begin)
         length[members] = size
         file[members] = np.where(empty, MISSING, rows.file[members])
     whole = rows.whole
-    for one, most in zip(place, counts.max(1, initial=1), strict=True):
+    for one, most in zip(shard, counts.max(1, initial=1), strict=True):
         whole = whole * most + one
-    return _ChunkLocations(whole, file, offset, length, inside, np.broadcast_to(step, place.shape))
+    return _ChunkLocations(whole, file, offset, length, inside, np.broadcast_to(step, shard.shape))
 
 
 def _check_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.group import count_places, find_places
+from virtualds.arrays.group import count_selected, resolve_index
 from virtualds.bounds import check_selection
 from virtualds.chunks.axes import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING, Ints
@@ -91,18 +91,18 @@ class VariableLengthArray:
 
     def read(self, key: Sequence[Any]) -> Objects:
         """Read a selection: per axis an int, a slice, or a 1-D array of positions."""
-        counts = list(map(count_places, key, self.shape))
+        counts = list(map(count_selected, key, self.shape))
         check_selection(max(prod(counts), *counts, 0) * self.dtype.itemsize)
-        places = list(map(find_places, key, self.shape))
-        out = np.full([place.size for place in places], self.fill, self.dtype)
+        positions = list(map(resolve_index, key, self.shape))
+        out = np.full([along.size for along in positions], self.fill, self.dtype)
         for fragment in self.fragments:
-            self._read_fragment(fragment, places, out)
+            self._read_fragment(fragment, positions, out)
         dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
         return out.squeeze(dropped)
 
-    def _read_fragment(self, fragment: Fragment, places: Sequence[Ints], out: Objects) -> None:
-        columns = zip(fragment.axes, fragment.start, places, strict=True)
-        taken = [_find_selected_chunks(axis, place - start) for axis, start, place in columns]
+    def _read_fragment(self, fragment: Fragment, positions: Sequence[Ints], out: Objects) -> None:
+        columns = zip(fragment.axes, fragment.start, positions, strict=True)
+        taken = [_find_selected_chunks(axis, chunk_id - start) for axis, start, chunk_id in columns]
         if not all(taken):
             return
         manifest, first = fragment.manifest, [min(chunks) for chunks in taken]
@@ -110,25 +110,25 @@ class VariableLengthArray:
             manifest = manifest.take(axis, slice(min(chunks), max(chunks) + 1))
         manifest = manifest.loaded()
         found = (tuple(p - f for p, f in zip(at, first, strict=True)) for at in product(*taken))
-        there = (place for place in found if manifest.file[place] != MISSING)
+        there = (chunk_id for chunk_id in found if manifest.file[chunk_id] != MISSING)
 
-        def find_slot(place: ChunkIndex) -> HostSlot | None:
-            row = manifest.lookup(place)
+        def find_slot(chunk_id: ChunkIndex) -> HostSlot | None:
+            row = manifest.lookup(chunk_id)
             url = None if row.file == INLINE else manifest.files[row.file].url
             return None if url is None else HostSlot.to(url, row.length)
 
-        def fetch(place: ChunkIndex) -> bytes:
-            return fetch_chunk(manifest, place)
+        def fetch(chunk_id: ChunkIndex) -> bytes:
+            return fetch_chunk(manifest, chunk_id)
 
         def finish(item: tuple[ChunkIndex, bytes | None]) -> None:
-            place, data = item
-            number = tuple(p + f for p, f in zip(place, first, strict=True))
+            chunk_id, data = item
+            number = tuple(p + f for p, f in zip(chunk_id, first, strict=True))
             stretches = [chunks[n] for chunks, n in zip(taken, number, strict=True)]
-            data = fetch(place) if data is None else data
+            data = fetch(chunk_id) if data is None else data
             try:
                 values = self.decode(data, [stretch.encoded for stretch in stretches])
             except VARYING_ERRORS as error:
-                row = manifest.lookup(place)
+                row = manifest.lookup(chunk_id)
                 held = row.file == INLINE
                 url = "bytes held inline" if held else manifest.files[row.file].url
                 problem = ReadError(
@@ -196,10 +196,10 @@ class _AxisSelection(NamedTuple):
     encoded: int
 
 
-def _find_selected_chunks(axis: ChunkAxis, places: Ints) -> dict[int, _AxisSelection]:
+def _find_selected_chunks(axis: ChunkAxis, positions: Ints) -> dict[int, _AxisSelection]:
     """Return the selection within every chunk of an axis that it touches, by index."""
-    outer = np.flatnonzero((places >= 0) & (places < axis.size))
-    inside = places[outer]
+    outer = np.flatnonzero((positions >= 0) & (positions < axis.size))
+    inside = positions[outer]
     chunk = axis.locate(inside)
     found = {}
     for number in np.unique(chunk).tolist():
@@ -230,15 +230,15 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Variab
             f"codecs {names}: variable-length strings are read only if {serialiser!r} encodes "
             f"them; open the data with zarr-python"
         )
-    place = names.index(serialiser)
-    for name, config in chain[:place]:
+    position = names.index(serialiser)
+    for name, config in chain[:position]:
         if name != "transpose":
             raise UnsupportedError(
                 f"codec {name!r} before {serialiser!r}: variable-length strings are only "
                 f"transposed; open the data with zarr-python"
             )
         layout = tuple(layout[i] for i in parse_order(config, len(shape)))
-    for name, config in chain[place + 1 :]:
+    for name, config in chain[position + 1 :]:
         codecs.append(codec_from_zarr_v3(name, config, np.dtype("u1")))
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)

@@ -75,7 +75,7 @@ CHUNK_GROWTH = 8
 MAX_GROWING = 3
 """Maximum number of chunks of values that still grow; each costs a request to open a remote set."""
 CHUNK_BYTES = 2**26
-"""Maximum number of bytes of a chunk, unless one row is longer."""
+"""The maximum size in bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
 
@@ -584,10 +584,10 @@ def _encode_chunks(
     import numcodecs
 
     slabs = [axis.slabs() for axis in axes_from_v3(values.shape, grid)]
-    for place in product(*(range(along.encoded.size) for along in slabs)):
-        pairs = list(zip(slabs, place, strict=True))
+    for chunk_id in product(*(range(along.encoded.size) for along in slabs)):
+        pairs = list(zip(slabs, chunk_id, strict=True))
         box: Any = tuple(slice(*along.edges[i : i + 2].tolist()) for along, i in pairs)
         shape = tuple(int(along.encoded[i]) for along, i in pairs)
         # the ellipsis keeps a string without axes an array
         data = encode_chunk(values[(*box, ...)], shape)
-        yield place, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data
+        yield chunk_id, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data

@@ -77,7 +77,7 @@ REMEDY = f"pass on_unsupported='rewrite' to encode these chunks anew, {LOAD_OR_L
 RELATIVE = "relative_paths"
 """The note of a set whose urls are relative to its folder, for later writers."""
 MAX_INLINE = 2**20
-"""Maximum number of bytes of missing chunks of one array that are written out inline."""
+"""The maximum size in bytes of missing chunks of one array that are written out inline."""
 CHUNK_ENTRIES = ("contiguous", "chunksizes")
 """Encoding entries about the chunks of a variable."""
 SET_ENTRIES = ("zstd", "complevel", *CHUNK_ENTRIES)

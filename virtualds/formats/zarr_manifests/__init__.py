@@ -232,16 +232,20 @@ def begin_parts(
 
 
 def write_parts(
-    arrays: Mapping[Any, ManifestArray], place: PartsFolder
+    arrays: Mapping[Any, ManifestArray], parts: PartsFolder
 ) -> dict[Any, ManifestArray]:
     """Write references that are not in a set yet; return arrays that refer to the new tables."""
-    folder, store = f"{place.folder}/{secrets.token_hex(8)}", SetFiles(place.root, place.options)
+    folder, store = (
+        f"{parts.folder}/{secrets.token_hex(8)}",
+        SetFiles(parts.root, parts.options),
+    )
 
     def put(path: str, data: bytes) -> None:
-        find_store(place.root).write_file(f"{place.root}/{path}", data, place.options)
+        find_store(parts.root).write_file(f"{parts.root}/{path}", data, parts.options)
 
     writer = TableWriter(
-        put, lambda url: to_written_path(place.root, url, relative=place.relative_paths)
+        put,
+        lambda url: to_written_path(parts.root, url, relative=parts.relative_paths),
     )
     pruned = {name: array.pruned() for name, array in arrays.items()}
     written: dict[tuple[Any, int], tuple[str, Counts]] = {}
@@ -268,51 +272,59 @@ def write_parts(
     return {name: moved(name, array) for name, array in pruned.items()}
 
 
-def is_table_inside(table: ReferenceTable, place: PartsFolder) -> bool:
+def is_table_inside(table: ReferenceTable, parts: PartsFolder) -> bool:
     """Return whether a table of references is in the set of the parts."""
-    return table.owner == place.root
+    return table.owner == parts.root
 
 
-def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = True) -> None:
+def commit_parts(group: ManifestGroup, parts: PartsFolder, *, replace: bool = True) -> None:
     """Write a set from arrays that `write_parts` returned, as `write` does."""
-    found = find_replaceable(place.root, place.options, replace)
-    _commit(group, place.root, place.options, found, None, place.relative_paths, place)
+    found = find_replaceable(parts.root, parts.options, replace)
+    _commit(
+        group,
+        parts.root,
+        parts.options,
+        found,
+        None,
+        parts.relative_paths,
+        parts,
+    )
 
 
-def abandon_parts(place: PartsFolder) -> None:
+def abandon_parts(parts: PartsFolder) -> None:
     """Remove the parts of a snapshot, unless the snapshot exists, or may still be committed."""
     # it is written before the commit, and remains if the response to the commit was lost
-    kept = f"{place.root}/{join_snapshot_path(place.snapshot)}"
-    if find_store(kept).find_version(kept, place.options) is None:
-        remove_parts(place, is_set=find_set(place.root, place.options) is not None)
+    kept = f"{parts.root}/{join_snapshot_path(parts.snapshot)}"
+    if find_store(kept).find_version(kept, parts.options) is None:
+        remove_parts(parts, is_set=find_set(parts.root, parts.options) is not None)
 
 
-def list_written_parts(place: PartsFolder) -> list[str]:
+def list_written_parts(parts: PartsFolder) -> list[str]:
     """Return the paths of all files of parts in the set."""
-    found = find_store(place.root).list_files(f"{place.root}/{place.folder}", place.options)
-    return [f"{place.folder}/{listed.path}" for listed in found]
+    found = find_store(parts.root).list_files(f"{parts.root}/{parts.folder}", parts.options)
+    return [f"{parts.folder}/{listed.path}" for listed in found]
 
 
-def remove_parts(place: PartsFolder, is_set: bool) -> None:
+def remove_parts(parts: PartsFolder, is_set: bool) -> None:
     """Remove all parts, and, if there is no set yet, their parent folders."""
-    store = find_store(place.root)
-    files = [f"{place.root}/{path}" for path in list_written_parts(place)]
-    if files and scheme_of(place.root) == "file":
+    store = find_store(parts.root)
+    files = [f"{parts.root}/{path}" for path in list_written_parts(parts)]
+    if files and scheme_of(parts.root) == "file":
         # an unused name, so that empty folders up to this one are removed
-        above = place.root if is_set else place.root.rpartition("/")[0]
-        files.append(f"{above}/{place.snapshot}")
-    store.remove(files, place.options)
+        above = parts.root if is_set else parts.root.rpartition("/")[0]
+        files.append(f"{above}/{parts.snapshot}")
+    store.remove(files, parts.options)
 
 
-def check_parts(place: PartsFolder, document: Document) -> list[str]:
+def check_parts(parts: PartsFolder, document: Document) -> list[str]:
     """Return the files of parts that a document does not need; raise an error if one is missing."""
-    there = set(list_written_parts(place))
+    there = set(list_written_parts(parts))
     needed = {
-        path for path in _iterate_needed_paths(document) if path.startswith(f"{place.folder}/")
+        path for path in _iterate_needed_paths(document) if path.startswith(f"{parts.folder}/")
     }
     if lost := sorted(needed - there):
         raise ReadError(
-            f"{place.root}/{lost[0]}: {len(lost)} parts of the manifests are gone that workers "
+            f"{parts.root}/{lost[0]}: {len(lost)} parts of the manifests are gone that workers "
             f"have written, nothing has been committed; do not remove files of the set while it "
             f"is written, and build it again"
         )

@@ -71,14 +71,14 @@ def join_small_parts(
     # data that were inserted between others have split tables
     while True:
         joints = [
-            (left.size + right.size, place)
-            for place, (left, right) in enumerate(pairwise(runs))
+            (left.size + right.size, index)
+            for index, (left, right) in enumerate(pairwise(runs))
             if left.fits(right)
         ]
         if len(joints) < MAX_SMALL:
             return [run.merge() for run in runs]
-        _, place = min(joints)
-        runs[place : place + 2] = [_join_runs(runs[place : place + 2])]
+        _, index = min(joints)
+        runs[index : index + 2] = [_join_runs(runs[index : index + 2])]
 
 
 class _AdjacentParts:
@@ -152,7 +152,7 @@ class _AdjacentParts:
         if len(self.parts) == 1:
             return self.parts[0]
         if self.rest is not None:
-            return _place(self.parts, self.rest)
+            return _merge_layers(self.parts, self.rest)
         manifests = [part.manifest for part in self.parts]
         return self.parts[0]._replace(
             manifest=ChunkManifest.concatenate(manifests, self._axis or 0)
@@ -184,14 +184,14 @@ def _cut_layers(
             yield _AdjacentParts(layer, table, is_new(layer), rest, table.rows)
         elif table is not None or _is_full(manifest):
             yield _AdjacentParts(layer, table, is_new(layer))
-        elif (placed := _place([layer], rest)).manifest.size:
-            yield _AdjacentParts(placed, rest=rest, size=gather_references(placed.manifest)[0].size)
+        elif (merged := _merge_layers([layer], rest)).manifest.size:
+            yield _AdjacentParts(merged, rest=rest, size=gather_references(merged.manifest)[0].size)
         else:
             continue
         is_empty = False
     if is_empty and pipelines:
         # a table without rows records how missing chunks are decoded
-        yield _AdjacentParts(_place([part], rest), rest=rest)
+        yield _AdjacentParts(_merge_layers([part], rest), rest=rest)
 
 
 def _is_full(manifest: ChunkManifest) -> bool:
@@ -202,16 +202,16 @@ def _is_full(manifest: ChunkManifest) -> bool:
     )
 
 
-def _place(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
+def _merge_layers(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
     """Return the references of layers, the last one uppermost, in the smallest box around them."""
     low = np.min([part.origin for part in parts], axis=0)
-    places, rows = [], []
+    positions, rows = [], []
     for part in reversed(parts):
         ids, found = gather_references(part.manifest)
         inner = np.stack(np.unravel_index(ids, part.manifest.shape))
-        places.append(inner + np.reshape(np.subtract(part.origin, low), (-1, 1)))
+        positions.append(inner + np.reshape(np.subtract(part.origin, low), (-1, 1)))
         rows.append(found)
-    joined, every = ChunkManifest.concatenate(rows, 0), np.concatenate(places, axis=1)
+    joined, every = ChunkManifest.concatenate(rows, 0), np.concatenate(positions, axis=1)
     first = every.min(1, initial=0 if not every.size else int(every.max()))
     box = tuple((every.max(1, initial=-1) - first + 1).tolist())
     numbers, kept = np.unique(
@@ -303,10 +303,10 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
     if len(run) < 2:
         return list(run)
     sizes = [part.manifest.size for part in run]
-    place, total = int(np.argmax(sizes)), sum(sizes)
-    if sizes[place] > max(MAX_GROWTH * (total - sizes[place]), RECORD_SIZE - 1):
-        before, behind = run[:place], run[place + 1 :]
-        return [*_join_run(before, axis), run[place], *_join_run(behind, axis)]
+    index, total = int(np.argmax(sizes)), sum(sizes)
+    if sizes[index] > max(MAX_GROWTH * (total - sizes[index]), RECORD_SIZE - 1):
+        before, behind = run[:index], run[index + 1 :]
+        return [*_join_run(before, axis), run[index], *_join_run(behind, axis)]
     first, manifests = run[0], [part.manifest for part in run]
     if any(
         bool(m.pipeline.any()) if m.rows is None else m.rows.table.has_pipelines or m.rows.only
@@ -328,7 +328,7 @@ def flatten_layers(parts: list[ManifestPart], pipelines: bool) -> Iterator[Manif
         if known is None or not is_sparse(part.manifest.size, known.size) or used.size != 1:
             yield part
         elif known.size or pipelines:
-            yield _place([part], int(used[0]))
+            yield _merge_layers([part], int(used[0]))
 
 
 def count_layers(part: ManifestPart) -> int:

@@ -161,12 +161,12 @@ class JsonTable(ReferenceTable):
                 rows.prefixes.append((name.removeprefix("./"), _check_text(entry["path"])))
             elif name.startswith(self.prefix):
                 key = name[len(self.prefix) :]
-                place = DOTTED_KEYS.parse_key(key, len(self.grid))
-                if place is None:
+                chunk_id = DOTTED_KEYS.parse_key(key, len(self.grid))
+                if chunk_id is None:
                     raise FormatError(f"{key!r} is not the key of a chunk")
-                if any(i >= n for i, n in zip(place, self.grid, strict=True)):
+                if any(i >= n for i, n in zip(chunk_id, self.grid, strict=True)):
                     raise FormatError(f"chunk {key!r} lies outside the grid {self.grid}")
-                rows.add(sum(map(mul, place, compute_strides(self.grid))), entry)
+                rows.add(sum(map(mul, chunk_id, compute_strides(self.grid))), entry)
         except VirtualdsError as error:
             error.add_note(f"entry {name!r} of {self._where}")
             raise
@@ -204,9 +204,9 @@ class JsonTable(ReferenceTable):
             if length is not None:
                 rows.add(row, {**entry, "length": length})
         added = rows.settled()
-        places = np.arange(ids.size)
-        places[added.rows.numbers] = ids.size + np.arange(added.rows.numbers.size)
-        return ChunkManifest.concatenate([found, added.rows.rows], 0).at(places)
+        row_ids = np.arange(ids.size)
+        row_ids[added.rows.numbers] = ids.size + np.arange(added.rows.numbers.size)
+        return ChunkManifest.concatenate([found, added.rows.rows], 0).at(row_ids)
 
     def _find_prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
         """Return the entry for the longest prefix of a chunk's key, or None if there is none."""
@@ -254,16 +254,16 @@ class _FragmentEntries:
         offset = _check_natural(entry.get("offset", 0))
         if "data" in entry:
             self._inline.append(base64.b64decode(entry["data"], validate=True))
-            place = (INLINE, len(self._inline) - 1, len(self._inline[-1]))
+            location = (INLINE, len(self._inline) - 1, len(self._inline[-1]))
         elif "path" not in entry:
-            place = (MISSING, 0, 0)
+            location = (MISSING, 0, 0)
         elif entry.get("length") is None:
             _check_text(entry["path"])
             self.measured[number] = entry
             return
         else:
-            place = (self._number_file(entry["path"]), offset, _check_natural(entry["length"]))
-        self._rows.append((number, *place, pipeline, checksum))
+            location = (self._number_file(entry["path"]), offset, _check_natural(entry["length"]))
+        self._rows.append((number, *location, pipeline, checksum))
 
     def get_file(self, path: str) -> SourceFile:
         """Return the file at a path, with its fingerprint if it is known."""

@@ -175,9 +175,9 @@ class ParquetTable(ReferenceTable):
         row = np.full(flat.size, -1)
         for number in np.unique(record[record >= 0]).tolist():
             wanted, known = record == number, self._read_numbers(number)
-            place = np.searchsorted(known, flat[wanted])
-            there = np.append(known, -1)[place] == flat[wanted]
-            row[wanted] = np.where(there, number * RECORD_SIZE + place, -1)
+            position = np.searchsorted(known, flat[wanted])
+            there = np.append(known, -1)[position] == flat[wanted]
+            row[wanted] = np.where(there, number * RECORD_SIZE + position, -1)
         rows = read_rows(row[row >= 0], RECORD_SIZE, self._read_record)
         return spread_rows(rows, row >= 0).reshape(ids.shape)
 
@@ -402,9 +402,9 @@ class SourceTable(NamedTuple):
         firsts = (bisect_left(paths, first) for first, _ in self.ranges)
         return [
             record
-            for record, place in enumerate(firsts)
+            for record, position in enumerate(firsts)
             if self.ranges[record][0].startswith(PARENT_PREFIX)
-            or (place < len(paths) and paths[place] <= self.ranges[record][1])
+            or (position < len(paths) and paths[position] <= self.ranges[record][1])
         ]
 
     def summarize(self, store: SetFiles) -> SourceSummary | None:
@@ -570,7 +570,7 @@ class TableWriter:
         self._put(f"{folder}/{COUNTS}", _encode_parquet(arrays, names))
         return Counts(path=COUNTS)
 
-    def write_placed(
+    def write_sparse(
         self, folder: str, numbers: Ints, rows: ChunkManifest, advance: Advance
     ) -> None:
         """Write the rows of some chunks, with their flat indexes, which are ascending."""

@@ -145,16 +145,16 @@ class _StoreFolder:
         prefix = f"{folder}/" if folder else ""
         first = bisect_left(self.paths, prefix)
         files: list[SourceFile] = []
-        places: list[tuple[int, ...]] = []
+        chunk_ids: list[tuple[int, ...]] = []
         for number in range(first, len(self.paths)):
             path = self.paths[number]
             if not path.startswith(prefix):
                 break
-            place = keys.parse_key(path[len(prefix) :], len(grid))
-            if place is None or any(i >= n for i, n in zip(place, grid, strict=True)):
+            chunk_id = keys.parse_key(path[len(prefix) :], len(grid))
+            if chunk_id is None or any(i >= n for i, n in zip(chunk_id, grid, strict=True)):
                 # metadata, another file, or a chunk beyond the end of a shortened array
                 continue
-            places.append(place)
+            chunk_ids.append(chunk_id)
             files.append(self.files[number])
         # some listings lack sizes
         files = fetch_many(
@@ -164,13 +164,13 @@ class _StoreFolder:
                 find_store(file.url).describe(file.url, file.options) if file.size is None else file
             ),
         )
-        if not places:
+        if not chunk_ids:
             return ChunkManifest.missing(grid)
-        check_table(grid, len(places), f"array {folder!r}")
+        check_table(grid, len(chunk_ids), f"array {folder!r}")
         file = np.full(grid, MISSING, np.int32)
         length = np.zeros(grid, np.int64)
-        for number, (place, chunk) in enumerate(zip(places, files, strict=True)):
-            file[place], length[place] = number, chunk.size or 0
+        for number, (chunk_id, chunk) in enumerate(zip(chunk_ids, files, strict=True)):
+            file[chunk_id], length[chunk_id] = number, chunk.size or 0
         return ChunkManifest.build(grid, files=files, file=file, length=length)
 
 

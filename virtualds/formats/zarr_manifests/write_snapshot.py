@@ -63,9 +63,9 @@ MAX_COPIED_COORDINATE = 2**16
 """Maximum size of a chunk of a coordinate or scalar that every commit copies to the root, in bytes.
 """
 MAX_COPIED_OTHER = 2**14
-"""Maximum number of bytes of a chunk of any other array that is copied to the root."""
+"""The maximum size in bytes of a chunk of any other array that is copied to the root."""
 MAX_COPIED_TOTAL = 2**20
-"""Maximum number of bytes of all chunks that are copied to a root; the shortest have priority."""
+"""The maximum size in bytes of all chunks that are copied to a root; the shortest have priority."""
 
 
 @dataclass
@@ -167,7 +167,7 @@ class SnapshotWriter:
         A key is never overwritten: readers of an earlier snapshot may still need its chunk.
         """
         key = parse_chunk_keys(values.metadata)
-        chunks = [(key(place), data) for place, data in values.chunks]
+        chunks = [(key(chunk_id), data) for chunk_id, data in values.chunks]
         noted = self.before.notes.get("values", {}).get(path) if self.before else None
         known = {chunk[:3]: chunk for chunk in list_value_chunks(noted)}
         is_plain = noted is None and self._put_plain(path, chunks)
@@ -279,8 +279,8 @@ class SnapshotWriter:
                     table["sources"] = known
             elif table is None:
                 table = self._write_table(path, number, part.manifest, numbered, advance)
-            place = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
-            said.append(({"fragment": part.fragment} if numbered else {}) | place | table)
+            box = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
+            said.append(({"fragment": part.fragment} if numbered else {}) | box | table)
         return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
 
     def _is_small(self, part: ManifestPart, numbered: bool) -> bool:
@@ -295,13 +295,13 @@ class SnapshotWriter:
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool, advance: Advance
     ) -> dict[str, Any]:
         folder = f"manifest.{self.name}.{number}"
-        placed = gather_references(manifest) if manifest.rest is not None else None
-        if placed is None:
+        sparse = gather_references(manifest) if manifest.rest is not None else None
+        if sparse is None:
             counts = self._writer.write_table(f"{path}/{folder}", manifest, numbered, advance)
             said: dict[str, Any] = {"rows": manifest.size} | describe_counts(counts)
         else:
-            self._writer.write_placed(f"{path}/{folder}", *placed, advance)
-            said = {"chunks": placed[0].size, "begins": placed[0][::RECORD_SIZE].tolist()}
+            self._writer.write_sparse(f"{path}/{folder}", *sparse, advance)
+            said = {"chunks": sparse[0].size, "begins": sparse[0][::RECORD_SIZE].tolist()}
         # the number of files is known only when everything is written
         sources = [f"{find_path_to_set(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
@@ -367,14 +367,14 @@ class SnapshotWriter:
         said: dict[str, Any] = {
             "path": find_path_to_set(path) + table.folder,
             **table.describe_rows(),
-            "sources": [find_path_to_set(path) + self._place_sources(table), table.sources.rows],
+            "sources": [find_path_to_set(path) + self._locate_sources(table), table.sources.rows],
         }
         if table.has_pipelines:
             said["pipelines"] = True
         part = {"table": said, "first": found.first, "strides": list(found.strides)}
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
 
-    def _place_sources(self, table: ParquetTable) -> str:
+    def _locate_sources(self, table: ParquetTable) -> str:
         """Return the folder of the files of a table of the set; write files that have moved."""
         sources = table.sources._replace(moved=None)
         if table.sources.moved is None:

@@ -83,7 +83,7 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values."""
+        """The size in bytes of all values."""
         return self.dtype.itemsize * prod(self.shape)
 
 
@@ -341,7 +341,7 @@ SECURE, PLAIN = "https://xml.opendap.org/", "http://xml.opendap.org/"
 """Prefixes of namespaces in some sidecars, and in all others."""
 SUFFIX = ".dmrpp"
 MAX_BYTES = 2**28
-"""Bytes of the longest sidecar."""
+"""The size in bytes of the longest sidecar."""
 MAX_NODES = 2**22
 """Elements and attributes of the largest sidecar, which take about 500 MB: a million chunks."""
 MAX_DEPTH = 64

@@ -99,7 +99,7 @@ OF_WHOLE_IMAGES = ("RICE_1", "RICE_ONE", "GZIP_1", "GZIP_2", "HCOMPRESS_1", "NOC
 SCALES = ("ZSCALE", "ZZERO")
 """Columns, or keywords, that convert integers to floats."""
 ITEMS = {"B": 1, "I": 2, "J": 4}
-"""Bytes of the elements in which tiles are counted."""
+"""The size in bytes of the elements in which tiles are counted."""
 
 
 class Tiles(NamedTuple):
@@ -233,7 +233,7 @@ TABLES = ("BINTABLE", "A3DTABLE", "TABLE")
 STRUCTURE = {"SIMPLE", "XTENSION", "BITPIX", "NAXIS", "PCOUNT", "GCOUNT", "EXTEND", "GROUPS"}
 """Keywords that say how data are stored, and nothing else."""
 PIECE = 4 * 2**20
-"""Bytes of a chunk that a codec decodes; readers cut plain values as they need them."""
+"""The size in bytes of a chunk that a codec decodes; readers cut plain values as they need them."""
 
 
 def detect(head: bytes) -> bool:

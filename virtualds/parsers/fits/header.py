@@ -100,7 +100,7 @@ class HeaderDataUnit:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its data, without padding (section 7.1.2, equation 3)."""
+        """The size in bytes of its data, without padding (section 7.1.2, equation 3)."""
         bits, shape = self.bitpix, self.shape
         more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
         if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:

@@ -370,7 +370,7 @@ def _select_more(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- tables
 
 PIECE = 2**20
-"""Bytes of the rows of a chunk."""
+"""The size in bytes of the rows of a chunk."""
 WIDE = 2**12
 """Minimum number of bytes per row of a column that gets its own chunk per row."""
 

@@ -253,7 +253,7 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
 
 
 MAX_HEADER = 16 * 1024
-"""Maximum number of bytes of a header that is cached."""
+"""The maximum size in bytes of a header that is cached."""
 PLAIN = 21
 """Bytes of section 1 without its own calendar; its octets 13 to 16 are year, month and day."""
 INSTANTS = frozenset({0, 1, 2, 5, 6})

@@ -201,7 +201,7 @@ class ArraySpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values."""
+        """The size in bytes of the values."""
         return prod(self.shape) * self.dtype.itemsize
 
     def pipeline(self, codecs: tuple[Codec, ...]) -> CodecPipeline:

@@ -98,7 +98,7 @@ TEXTS = {LABELS: "long_name", UNITS: "units", FORMATS: "format"}
 """Attributes by the tag of elements with a text for the data set, and one per dimension."""
 CALIBRATED = ("scale_factor", "scale_factor_err", "add_offset", "add_offset_err")
 PRECISE = 36
-"""Bytes of a calibration in double precision."""
+"""The size in bytes of a calibration in double precision."""
 
 
 def read_old_datasets(elements: Elements) -> Datasets:

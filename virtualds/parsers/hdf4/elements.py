@@ -43,7 +43,7 @@ class PiecewiseArray:
     pieces : tuple of ranges
         In order.
     nbytes : int
-        Bytes of the decoded values.
+        The size in bytes of the decoded values.
     shape : tuple of int
     pipeline : CodecPipeline
     """
@@ -97,7 +97,7 @@ VDATA, VDATA_VALUES, VGROUP = 1962, 1963, 1965
 LARGE = (DATA, COMPRESSED, CHUNK, LINKED, SCALES)
 """Tags of elements with values, which a scan does not read."""
 SMALL = 2**16
-"""Bytes of elements that are fetched in advance."""
+"""The size in bytes of elements that are fetched in advance."""
 AT_ONCE = 256
 """Elements that are fetched at once."""
 EXTENDED = 2**14

@@ -26,7 +26,7 @@ from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, U
 
 
 POINTER = np.dtype("P").itemsize
-"""Bytes of a variable-length string in memory; other sequences also have a length."""
+"""The size in bytes of a variable-length string in memory; other sequences also have a length."""
 CHARSETS = {0: "ascii", 1: "utf-8"}
 """Character sets of strings (IV.A.2.d)."""
 NUMPY_TAG = b"NUMPY:"

@@ -310,7 +310,7 @@ class VariableStructure(NamedTuple):
     within : tuple of int
         Lengths of the axes that every element has.
     itemsize : int
-        Bytes of an element, with those axes.
+        The size in bytes of an element, with those axes.
     """
 
     owner: int

@@ -28,7 +28,7 @@ from virtualds.arrays.group import (
     ManifestGroup,
     ManifestVariable,
     describe_left_out,
-    find_places,
+    resolve_index,
 )
 from virtualds.bounds import check_selection, is_small_enough_to_load
 from virtualds.chunks.axes import MAX_AXIS
@@ -105,7 +105,7 @@ from virtualds.urls import path_or_url
 
 
 BYTES_AT_ONCE = 2**26
-"""Bytes of references that are checked at a time."""
+"""The size in bytes of references that are checked at a time."""
 
 
 def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
@@ -296,7 +296,7 @@ def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int
         chosen = range(size)[key]
         first, last = sorted((chosen[0], chosen[-1])) if chosen else (0, -1)
         return slice(first, last + 1), slice(None, None, chosen.step)
-    places = find_places(key, size)
+    places = resolve_index(key, size)
     if not places.size:
         return slice(0, 0), places
     first = int(places.min())
@@ -488,7 +488,7 @@ def _visit_chunks(place: HDF5Location) -> list[Work]:
 
 
 MAX_VOID = 2**31 - 1
-"""Maximum number of bytes of an element in numpy."""
+"""The maximum size in bytes of an element in numpy."""
 NOT_A_COORDINATE = "_nc4_non_coord_"
 """netCDF-C's prefix for a variable with the name of a dimension whose scale it is not."""
 
@@ -551,7 +551,7 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
 EOS_INFORMATION = "HDFEOS INFORMATION"
 """The group of HDF-EOS5 with the structural metadata."""
 MAX_METADATA = 2**24
-"""Maximum number of bytes of a part of the structural metadata."""
+"""The maximum size in bytes of a part of the structural metadata."""
 
 
 def _read_eos_metadata(root: HDF5Location) -> list[Structure]:

@@ -102,7 +102,7 @@ RESERVED = frozenset(
 """Attributes for dimension scales and the netCDF library, not for the user."""
 
 MAX_TEXT = 2**31 - 1
-"""Maximum number of bytes of a string in numpy."""
+"""The maximum size in bytes of a string in numpy."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
 """Paddings of strings of fixed length."""
 

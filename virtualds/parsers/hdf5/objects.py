@@ -275,7 +275,7 @@ def find_referenced_file(
 SCALE = b"DIMENSION_SCALE"
 """The CLASS of a scale."""
 MAX_TEXT = 2**16
-"""Maximum number of bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
+"""The maximum size in bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
 NULL_TERMINATED, PADDINGS = (0,), (0, 1, 2)
 """Paddings of strings of fixed length (IV.A.2.d): HDF5 only recognises scales by the first."""
 

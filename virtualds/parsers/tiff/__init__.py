@@ -51,7 +51,7 @@ IMAGES: tuple[type[Codec], ...] = (Jpeg, Webp, Png, Jpeg2000, JpegXl, Lerc)
 PLAIN, UNPREDICTED = 1, 1
 """Compression and predictor of pages without them."""
 MAX_TRIED = 2**26
-"""Bytes of the largest strip that a scan decodes: see `_is_padded`."""
+"""The size in bytes of the largest strip that a scan decodes: see `_is_padded`."""
 
 
 def build_page_array(

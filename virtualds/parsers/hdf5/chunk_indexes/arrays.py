@@ -113,7 +113,7 @@ def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) 
 # shape; a long one is divided into pages.
 
 BEFORE_HEADER = 6
-"""Bytes of a block before the address of its header: signature, version and client."""
+"""The size in bytes of a block before the address of its header: signature, version and client."""
 
 
 class _FixedArrayLayout(NamedTuple):
@@ -207,7 +207,7 @@ def _read_fixed_pages(
 # HDF5 File Format Specification 3.0, VII.D. HDF5's own list of chunks (`H5Dchunk_iter`, up to 2.0)
 # returns wrong positions if the unlimited axis is not the first.
 
-"""Bytes of a block before the address of its header: signature, version and client."""
+"""The size in bytes of a block before the address of its header: signature, version and client."""
 CONTRADICTION = "the header of an extensible array contradicts itself"
 """The error of a header with impossible numbers."""
 
@@ -244,7 +244,7 @@ class _ExtensibleArrayLayout(NamedTuple):
 
     @property
     def number_size(self) -> int:
-        """Bytes of the index of the first element of a block."""
+        """The size in bytes of the index of the first element of a block."""
         return -(-self.max_bits // 8)
 
 

@@ -26,7 +26,7 @@ from virtualds.parsers.hdf5.structure.messages import IndexKind
 from virtualds.parsers.hdf5.structure.object_header import DatasetFacts
 
 MASK_BYTES = 4
-"""Bytes of a filter mask."""
+"""The size in bytes of a filter mask."""
 LAST = 2**63 - 1
 """The maximum of a column."""
 
@@ -42,7 +42,7 @@ class IndexLayout:
     chunks : tuple of int
         Elements of a chunk along each axis.
     itemsize : int
-        Bytes of an element.
+        The size in bytes of an element.
     limits : tuple of int or None
         The maximum length of each axis, or None for an unlimited one.
     has_filters : bool
@@ -66,7 +66,7 @@ class IndexLayout:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of a chunk without filters."""
+        """The size in bytes of a chunk without filters."""
         return prod(self.chunks) * self.itemsize
 
     @cached_property

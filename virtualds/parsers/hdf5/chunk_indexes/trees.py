@@ -53,7 +53,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 NODE_HEAD = 8
 """Bytes of signature, type, level and number of entries of a node (III.A.1)."""
 MASK_AND_LENGTH = 8
-"""Bytes of a key before its position."""
+"""The size in bytes of a key before its position."""
 OF_CHUNKS = 1
 """The type of a version 1 B-tree whose leaves are chunks."""
 Entries = npt.NDArray[Any]
@@ -258,7 +258,7 @@ def _find_leaf_chunks(
 PLAIN, FILTERED = 10, 11
 """Types of records: of chunks without and with filters (III.A.2)."""
 TREE_HEAD = 16
-"""Bytes of the header of a tree before the address of its root."""
+"""The size in bytes of the header of a tree before the address of its root."""
 
 
 class _Nodes(NamedTuple):

@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
 CHECKSUM_BYTES = 4
-"""Bytes of a checksum."""
+"""The size in bytes of a checksum."""
 NEAR = 2**14
 """Bytes between rows up to which they are read instead of skipped."""
 READ_TOGETHER = 2**22
@@ -52,11 +52,11 @@ class ByteRows(Protocol):
 
     @property
     def offset_size(self) -> int:
-        """Bytes of an address, in all of the files."""
+        """The size in bytes of an address, in all of the files."""
 
     @property
     def length_size(self) -> int:
-        """Bytes of a length, in all of the files."""
+        """The size in bytes of a length, in all of the files."""
 
     @property
     def half(self) -> int:
@@ -188,7 +188,7 @@ def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
 
 
 BEFORE_RECORDS = 6
-"""Bytes of a node before its records: signature, version and type (III.A.2)."""
+"""The size in bytes of a node before its records: signature, version and type (III.A.2)."""
 MAX_DEPTH = 32
 """More levels than any tree has: it would have more records than there are addresses."""
 
@@ -199,7 +199,7 @@ class TreeLayout(NamedTuple):
     Parameters
     ----------
     size, record : int
-        Bytes of a node, and of a record.
+        The size in bytes of a node, and of a record.
     depth : int
         Levels below the root.
     most, pointer, total : tuple of int
@@ -216,7 +216,7 @@ class TreeLayout(NamedTuple):
 
     @property
     def count_size(self) -> int:
-        """Bytes of the number of records of a node."""
+        """The size in bytes of the number of records of a node."""
         return _count_bytes(self.most[0])
 
     @classmethod

@@ -81,9 +81,9 @@ class HDF5Type(NamedTuple):
     kind : TypeClass
         Its class.
     size : int
-        Bytes of an element.
+        The size in bytes of an element.
     length : int
-        Bytes of its message.
+        The size in bytes of its message.
     bits : int
         The bit field of the class.
     properties : bytes
@@ -369,11 +369,12 @@ REFERENCE_DTYPES = {
 """A reference, by the bytes of an address: elements of the sequence, address of the collection with
 it, and its number there (IV.B)."""
 REFERENCE_SIZES = Struct("<4xI4xI")
-"""Bytes of a reference, and of an element of the sequence, in a type of sequences (IV.A.2.d)."""
+"""The size in bytes of a reference, and of an element of the sequence, in a type of sequences
+(IV.A.2.d)."""
 SEQUENCE_KINDS = (0, 1)
 """Kinds of variable-length types: sequences and strings (IV.A.2.d)."""
 MIN_COLLECTION = 2**12
-"""Minimum number of bytes of a collection of HDF5."""
+"""The minimum size in bytes of a collection of HDF5."""
 COLLECTION_HEAD = 16
 """Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
 OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}

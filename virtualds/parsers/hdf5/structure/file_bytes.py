@@ -290,7 +290,7 @@ class Superblock(NamedTuple):
     Parameters
     ----------
     offset_size, length_size : int
-        Bytes of an address, and of a length.
+        The size in bytes of an address, and of a length.
     root : int
         Address of the header of the root group.
     end : int
@@ -413,9 +413,10 @@ def _undefined(size: int) -> int:
 
 
 NEARBY = 2**12
-"""Bytes of a local file that are read if fewer are requested: others are close by."""
+"""The number of bytes of a local file that are read if fewer are requested: others are close by."""
 HEAD_BYTES = 2**14
-"""Bytes of a local file that are read when it is opened: most metadata of many files."""
+"""The number of bytes of a local file that are read when it is opened: most metadata of many
+files."""
 AHEAD = FIRST_PAGES
 """Pages that a round of requests fetches after those that it needs."""
 MAX_AHEAD = CACHED_PAGES // 2
@@ -452,9 +453,9 @@ class FileBytes:
 
     superblock: Superblock
     offset_size: int
-    """Bytes of an address."""
+    """The size in bytes of an address."""
     length_size: int
-    """Bytes of a length."""
+    """The size in bytes of a length."""
     half: int
     """Half of the maximum number of children of a node of a version 1 B-tree of chunks."""
     group_half: int
@@ -743,9 +744,9 @@ SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
 """Messages without effect: empty ones, and modification times."""
 HEADER_GUESS = 512
-"""Bytes of a header that are read before its length is known, as in HDF5."""
+"""The number of bytes of a header that are read before its length is known, as in HDF5."""
 MAX_BYTES = 2**26
-"""Maximum number of bytes of all messages of an object."""
+"""The maximum size in bytes of all messages of an object."""
 HEAD_V1 = Struct("<BxHII4x")
 """Version, messages, references, bytes of the messages; padded to 8 bytes (IV.A.1.a)."""
 MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")

@@ -222,7 +222,7 @@ class FractalHeap:
 
     @property
     def _head(self) -> int:
-        """Bytes of a direct block before its objects (III.G.2)."""
+        """The size in bytes of a direct block before its objects (III.G.2)."""
         return 5 + self.file.offset_size + self._place_size + CHECKSUM_BYTES * self._has_checksums
 
     def _find_block(self, place: int) -> tuple[bytes, int]:

@@ -358,7 +358,7 @@ PARAMETERS = {
     IndexKind.EXTENSIBLE_ARRAY: (1, 1, 1, 1, 1),
     IndexKind.B_TREE_2: (4, 1, 1),
 }
-"""Bytes of the parameters of an index, in order."""
+"""The size in bytes of the parameters of an index, in order."""
 BARE_EDGES, FILTERED_SINGLE = 0b01, 0b10
 """Flags of chunks: those that reach past the end are unfiltered; the only chunk is filtered."""
 

@@ -52,7 +52,8 @@ DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
 SHARED = 0b10
 """The flag of a message that is stored elsewhere (IV.A.1)."""
 MAX_BYTES = 2**26
-"""Maximum bytes of all attributes of an object beyond those of the file, and its sequences."""
+"""The maximum size in bytes of all attributes of an object beyond those of the file, and its
+sequences."""
 
 
 # ---------------------------------------------------------------------- shared messages
@@ -469,7 +470,7 @@ HARD, SOFT, EXTERNAL = 0, 1, 64
 LINKS_BY_NAME = 5
 """The type of records of links sorted by the hash of a name (III.A.2)."""
 HASH_BYTES, IDENTITY_BYTES = 4, 7
-"""Bytes of the hash and of the identifier in such a record."""
+"""The size in bytes of the hash and of the identifier in such a record."""
 HAS_ORDER, HAS_TYPE, HAS_CHARSET = 0x04, 0x08, 0x10
 """Flags of a link message."""
 
