@@ -115,7 +115,9 @@ def test_every_chunk_is_decoded_once(folder: Path) -> None:
 
 def test_a_flip_takes_the_memory_of_references_alone(folder: Path) -> None:
     array = virtual(np.zeros((40, 500, 500)), folder, chunks=(1, 250, 500), codecs=ZLIB)
-    assert peak(lambda: np.flip(array, (0, 1, 2))) < 200_000 < array.nbytes
+    # threads that other tests have left may allocate meanwhile
+    least = min(peak(lambda: np.flip(array, (0, 1, 2))) for _ in range(3))
+    assert least < 200_000 < array.nbytes
     # one slab of a flipped array: its two chunks, and the values
     flipped = np.flip(array, 1)
     with virtualds.set_options(chunk_cache=0):
