@@ -28,7 +28,7 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.parsers.hdf5 import storage
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexLayout
+from virtualds.parsers.hdf5.chunk_indexes.layout import ChunkRows, IndexLayout
 from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, RowsError
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, read_messages
 from virtualds.parsers.hdf5.structure.messages import FILTERED_SINGLE, parse_layout
@@ -126,7 +126,7 @@ WRITTEN = (full, sparse, shorter_and_longer, unwritten)
 class Told(NamedTuple):
     """What the metadata of a dataset say, as columns of one dataset."""
 
-    form: IndexLayout
+    index_layout: IndexLayout
     root: Ints
     shape: Ints
     length: Ints
@@ -152,9 +152,9 @@ def tell(path: Path, file: FileBytes) -> Told:
     dims, undefined = layout.dims, (1 << 8 * file.offset_size) - 1
     single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(dims), 0)
     root = undefined if layout.address is None else layout.address
-    form = IndexLayout(layout.index_kind, dims[:-1], dims[-1], limits, filters)
+    index_layout = IndexLayout(layout.index_kind, dims[:-1], dims[-1], limits, filters)
     column = [np.array([n], np.uint64).view(np.int64) for n in (root, *single[:2])]
-    return Told(form, column[0], np.array([shape]), column[1], column[2])
+    return Told(index_layout, column[0], np.array([shape]), column[1], column[2])
 
 
 def tell_alone(path: Path) -> Told:
@@ -169,7 +169,7 @@ def read_as(path: Path, told: Told) -> ChunkRows:
     """Read an index where it is told to lie, which HDF5 may not be asked about if it is damaged."""
     file = open_bytes(path)
     try:
-        return read_indexes(file, told.form, np.zeros(1, np.int64), *told.columns)
+        return read_indexes(file, told.index_layout, np.zeros(1, np.int64), *told.columns)
     finally:
         file.close()
 
@@ -206,7 +206,7 @@ def read_together(paths: Sequence[Path], told: Sequence[Told]) -> ChunkRows:
     rows: ByteRows = SeveralFiles(files)
     columns = (np.concatenate(some) for some in zip(*(t.columns for t in told), strict=True))
     try:
-        return read_indexes(rows, told[0].form, np.arange(len(paths)), *columns)
+        return read_indexes(rows, told[0].index_layout, np.arange(len(paths)), *columns)
     finally:
         for file in files:
             file.close()
@@ -214,17 +214,17 @@ def read_together(paths: Sequence[Path], told: Sequence[Told]) -> ChunkRows:
 
 def assemble(path: Path, told: Told, found: ChunkRows) -> npt.NDArray[np.int32]:
     """Decode all chunks into an array of the fill value."""
-    raw, form = path.read_bytes(), told.form
+    raw, index_layout = path.read_bytes(), told.index_layout
     base = raw.index(b"\x89HDF")
     values = np.full(told.shape[0], -1, np.int32)
     for place, mask, address, length in zip(
-        found.place.T.tolist(), *(column.tolist() for column in found[2:]), strict=True
+        found.position.T.tolist(), *(column.tolist() for column in found[2:]), strict=True
     ):
         data = raw[base + address : base + address + length]
-        if form.has_filters and not mask & 1:
+        if index_layout.has_filters and not mask & 1:
             data = zlib.decompress(data)
-        chunk = np.frombuffer(data, np.int32).reshape(form.chunks)
-        box = tuple(slice(p, p + c) for p, c in zip(place, form.chunks, strict=True))
+        chunk = np.frombuffer(data, np.int32).reshape(index_layout.chunks)
+        box = tuple(slice(p, p + c) for p, c in zip(place, index_layout.chunks, strict=True))
         room = values[box]
         values[box] = chunk[tuple(slice(n) for n in room.shape)]
     return values
@@ -237,8 +237,8 @@ def check_as_read_by_hdf5(path: Path, told: Told, found: ChunkRows) -> None:
         listed = [dataset.get_chunk_info(n) for n in range(dataset.get_num_chunks())]
     np.testing.assert_array_equal(assemble(path, told, found), native)
     # HDF5's own list has chunks of extensible arrays in wrong places
-    if told.form.kind != EXTENSIBLE:
-        columns = zip(*found.place.tolist(), *(c.tolist() for c in found[2:]), strict=True)
+    if told.index_layout.kind != EXTENSIBLE:
+        columns = zip(*found.position.tolist(), *(c.tolist() for c in found[2:]), strict=True)
         within = [
             (*one.chunk_offset, one.filter_mask, one.byte_offset - userblock, one.size)
             for one in listed
@@ -259,9 +259,9 @@ def test_every_index_has_the_chunks_that_hdf5_reads(
             write(file["v"])
         told, found = read_alone(path)
         if not (compression and case.early):
-            assert told.form.kind == case.kind
+            assert told.index_layout.kind == case.kind
         check_as_read_by_hdf5(path, told, found)
-        order = np.lexsort((*found.place[::-1], found.owner))
+        order = np.lexsort((*found.position[::-1], found.owner))
         np.testing.assert_array_equal(order, np.arange(len(order)))
 
 
@@ -285,7 +285,7 @@ def test_several_files_at_once_give_what_each_gives_alone(
 def look_up(path: Path, told: Told, places: Ints) -> ChunkRows:
     file = open_bytes(path)
     try:
-        columns = told.form, np.zeros(1, np.int64), *told.columns
+        columns = told.index_layout, np.zeros(1, np.int64), *told.columns
         return read_indexes(file, *columns, wanted=places)
     finally:
         file.close()
@@ -302,15 +302,15 @@ def test_a_lookup_finds_what_the_whole_index_has(
         with create(path, CASES[name], compression) as file:
             write(file["v"])
         told, whole = read_alone(path)
-        steps = np.array(told.form.chunks)[:, None]
+        steps = np.array(told.index_layout.chunks)[:, None]
         grid = tuple((-(-told.shape[0] // steps[:, 0])).tolist())
         size = int(np.prod(grid))
-        numbers = np.ravel_multi_index(tuple(whole.place // steps), grid)
+        numbers = np.ravel_multi_index(tuple(whole.position // steps), grid)
         for count in {1, 2, 7, 100, size}:
             for _ in range(4):
                 some = np.sort(generator.choice(size, min(count, size), replace=False))
                 found = look_up(path, told, np.stack(np.unravel_index(some, grid)))
-                at = np.ravel_multi_index(tuple(found.place // steps), grid)
+                at = np.ravel_multi_index(tuple(found.position // steps), grid)
                 wanted, right = found.at(np.isin(at, some)), whole.at(np.isin(numbers, some))
                 for one, other in zip(wanted, right, strict=True):
                     np.testing.assert_array_equal(one, other)
@@ -418,7 +418,7 @@ def test_a_lookup_in_a_tree_whose_keys_are_not_in_order_loses_no_chunk(tmp_path:
         path.write_bytes(raw)
         for number in range(len(whole.address)):
             try:
-                found = look_up(path, told, whole.place[:, number : number + 1])
+                found = look_up(path, told, whole.position[:, number : number + 1])
             except RowsError:
                 refused += 1
                 continue
@@ -453,7 +453,7 @@ def test_a_forged_header_leads_to_no_chunk_outside_of_the_shape_or_the_file(
             refused += 1
             assert error.files == {0}
             continue
-        assert (found.place < told.shape.T).all()
+        assert (found.position < told.shape.T).all()
         assert (found.address + found.length <= len(sound)).all()
     assert refused > 100
 
@@ -484,7 +484,7 @@ def test_pages_that_were_not_written_are_skipped(
         for place in places:
             file["v"][place] = place
     told, found = read_alone(path)
-    assert found.place[0].tolist() == places
+    assert found.position[0].tolist() == places
     check_as_read_by_hdf5(path, told, found)
 
 

@@ -258,7 +258,7 @@ def find_whole_blocks(
     # there may be many fragments, most of which are cut alike
     ways = {f.axes for f in kept}
     largest = max((prod(_find_longest(a.lengths) for a in axes) for axes in ways), default=1)
-    for axis in sorted(range(len(shape)), key=lambda i: -_measure_growth(edges[i], along[i])):
+    for axis in sorted(range(len(shape)), key=lambda i: -_compute_block_ratio(edges[i], along[i])):
         block = prod(_find_longest(np.diff(e)) for e in edges)
         if block <= max(largest, LARGE_BLOCK // max(itemsize, 1)):
             break
@@ -313,7 +313,7 @@ def _find_shared_edges(size: int, cuts: Cuts) -> Ints:
     return found
 
 
-def _measure_growth(edges: Ints, cuts: Cuts) -> float:
+def _compute_block_ratio(edges: Ints, cuts: Cuts) -> float:
     """Return the ratio of the longest block to the longest chunk."""
     stored = max((_find_longest(axis.lengths) for axis in {axis for _, axis in cuts}), default=0)
     return _find_longest(np.diff(edges)) / max(stored, 1)

@@ -1,4 +1,4 @@
-"""Reference formats: the interface that each of them implements, and types of its results."""
+"""The interface of reference formats, and the types of their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GRACE = timedelta(days=1)
-"""Files of writers younger than this are not removed: a writer may be about to commit them."""
+"""The age below which files of writers are not removed, since they may still be committed."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Expiry:
 @public
 @dataclass(frozen=True)
 class Removal:
-    """What was removed from a set, or would be removed.
+    """The snapshots and files that were removed from a set, or would be removed.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Removal:
     files : list of str
         Urls of files.
     nbytes : int
-        Bytes of these files.
+        The size of these files in bytes.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class Removal:
 
     @classmethod
     def of(cls, snapshots: list[str], listed: Sequence[ListedFile]) -> Removal:
-        """Create the removal of files that a store has listed."""
+        """Build the description from files that a store has listed."""
         urls = [one.file.url for one in listed]
         return cls(snapshots, urls, sum(one.file.size or 0 for one in listed))
 
@@ -77,7 +77,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Which group of a reference set to read, and how.
+    """The options with which a group of a reference set is read.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ READ_ALL = ReadOptions()
 
 
 class SetVersion(Protocol):
-    """A version of a set that a writer has read, as the base of a change.
+    """A version of a set that a writer has read and wants to change.
 
     The class of a format also has what the format needs to refer to unchanged parts in the next
     version: a parsed document, names and tokens of files.
@@ -111,20 +111,21 @@ class SetVersion(Protocol):
 
     @property
     def group(self) -> ManifestGroup:
-        """The whole set. After a change, unchanged parts are the same objects, or the same rows."""
+        """The whole set; after a change, unchanged parts are the same objects or the same rows."""
 
     def is_current(self) -> bool:
         """Return whether the set still has this version."""
 
 
 class Parts(NamedTuple):
-    """How several processes write a set together: one begins, all write, and one commits.
+    """The functions with which several processes write one set together.
 
-    ``begin`` takes the url, access options and whether a set may be replaced, and returns the place
-    of the parts, which can be pickled. ``write`` takes arrays and that place, and returns arrays
-    that refer to tables written there. ``commit`` takes a group of such arrays and the place, and
-    creates the set; ``abandon`` takes the place, and removes its files. ``holds`` takes a table of
-    references and the place, and returns whether the table is in the set there.
+    One process begins, all write, and one commits. ``begin`` takes the url, access options and
+    whether a set may be replaced, and returns the location of the parts, which can be pickled.
+    ``write`` takes arrays and the location, and returns arrays that refer to tables written there.
+    ``commit`` takes a group of such arrays and the location, and creates the set; ``abandon`` takes
+    the location, and removes its files. ``holds`` takes a table of references and the location, and
+    returns whether the table is in that set.
     """
 
     begin: Callable[..., Any]
@@ -174,7 +175,7 @@ class Format:
     choices : tuple of str
         Keyword arguments of ``write`` besides those of every format.
     places : tuple of str
-        Those of them that ``read_version`` also takes, to select the version.
+        The choices that ``read_version`` also takes, to select the version.
     parts : Parts, optional
         For a format that several processes can write together.
     history : callable, optional
@@ -191,8 +192,8 @@ class Format:
         For a format that is one JSON document: takes a group and the choices, and returns the
         document.
     holds : callable, optional
-        Returns whether the place of a new set is occupied; by default whether there is a set at the
-        url.
+        Returns whether a new set would overwrite something; by default whether there is a set at
+        the url.
     obstacles : callable, optional
         For a format that cannot store every array: takes a virtual variable, and the choices, and
         returns why it cannot store the variable.
@@ -220,7 +221,7 @@ class Format:
 
     @property
     def has_staging_folder(self) -> bool:
-        """Whether it can move the chunks in a folder, given by its url, into the set itself."""
+        """Whether the format can move the chunks in a folder, given by its url, into a set."""
         return "staging_folder" in self.places
 
     def list_snapshots(self, url: str, options: StorageOptions | None) -> pd.DataFrame:
@@ -232,7 +233,7 @@ class Format:
         return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
 
     def expire_snapshots(self, url: str, options: StorageOptions | None, which: Expiry) -> Removal:
-        """Remove snapshots of a set, and files of none; do nothing if the format has none."""
+        """Remove snapshots, and files that belong to none, if the format has snapshots."""
         return Removal([], [], 0) if self.expire is None else self.expire(url, options, which)
 
 

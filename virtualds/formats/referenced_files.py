@@ -41,7 +41,7 @@ IsKnown = Callable[[ReferenceTable], bool]
 
 
 def no_table_known(table: ReferenceTable) -> bool:
-    """Return False: no table is known, as for a new set."""
+    """Return False, since no table is known in a new set."""
     return False
 
 
@@ -52,7 +52,7 @@ def check_admissible(
     keep_query: bool = False,
     is_known: IsKnown = no_table_known,
 ) -> None:
-    """Raise an error for a group that no set may contain: with secrets, or bytes of this process.
+    """Raise an error for a group that refers to bytes of this process, or to urls with secrets.
 
     With ``keep_query``, urls may contain a password, or a signature or token in their query.
     """
@@ -122,14 +122,14 @@ def iterate_new_files(group: ManifestGroup, is_known: IsKnown) -> Iterator[Sourc
 
 
 def iterate_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
-    """Yield the files of the first table only: workers wrote many, which would all be read."""
+    """Yield the files of the first table only, since reading all tables of workers takes long."""
     yield from (
         file for m in islice(_iterate_manifests(group.list_arrays()), 1) for file in m.listed
     )
 
 
 def make_known_check(group: ManifestGroup) -> IsKnown:
-    """Return a check for the tables of a group that was read from the target set."""
+    """Return a function that checks if a table belongs to a group read from the target set."""
     manifests = _iterate_manifests(group.list_arrays())
     # the tables themselves are kept alive, so that no new object gets the id of one
     known = {
@@ -160,7 +160,7 @@ Fingerprint = tuple[int | None, int | None, str | None]
 
 
 class NumberedFiles:
-    """The files of references to write, numbered in the order in which they occur.
+    """The files of new references, numbered in the order in which they occur.
 
     ``name`` returns the path to write for a url.
     """
@@ -216,7 +216,7 @@ class ReferencedFiles:
     """The files behind the urls of one set, each checked once.
 
     Relative urls start from the folder of the set ``source``, which has recorded the fingerprints
-    ``noted``, by url. ``allow`` is where files may be.
+    ``noted``, by url. ``allow`` says to which files it may refer.
     """
 
     def __init__(

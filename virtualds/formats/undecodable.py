@@ -60,7 +60,7 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
 def apply_on_error(
     group: ManifestGroup, problems: Problems, on_error: str, where: str
 ) -> ManifestGroup:
-    """Return a group with its problems handled as ``on_error`` requires.
+    """Handle the problems of a group as ``on_error`` requires, and return the group.
 
     Variables with problems raise an error when they are read. ``problems`` are those of the group
     and the groups below it: ``"raise"`` raises the first, with notes on the others; all other
@@ -130,7 +130,7 @@ class UndecodableError(VirtualdsError):
 
 @contextmanager
 def name_variable_in_errors(name: str) -> Iterator[None]:
-    """Name the variable in errors of the block."""
+    """Add the name of a variable to errors in the block."""
     try:
         yield
     except UnsupportedError as error:
@@ -148,7 +148,7 @@ def name_variable_in_errors(name: str) -> Iterator[None]:
 
 
 def decode_naming_variables(group: ManifestGroup, decode: Callable[[ManifestGroup], Made]) -> Made:
-    """Decode a group; if that fails, find the variables that cannot be decoded.
+    """Decode a group; if that fails, raise an error for the variables that cannot be decoded.
 
     Each variable is then decoded alone, and `UndecodableError` lists those that fail. Raises
     `FormatError` if none of them fails alone.
@@ -238,7 +238,7 @@ MALFORMED_ERRORS = (
 
 @contextmanager
 def explain_malformed(url: str) -> Iterator[None]:
-    """Convert errors of code that expects well-formed metadata to `FormatError`."""
+    """Raise a `FormatError` in place of errors of code that expects well-formed metadata."""
     try:
         yield
     except MALFORMED_ERRORS as error:

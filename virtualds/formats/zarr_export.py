@@ -1,4 +1,4 @@
-"""A group presented as the keys and values of a plain Zarr v3 hierarchy, for any reader of Zarr.
+"""Presents a group as the keys and values of a plain Zarr v3 hierarchy, for any reader of Zarr.
 
 A `StoredArray` can be described by plain Zarr: its metadata describes how to decode the chunks,
 which are the bytes of the sources. For a `DecodedArray`, our reader decodes the values, and
@@ -75,7 +75,7 @@ OVERSIZED_BYTES = 2**26
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in plain Zarr with its stored chunks: its ``zarr.json``, and its references."""
+    """An array of plain Zarr with the stored chunks: its ``zarr.json``, and its references."""
 
     path: str
     metadata: dict[str, Any]
@@ -139,7 +139,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class DecodedArray:
-    """An array in plain Zarr with decoded chunks: plain numbers or strings."""
+    """An array of plain Zarr with decoded chunks: plain numbers or strings."""
 
     path: str
     metadata: dict[str, Any]
@@ -169,7 +169,7 @@ class DecodedArray:
         return encode_chunk(little, shape)[wanted]
 
     def has(self, chunk_id: ChunkIndex) -> bool:
-        """Return whether a chunk is in the grid; none is missing, since gaps are filled."""
+        """Return whether a chunk is in the grid; no chunk is missing, since gaps are filled."""
         return all(i < axis.nchunks for i, axis in zip(chunk_id, self._axes, strict=True))
 
     def get_nbytes(self, chunk_id: ChunkIndex) -> int | None:
@@ -217,7 +217,7 @@ def _unsupported_type_error(data: Data) -> UnsupportedError:
 
 
 def _iterate_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
-    """Yield chunk grids for decoded values, best first: that of the sources, then a regular one."""
+    """Yield chunk grids for decoded values: the grid of the sources, then a regular grid."""
     lengths = _find_regular_chunks(data)
     if isinstance(data, ManifestArray):
         if _has_oversized_chunks(data):
@@ -276,7 +276,7 @@ ServedArray = StoredArray | DecodedArray
 def _serve_array(
     path: str, variable: ManifestVariable, objection: Objection
 ) -> ServedArray | UnsupportedError:
-    """Return an array in the first form that the reader can read."""
+    """Return the first representation of an array that the reader supports, or an error."""
     reason: str | None = None
     try:
         attributes, dtype = dict(variable.attributes), variable.data.dtype
@@ -312,7 +312,7 @@ def _iterate_served_arrays(path: str, data: Data, extra: dict[str, Any]) -> Iter
 
 
 def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]:
-    """Return why readers of plain Zarr cannot decode the chunks of an array; empty if they can."""
+    """Return the reasons why readers of plain Zarr cannot decode the chunks of an array."""
     if is_extended(metadata) or metadata["chunk_grid"]["name"] != "regular":
         found = unsupported_reasons(data) if isinstance(data, ManifestArray) else []
         return found or ["plain Zarr v3 has no form for how its chunks are stored"]
@@ -325,7 +325,7 @@ def list_reasons_not_plain(metadata: Mapping[str, Any], data: Data) -> list[str]
 
 
 def _iterate_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterator[str]:
-    """Yield why numcodecs, unlike HDF5, cannot unshuffle chunks that are not whole elements."""
+    """Yield the reason if numcodecs, unlike HDF5, cannot unshuffle chunks of partial elements."""
     # if chunks differ in shape, check one element: bytes that codecs add are the same for all
     shape = metadata["chunk_grid"]["configuration"].get("chunk_shape", ())
     for pipeline in data.pipelines if isinstance(data, ManifestArray) else ():
@@ -339,7 +339,7 @@ def _iterate_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterato
 
 
 def _find_former_form(form: ServedArray) -> ServedArray | None:
-    """Return an array of a compound type in its former form, for older readers.
+    """Return an array of a compound type in its former representation, for older readers.
 
     Fields were pairs, and a fill value was the base64 encoding of an element, little-endian. Values
     are little-endian as well, since these readers ignore the byte order in the metadata.
@@ -438,7 +438,7 @@ class ZarrView:
     def _consolidate(self, path: str) -> dict[str, Any]:
         """Return the metadata of all nodes below a group, unless one of its arrays raises an error.
 
-        In that case readers look for each array, and only that array raises it.
+        Then readers look for each array, and only the broken array raises its error.
         """
         prefix = f"{path}/" if path else ""
         nodes = {key: describe_group(found) for key, found in self.groups.items() if key}

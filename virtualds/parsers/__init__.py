@@ -1,1 +1,1 @@
-"""Parsers read source files into groups of references."""
+"""Parsers, which read source files into groups of references."""

@@ -17,7 +17,7 @@ METADATA = re.compile(r"StructMetadata\.(\d+)")
 STRUCTURE = re.compile(r"(GRID|SWATH|ZA)_\d+")
 """The labels of structures; points are tables, without dimensions."""
 MAX_DEPTH = 32
-"""How deep blocks lie in each other at most; HDF-EOS needs four levels."""
+"""The maximum nesting of blocks; HDF-EOS needs four levels."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class OdlBlock:
 class Structure:
     """A grid, a swath, or a zonal average.
 
-    ``values`` are those of the structure itself, ``sizes`` the lengths of its dimensions, and
+    ``values`` belong to the structure itself, ``sizes`` are the lengths of its dimensions, and
     ``fields`` the dimensions of each field, outermost first: of a data field and a geolocation
     field with the same name, the dimensions of both.
     """
@@ -57,7 +57,7 @@ class Structure:
 
     @classmethod
     def of(cls, block: OdlBlock) -> Structure:
-        """Return the structure of a block."""
+        """Build the structure that a block describes."""
         kind = block.label.rpartition("_")[0]
         names = ("GridName", "SwathName", "ZaName")
         name = next((block.values[n] for n in names if n in block.values), "")
@@ -115,7 +115,7 @@ def _is_structure(block: OdlBlock) -> bool:
 
 
 def _parse(text: str) -> OdlBlock:
-    """Return the blocks of a text inside one without a label, up to one that is too deep."""
+    """Return a block without a label that contains the blocks of a text, up to one too deep."""
     opened = [OdlBlock()]
     lines = iter(text.splitlines())
     for line in lines:

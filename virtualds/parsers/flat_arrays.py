@@ -42,17 +42,17 @@ WIDTHS = {1: 2, 2: 4, 3: 4}
 """The size in bytes of the length of the header, by major version."""
 KEYS = {"descr", "fortran_order", "shape"}
 MAX_HEADER = 10_000
-"""Characters of the longest header, as in numpy: longer ones can crash Python's parser."""
+"""The maximum number of characters of a header, as in numpy: more can crash Python's parser."""
 USUAL_HEADER = 256
-"""Bytes that are enough for most headers."""
+"""The number of bytes that contain most headers."""
 MEMBER_EXTRA = 256
-"""Bytes that the name and the extra field of a member usually have together."""
+"""The maximum size in bytes that name and extra field of a member usually have together."""
 AT_ONCE = 256
-"""Members whose beginnings are fetched together."""
+"""The number of members whose beginnings are fetched together."""
 
 
 class NumpyHeader(NamedTuple):
-    """The header of an ``.npy`` file; ``offset`` is where its values begin."""
+    """The header of an ``.npy`` file; ``offset`` is the offset of its values."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -66,7 +66,7 @@ def detect(head: bytes) -> bool:
 
 
 def detect_archive(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is a zip archive with an array first."""
+    """Return whether a file that begins with ``head`` is a zip archive with an array in front."""
     length = int.from_bytes(head[26:28], "little")
     name = head[LOCAL_HEADER : LOCAL_HEADER + length]
     return head.startswith(LOCAL_MAGIC) and name.endswith(SUFFIX.encode()) and b"/" not in name
@@ -127,7 +127,7 @@ def read_archive(
 
 
 def _fetch_heads(files: Sequence[SourceFile]) -> list[bytes]:
-    """Return the beginnings of files, fetched together."""
+    """Fetch the beginnings of files together."""
     if any(file.size is None for file in files):
         raise UnsupportedError(
             f"{files[0].url}: the server sends no parts of it; copy it to local disk"
@@ -181,7 +181,7 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
 
 
 def parse_header_size(head: bytes, where: str) -> int:
-    """Return how many bytes come before the values, from the first 12 bytes of a file.
+    """Return the number of bytes before the values, from the first 12 bytes of a file.
 
     Raises
     ------
@@ -334,7 +334,7 @@ def read_tensors(
 
 
 def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
-    """Return the header of a file, and the position where its tensors begin."""
+    """Return the header of a file, and the offset of its tensors."""
     url, size = source.url, source.size
     if size is None:
         raise UnsupportedError(f"{url}: the server sends no parts of it; copy it to local disk")
@@ -357,7 +357,7 @@ def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
 
 
 def _find_sharing(header: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of tensors that share bytes, each with the name of the other one.
+    """Return the names of tensors that share bytes, each with the name of the other tensor.
 
     The format forbids it (README of safetensors, "Format"): the offsets of one are wrong.
     """

@@ -1,4 +1,4 @@
-"""GeoKeys of TIFF: the CRS of an image as CF attributes and well-known text.
+"""Converts the GeoKeys of TIFF, the CRS of an image, to CF attributes and well-known text.
 
 pyproj has the CRSs with a code, and writes text and attributes as in rioxarray. CRSs without
 a code are built from their parameters here: GeoTIFF 1.1, annex B and C; the names of projections
@@ -25,7 +25,7 @@ METRE, DEGREE = 9001, 9122
 SPHEROID = re.compile(r'(SPHEROID\["[^"]*"),[^,\]]*,[^,\]]*')
 """The ellipsoid in well-known text: its name, axis and inverse flattening."""
 SAME_UNITS = {9102: DEGREE}
-"""Codes of GeoTIFF, and the codes of EPSG for the same unit."""
+"""Codes of units in GeoTIFF, and the EPSG codes of the same units."""
 UNITS: dict[Any, str] = {PROJECTED: "ProjLinearUnitsGeoKey", GEOGRAPHIC: "GeogAngularUnitsGeoKey"}
 PE_STRING = "ESRI PE String = "
 """Prefixes of citations that contain the well-known text of a whole CRS."""
@@ -177,7 +177,7 @@ def _find_system(keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _find_coded(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return the CRS of a code, unless the file has other units; its ellipsoid counts."""
+    """Return the CRS of a code with the ellipsoid of the file, unless the file has other units."""
     kind = keys["GTModelTypeGeoKey"]
     found = pyproj.CRS.from_epsg(code)
     unit = keys.get(UNITS[kind])
@@ -197,7 +197,7 @@ def _find_coded(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _add_height(system: Any, keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return a CRS combined with the vertical one, if the file names one."""
+    """Combine a CRS with the vertical CRS, if the file names one."""
     codes = (keys.get(name) for name in ("VerticalCSTypeGeoKey", "VerticalGeoKey"))
     code = next((code for code in codes if _is_code(code)), None)
     if code is None:
@@ -210,7 +210,7 @@ def _add_height(system: Any, keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _write_text(system: Any, pyproj: Any) -> str:
-    """Return well-known text like GDAL: the first version, or the second if necessary."""
+    """Return well-known text as in GDAL: version 1, or version 2 if necessary."""
     # the first version has no third axis
     if len(system.axis_info) > 2 and not system.is_compound:
         return str(system.to_wkt("WKT2_2019"))
@@ -277,7 +277,7 @@ def _write_unit(keys: Mapping[str, Any], pyproj: Any) -> str:
 
 
 def _find_base(keys: Mapping[str, Any], pyproj: Any) -> Any:
-    """Return the geographic CRS on which a projected one is based."""
+    """Return the geographic CRS on which a projected CRS is based."""
     code = _find_code(keys, GEOGRAPHIC)
     if code is None:
         return _build_geographic(keys, pyproj)
@@ -303,7 +303,7 @@ def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:
 
 
 def _name_axes(name: str, datum: Any, pyproj: Any) -> Any:
-    """Return a geographic CRS of latitude and longitude, in this order as in GDAL."""
+    """Return a geographic CRS with latitude first and longitude second, as in GDAL."""
     axes = pyproj.crs.coordinate_system.Ellipsoidal2DCS(
         pyproj.crs.enums.Ellipsoidal2DCSAxis.LATITUDE_LONGITUDE
     )

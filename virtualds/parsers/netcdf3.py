@@ -122,7 +122,7 @@ class NetCDF3Header:
 
     @property
     def record_size(self) -> int:
-        """Bytes from one record to the next.
+        """The distance from one record to the next, in bytes.
 
         The part of each variable is padded to 4 bytes, unless it is the only one ("Note on
         padding").
@@ -179,15 +179,15 @@ class _HeaderParser:
         self.at = 4
         self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
         if self.version not in VERSIONS:
-            raise self.describe_damage(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
+            raise self.damage_error(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
         # bytes of NON_NEG, and of the OFFSET of variables
         self.wide = 8 if self.version == 5 else 4
         self.wide_offset = 4 if self.version == 1 else 8
 
-    def describe_damage(self, found: str, place: int | None = None) -> FormatError:
-        place = self.at if place is None else place
+    def damage_error(self, found: str, offset: int | None = None) -> FormatError:
+        offset = self.at if offset is None else offset
         return FormatError(
-            f"{self.where}: header, byte {place}: {found}; the file is damaged, fetch it again"
+            f"{self.where}: header, byte {offset}: {found}; the file is damaged, fetch it again"
         )
 
     def parse_numrecs(self) -> int | None:
@@ -200,7 +200,7 @@ class _HeaderParser:
         dimensions = tuple(self.parse_list(DIMENSIONS, "dimensions", self.parse_dimension))
         _check_unique(self, "dimension", [d.name for d in dimensions])
         if sum(not d.length for d in dimensions) > 1:
-            raise self.describe_damage("more than one dimension has no length")
+            raise self.damage_error("more than one dimension has no length")
         attributes = self.parse_attributes()
         variables = tuple(
             self.parse_list(VARIABLES, "variables", lambda: self.parse_variable(dimensions))
@@ -215,7 +215,7 @@ class _HeaderParser:
         if found == ABSENT and not count:
             return []
         if found != tag:
-            raise self.describe_damage(
+            raise self.damage_error(
                 f"tag {found:#x} where the list of {what} begins ({tag:#x})", begin
             )
         # a count that is too large runs past the data, which raises MoreNeeded
@@ -241,13 +241,13 @@ class _HeaderParser:
 
     def parse_variable(self, dimensions: tuple[NetCDF3Dimension, ...]) -> NetCDF3Variable:
         name = self.parse_name()
-        count, place = self.parse_number(self.wide), self.at
+        count, offset = self.parse_number(self.wide), self.at
         ids = unpack(f">{count}{'Q' if self.wide == 8 else 'I'}", self.take(count * self.wide))
         if any(number >= len(dimensions) for number in ids):
-            raise self.describe_damage(
+            raise self.damage_error(
                 f"variable {name!r} has the dimensions {[*ids[:32]]}, and there are only "
                 f"{len(dimensions)}",
-                place,
+                offset,
             )
         attributes = self.parse_attributes()
         kind = self.parse_type()
@@ -255,7 +255,7 @@ class _HeaderParser:
         begin = self.parse_number(self.wide_offset)
         dims = [dimensions[number] for number in ids]
         if any(not d.length for d in dims[1:]):
-            raise self.describe_damage(
+            raise self.damage_error(
                 f"variable {name!r} has the record dimension {dims[-1].name!r} among its others"
             )
         has_records = bool(dims) and not dims[0].length
@@ -267,19 +267,19 @@ class _HeaderParser:
         number = self.parse_number(4)
         last = max(TYPES) if self.version == 5 else OF_CLASSIC
         if number not in TYPES or number > last:
-            raise self.describe_damage(f"type {number}, not one of 1 to {last}", self.at - 4)
+            raise self.damage_error(f"type {number}, not one of 1 to {last}", self.at - 4)
         return TYPES[number]
 
     def parse_name(self) -> str:
-        raw, place = self.take_padded(self.parse_number(self.wide)), self.at
+        raw, offset = self.take_padded(self.parse_number(self.wide)), self.at
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
-            raise self.describe_damage(f"the name {raw[:64]!r} is not UTF-8", place) from error
+            raise self.damage_error(f"the name {raw[:64]!r} is not UTF-8", offset) from error
         # netCDF-C ends a name at its first NUL, and its own test files have such names
         text = text.partition("\0")[0]
         if not text:
-            raise self.describe_damage(f"the name {raw[:64]!r}", place)
+            raise self.damage_error(f"the name {raw[:64]!r}", offset)
         return text
 
     def parse_count(self) -> int:
@@ -287,7 +287,7 @@ class _HeaderParser:
         found = self.parse_number(self.wide)
         # CDF-1 limits counts to 2**31, but longer files exist
         if found >= MAX_AXIS:
-            raise self.describe_damage(f"a length of {found}", self.at - self.wide)
+            raise self.damage_error(f"a length of {found}", self.at - self.wide)
         return found
 
     def parse_number(self, width: int) -> int:
@@ -315,7 +315,7 @@ class _HeaderParser:
 def _check_unique(parser: _HeaderParser, what: str, names: list[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for n, name in enumerate(names) if name in names[:n])
-        raise parser.describe_damage(f"two {what}s are called {twice!r}")
+        raise parser.damage_error(f"two {what}s are called {twice!r}")
 
 
 # ---------------------------------------------------------------------- netcdf3
@@ -327,7 +327,7 @@ DASK_BLOCK = 2**24
 FEW_RECORDS = 2**10
 """Maximum number of records whose offsets are stored in memory: 8 KiB, and cheap to concatenate."""
 GROWTH = 8
-"""Factor by which each further request for a long header reaches further."""
+"""The factor by which each further request for a long header is longer."""
 
 
 def detect(head: bytes) -> bool:
@@ -461,7 +461,7 @@ def _build_array(
 def _build_manifest(
     variable: NetCDF3Variable, step: int, count: int, source: SourceFile
 ) -> ChunkManifest:
-    """Return the references of every record, which are ``step`` bytes apart."""
+    """Return the references of records that are ``step`` bytes apart."""
     grid = (count,) + (1,) * len(variable.shape)
     if count <= FEW_RECORDS:
         offsets = range(variable.begin, variable.begin + step * count, step)

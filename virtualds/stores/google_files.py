@@ -273,7 +273,7 @@ async def _raise_for_status(response: Any) -> None:
         error = ClientResponseError(
             request, response.history, status=status, message=message, headers=headers
         )
-        raise _explain_payment(message) or error
+        raise _find_payment_error(message) or error
 
 
 def _to_plain_error(error: BaseException) -> BaseException:
@@ -284,13 +284,13 @@ def _to_plain_error(error: BaseException) -> BaseException:
         # gcsfs itself looks for this word; the reason is in the second line
         message = str(error).replace("\n", ": ")
         return PermissionError(message) if message.startswith("Forbidden") else error
-    if (payment := _explain_payment(str(error))) is not None:
+    if (payment := _find_payment_error(str(error))) is not None:
         return payment
     plain: BaseException = HttpError({"code": 400, "message": str(error)})
     return plain if isinstance(error, ValueError) else error
 
 
-def _explain_payment(message: str) -> PermissionError | None:
+def _find_payment_error(message: str) -> PermissionError | None:
     """Return the error for a bucket whose readers pay, or None for other errors."""
     if "requester pays" not in message.lower():
         return None

@@ -54,7 +54,7 @@ def test_dataspaces_are_those_that_h5py_reads(tmp_path: Path, libver: str, size:
             assert found.kind == space.get_simple_extent_type()
         assert found.shape == shape
         if shape:
-            assert int.from_bytes(message[found.place : found.place + size], "little") == shape[0]
+            assert int.from_bytes(message[found.offset : found.offset + size], "little") == shape[0]
         # HDF5 takes "unlimited" for a number where lengths have fewer than 8 bytes
         assert found.limits == tuple(None if n == UNLIMITED else n for n in limits or ())
 
@@ -96,5 +96,5 @@ def test_dataspaces_of_unknown_forms_are_declined(message: bytes) -> None:
 
 
 def test_padding_is_no_part_of_a_dataspace() -> None:
-    found = Dataspace(SpaceClass.SIMPLE, (3,), (3,), place=4)
+    found = Dataspace(SpaceClass.SIMPLE, (3,), (3,), offset=4)
     assert parse_dataspace(b"\2\1\0\1" + lengths(3) + bytes(4)) == found

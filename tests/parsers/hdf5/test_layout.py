@@ -84,7 +84,7 @@ def test_chunks_are_those_that_h5py_reads(
             first = dataset.id.get_chunk_info(0)
             assert found.dims == (*dataset.chunks, dataset.dtype.itemsize)
         (message,) = messages_of(path, name, LAYOUT)
-        stored = message[found.place : found.place + sizes[0]]
+        stored = message[found.offset : found.offset + sizes[0]]
         assert int.from_bytes(stored, "little") == found.address
         assert found.kind == LayoutClass.CHUNKED
         assert found.index_kind == (IndexKind.B_TREE_1 if old else kind)
@@ -118,10 +118,10 @@ def test_contiguous_and_compact_elements_are_those_that_h5py_reads(
     with h5py.File(path) as file:
         offset, size = file["contiguous"].id.get_offset(), file["contiguous"].id.get_storage_size()
     assert layout_of(path, "contiguous", sizes) == Layout(
-        LayoutClass.CONTIGUOUS, offset, size, place=2
+        LayoutClass.CONTIGUOUS, offset, size, offset=2
     )
-    assert layout_of(path, "empty", sizes) == Layout(LayoutClass.CONTIGUOUS, None, 14, place=2)
-    expected = Layout(LayoutClass.COMPACT, size=14, data=values.tobytes(), place=4)
+    assert layout_of(path, "empty", sizes) == Layout(LayoutClass.CONTIGUOUS, None, 14, offset=2)
+    expected = Layout(LayoutClass.COMPACT, size=14, data=values.tobytes(), offset=4)
     assert layout_of(path, "compact", sizes) == expected
 
 
@@ -144,7 +144,7 @@ def test_elements_in_other_files_have_a_message_and_no_address(tmp_path: Path) -
     with new_file(path, "earliest") as file:
         file.create_dataset("v", (4,), "i4", external=[(tmp_path / "raw", 0, 16)])
     assert len(messages_of(path, "v", EXTERNAL_FILES)) == 1
-    assert layout_of(path, "v") == Layout(LayoutClass.CONTIGUOUS, None, 16, place=2)
+    assert layout_of(path, "v") == Layout(LayoutClass.CONTIGUOUS, None, 16, offset=2)
 
 
 def test_chunks_at_the_edge_may_be_unfiltered() -> None:
@@ -174,11 +174,11 @@ def test_layouts_of_the_first_versions_are_those_that_h5py_reads(
     start = bytes([version, 2, 2, 0, 0, 0, 0, 0])
     message = start + chunked.address.to_bytes(8, "little") + words(6, 4)
     replace_message(path, "chunked", {LAYOUT: message})
-    assert parse_layout(message) == chunked._replace(place=8, dims_at=(16, 4))
+    assert parse_layout(message) == chunked._replace(offset=8, dims_at=(16, 4))
     start = bytes([version, 1, 1, 0, 0, 0, 0, 0])
     message = start + contiguous.address.to_bytes(8, "little") + words(20)
     replace_message(path, "contiguous", {LAYOUT: message})
-    assert parse_layout(message) == contiguous._replace(size=None, place=8)
+    assert parse_layout(message) == contiguous._replace(size=None, offset=8)
     with h5py.File(path) as file:
         assert (file["chunked"][:] == values).all()
         assert (file["contiguous"][:] == values).all()
@@ -187,7 +187,7 @@ def test_layouts_of_the_first_versions_are_those_that_h5py_reads(
 
 def test_a_compact_layout_of_the_first_version_has_its_size_behind_its_axes() -> None:
     message = bytes([1, 2, 0, 0, 0, 0, 0, 0]) + words(1, 3) + words(3) + b"abc"
-    assert parse_layout(message) == Layout(LayoutClass.COMPACT, size=3, data=b"abc", place=20)
+    assert parse_layout(message) == Layout(LayoutClass.COMPACT, size=3, data=b"abc", offset=20)
 
 
 ADDRESS = bytes(8)

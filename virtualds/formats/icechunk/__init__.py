@@ -20,7 +20,7 @@ def detect(marker: bytes) -> bool:
 
 
 def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
-    """Raise an error: other branches and tags may need the files that would be removed."""
+    """Raise an error, since other branches and tags may need the files that would be removed."""
     raise UnsupportedError(
         f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "
         f"tags; use Repository.expire_snapshots and Repository.garbage_collect"

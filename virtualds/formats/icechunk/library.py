@@ -66,7 +66,7 @@ S3_NAMES = {
 }
 """Icechunk's names for options of s3fs and botocore."""
 S3_SECRETS = ("access_key_id", "secret_access_key", "session_token", "anonymous")
-"""Credentials, which do not belong to the description of a bucket in a repository."""
+"""Credentials, which are not stored with the location of a bucket in a repository."""
 AZURE_SECRETS = frozenset({"account_key", "sas_token", "connection_string", "credential"})
 """Options of adlfs with credentials."""
 
@@ -118,7 +118,7 @@ def _find_locator(url: str, lack: str) -> Callable[[str, dict[str, Any]], Object
 
 
 def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, ObjectLocation]:
-    """Return the url prefix of the container for a source file, and the location that it reads."""
+    """Return the url prefix of the container for a source file, and the location of its storage."""
     _find_locator(url, "refers to no files")
     scheme = scheme_of(url)
     if scheme == "file":
@@ -271,7 +271,7 @@ CONTAINER = {
     ),
     "azure": ("account", "config"),
 }
-"""Options of a server that a container stores; readers pass their own credentials."""
+"""Options of a server that are stored with a container; readers pass their own credentials."""
 
 
 # ---------------------------------------------------------------------- library
@@ -279,10 +279,10 @@ CONTAINER = {
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
 """Kinds of chunks that are not in source files."""
 CREATION_TIMEOUT, PAUSE = 3.0, 0.05
-"""How many seconds to wait for another writer that creates a repository, and between two attempts.
-"""
+"""The number of seconds to wait for another writer that creates a repository, and the number of
+seconds between two attempts."""
 REQUESTS_AT_ONCE = 256
-"""How many chunks are written at a time."""
+"""The number of chunks that are written at a time."""
 MAIN = "main"
 CHUNKS = "chunks"
 """The folder of a repository's native chunks (Icechunk specification, "Layout")."""
@@ -327,10 +327,10 @@ class Split(NamedTuple):
 
 
 class RequiredConfig(NamedTuple):
-    """What the configuration of a repository must contain before references are written.
+    """The settings that a repository must have before references are written.
 
-    Locations of files, by the prefix of their urls, and splits of manifests, by the path of the
-    array.
+    ``containers`` are locations of files, by the prefix of their urls, and ``splits`` are splits of
+    manifests, by the path of the array.
     """
 
     containers: Mapping[str, ObjectLocation]
@@ -412,7 +412,7 @@ def _add_needed(config: Any, needed: RequiredConfig) -> bool:
 
 
 def _add_splits(config: Any, splits: Mapping[str, Split]) -> bool:
-    """Split the manifests of arrays, so that an append rewrites only the last; return if changed.
+    """Configure splits of manifests, so that an append rewrites only the last; return if changed.
 
     A repository whose owner has configured splits is not changed.
     """
@@ -455,7 +455,7 @@ class References(NamedTuple):
 def _blocking(
     method: Callable[Concatenate[OpenStore, Given], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[OpenStore, Given], Result]:
-    """Turn a coroutine method into a method that waits for it, in a separate thread."""
+    """Convert a coroutine method to a method that runs it in a separate thread, and waits."""
 
     @wraps(method)
     def wait(self: OpenStore, /, *given: Given.args, **options: Given.kwargs) -> Result:
@@ -472,7 +472,7 @@ def _blocking(
 class OpenStore:
     """An Icechunk store with blocking methods.
 
-    ``url`` is that of the repository, or the name of an object, for errors.
+    ``url`` is the url of the repository, or the name of an object, for errors.
     """
 
     store: Any
@@ -649,7 +649,7 @@ def _spread_over_box(
     locations: Sequence[str],
     columns: tuple[Ints, Ints, Ints],
 ) -> tuple[list[str], Any, Any]:
-    """Return location, offset and length of every chunk of a box; a missing one has location ""."""
+    """Return location, offset and length of all chunks of a box; "" stands for a missing chunk."""
     flat = np.ravel_multi_index(tuple(positions.T), box)
     names = np.full(prod(box), "", object)
     names[flat] = np.array([*locations, ""], object)[columns[0]]
@@ -708,7 +708,7 @@ class Target:
     def of(
         cls, url: Any, options: StorageOptions | None, branch: str = MAIN, **more: Any
     ) -> Target:
-        """Create the target for what a user passes."""
+        """Create the target from the argument that a user passes."""
         config = more.get("config")
         if config is not None and not isinstance(config, icechunk.RepositoryConfig):
             raise TypeError(f"config={config!r:.80}: give an icechunk.RepositoryConfig")
@@ -763,7 +763,7 @@ class Target:
         """Return a writable store of a repository whose configuration contains what is needed.
 
         It must be based on the same snapshot as ``before``. A missing branch is created if
-        ``begins`` is true; otherwise the store is that of ``main``.
+        ``begins`` is true; otherwise the store of ``main`` is returned.
         """
         with translate_errors(self.name):
             if self.location is not None:

@@ -51,7 +51,7 @@ Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a snapshot: its metadata immediately, references on demand.
 
-    It is given by a branch, a tag, or its id; by default it is that of the branch ``main``.
+    The snapshot is given by a branch, a tag, or its id; by default it is the tip of ``main``.
     """
     root = source.url.rstrip("/")
     repository = open_repository(root, source.options)
@@ -72,8 +72,8 @@ def read_object(
 ) -> ManifestGroup:
     """Read an object that the user opened, including uncommitted changes of a session.
 
-    ``options`` are those of the files to which it refers. A snapshot can only be selected in a
-    repository.
+    ``options`` are the access options of the files to which it refers. A snapshot can only be
+    selected in a repository.
     """
     name = name_object(opened)
     repository, snapshot = None, how.snapshot
@@ -118,7 +118,7 @@ def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, 
 
 
 def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()) -> GroupBuilder:
-    """Return the reader of the nodes of a store."""
+    """Return a builder for the groups of a store."""
     nodes = store.read_documents()
     if "" not in nodes:
         raise FileNotFoundError(f"{store.url}: nothing has been written to this snapshot")
@@ -149,13 +149,13 @@ def read_noted_sources(store: OpenStore, parent: str | None = None) -> Mapping[s
 
 
 class StoreReferences:
-    """The references of all arrays of a store: of the repository at ``root``, or an open one.
+    """The references of all arrays of a store, in the repository at ``root`` or opened by a user.
 
     An open store does not reveal its location, so its native chunks are read through it, on demand,
-    and become inline chunks of manifests. ``options`` and ``allow`` are those of the files to which
-    it refers, and ``snapshot`` is the id of the snapshot. ``opened`` are the Icechunk repository,
-    if it is known, and the store; with a ``root`` they are opened when needed. The references of up
-    to ``kept`` arrays are cached.
+    and become inline chunks of manifests. ``options`` and ``allow`` apply to the files to which the
+    store refers, and ``snapshot`` is the id of the snapshot. ``opened`` are the Icechunk
+    repository, if it is known, and the store; with a ``root`` they are opened when needed. The
+    references of up to ``kept`` arrays are cached.
     """
 
     only_allowed = True
@@ -220,7 +220,7 @@ class StoreReferences:
 
     @property
     def _identity(self) -> tuple[Any, ...]:
-        """Its identity: its location, or that of the opening."""
+        """What identifies the store: its location, or the name of its opening."""
         known = (self.root, self.options, self.allow, self.snapshot)
         return known if self.root is not None else (*known, self._opening)
 
@@ -359,7 +359,7 @@ class ArrayTable(ReferenceTable):
 
 
 class ExistingReferences(StoreReferences):
-    """The chunks of a store before it is changed.
+    """The references of a store before it is changed.
 
     Unchanged references need not be read: a set of ten million references grows at the cost of the
     new ones. ``committed`` is the repository, or None if somebody else commits the change.
@@ -384,7 +384,7 @@ class ExistingReferences(StoreReferences):
 
     @cached_property
     def records_all(self) -> bool:
-        """Whether every file of the store is recorded: nobody else has committed since."""
+        """Whether every file of the store is recorded, since nobody else has committed."""
         parent = self.find_parent()
         notes = self.store.read_document("").get(NOTES) if parent else None
         return (

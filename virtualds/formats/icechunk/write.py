@@ -75,7 +75,7 @@ def occupied_error(target: Target, nodes: Mapping[str, Any]) -> FileExistsError:
 
 @dataclass(frozen=True)
 class RepositoryVersion:
-    """The base of a change: a branch as it was read, or a session that the user opened."""
+    """The version that is changed: a branch as it was read, or a session that the user opened."""
 
     target: Target
     known: ExistingReferences
@@ -103,7 +103,7 @@ def read_version(
 
 
 def compact(base: RepositoryVersion) -> dict[str, Any]:
-    """Return the choice with which `write` makes Icechunk rewrite the manifests."""
+    """Return the choices with which `write` lets Icechunk rewrite the manifests."""
     return {"joins": True}
 
 
@@ -181,7 +181,7 @@ def _find_required_config(
     is_there: Callable[[Any], bool],
     nodes: Mapping[str, Any] | None = None,
 ) -> RequiredConfig:
-    """Return what a plan needs in the configuration of the repository.
+    """Return the settings that a repository needs for a plan.
 
     ``is_own`` returns whether the file of a url belongs to the repository, and ``is_there`` whether
     the references of a manifest are already in it. ``nodes`` are the metadata of existing nodes, by
@@ -200,22 +200,22 @@ def _iterate_splits(planned: WritePlan, nodes: Mapping[str, Any]) -> Iterator[tu
         if not grid or not node.parts:
             continue
         group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
-        axis = _find_growing_axis(grid, node.metadata, nodes.get(path), group)
+        axis = _find_append_axis(grid, node.metadata, nodes.get(path), group)
         around = max(prod(grid) // max(grid[axis], 1), 1)
         # rounded up, so that there are at most MAX_SPLITS
         few = -(-grid[axis] // MAX_SPLITS)
         yield path, Split(axis, max(1, SPLIT_REFERENCES // around, few))
 
 
-def _find_growing_axis(
+def _find_append_axis(
     grid: tuple[int, ...], metadata: Mapping[str, Any], there: Any, group: Mapping[str, Any]
 ) -> int:
-    """Return the axis that grows: now, or later according to a file; otherwise the first one."""
+    """Return the axis along which the array is extended, now or later, or else the first axis."""
     if there is not None and "chunk_grid" in there:
         before = count_chunks(there)
-        grown = [i for i, (n, m) in enumerate(zip(before, grid, strict=False)) if n < m]
-        if grown:
-            return grown[0]
+        extended = [i for i, (n, m) in enumerate(zip(before, grid, strict=False)) if n < m]
+        if extended:
+            return extended[0]
     unlimited = group.get("unlimited_dims", ())
     names = metadata.get("dimension_names") or ()
     return next((axis for axis, name in enumerate(names) if name in unlimited), 0)
@@ -315,7 +315,7 @@ class NodeWriter:
     def _find_comparable(
         self, path: str, metadata: Mapping[str, Any], grid: tuple[int, ...]
     ) -> tuple[int, ...] | None:
-        """Return the grid of an existing array that may grow, or None to rewrite the array."""
+        """Return the grid of an existing array that can be extended, or None to rewrite it."""
         there = self.nodes.get(path)
         if there is None or there.get("node_type") != "array":
             return None
@@ -374,7 +374,7 @@ class _LocatedChunks(NamedTuple):
 
     @classmethod
     def of(cls, parts: list[ManifestPart], grid: tuple[int, ...]) -> _LocatedChunks:
-        """Create it from the parts of an array."""
+        """Locate the chunks of the parts of an array."""
         found = [(part, *gather_references(part.manifest)) for part in parts]
         if len(found) == 1 and parts[0].manifest.shape == grid:
             return cls(grid, *found[0][1:])
@@ -388,7 +388,7 @@ class _LocatedChunks(NamedTuple):
         return cls(grid, flat[order], ChunkManifest.concatenate(rows, 0).at(order))
 
     def at(self, rows: Ints) -> _LocatedChunks:
-        """Return some of the chunks, by row."""
+        """Return the chunks of some rows."""
         return _LocatedChunks(self.grid, self.numbers[rows], self.rows.at(rows))
 
     def number_in(self, grid: tuple[int, ...]) -> Ints:

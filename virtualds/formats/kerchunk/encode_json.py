@@ -1,7 +1,7 @@
-"""Encoding a group as a kerchunk JSON document, and editing a document to describe another group.
+"""Encodes a group as a kerchunk JSON document, or edits a document to describe another group.
 
 kerchunk documentation, "References specification", version 1. With Zarr v3 metadata the keys are
-those of a Zarr v3 store, as VirtualiZarr writes them: ``t/zarr.json``, and ``t/c/0/0`` for a chunk.
+the keys of a Zarr v3 store, as in VirtualiZarr: ``t/zarr.json``, and ``t/c/0/0`` for a chunk.
 
 A new set is made by editing an empty document. What a group has in common with the previous group
 of a document is left unchanged: keys, their order, templates, and what other tools have added.
@@ -52,18 +52,18 @@ COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 FORM = "kerchunk-json"
 GRIDS = ("regular",)
 """Chunk grids of Zarr v3 that readers of references support."""
-GROWTH_KEYS = {"shape", "attributes"}
+KEYS_OF_EXTENSION = {"shape", "attributes"}
 """Metadata of an array that do not affect how its chunks are stored and named."""
 Metadata = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """How a document is written.
+    """Options for writing a document.
 
     With ``templates``, folders of sources are written once, and referred to by name. The file is
-    smaller, and only one place must be changed when an archive moves. With ``relative_paths``, urls
-    of sources are relative to the folder of the set. ``zarr_format`` is the version of the
+    smaller, and only the template must be changed when an archive moves. With ``relative_paths``,
+    urls of sources are relative to the folder of the set. ``zarr_format`` is the version of the
     metadata, 2 or 3.
     """
 
@@ -77,13 +77,13 @@ class DocumentOptions:
 
     @classmethod
     def like(cls, document: Metadata) -> DocumentOptions:
-        """Return the form of an existing document."""
+        """Return the options with which an existing document was written."""
         relative = bool((document.get(NOTES) or {}).get(RELATIVE))
         format = 3 if MARKER in document.get("refs", {}) else 2
         return cls(bool(document.get("templates")), relative, format)
 
     def with_given(self, **given: Any) -> DocumentOptions:
-        """Return the form with all given values replaced that are not None."""
+        """Return the options with those values replaced that are given and not None."""
         return replace(self, **{name: v for name, v in given.items() if v is not None})
 
 
@@ -91,7 +91,7 @@ class DocumentOptions:
 
 
 class ArrayReferences(NamedTuple):
-    """The chunks of an array: manifests, each with its origin in the grid; and their keys."""
+    """The chunks of an array: ``parts`` are pairs of origin and manifest, ``key`` names chunks."""
 
     parts: Sequence[tuple[tuple[int, ...], ChunkManifest]]
     key: ChunkKeys
@@ -99,7 +99,7 @@ class ArrayReferences(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentContent:
-    """A group as it appears in a document: metadata by key, arrays by path, and our notes.
+    """The content of a document for one group: metadata by key, arrays by path, and our notes.
 
     ``name`` returns the written form of the url of a file.
     """
@@ -115,7 +115,7 @@ class DocumentContent:
 
 
 def describe(group: ManifestGroup, url: str, form: DocumentOptions) -> DocumentContent:
-    """Return a group in the form that it has in the document at ``url``.
+    """Return the content of the document at ``url`` for a group.
 
     If metadata of that version of Zarr cannot describe some variables, the error names all of them.
     """
@@ -131,7 +131,7 @@ def describe(group: ManifestGroup, url: str, form: DocumentOptions) -> DocumentC
 
 
 def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> DocumentContent:
-    """Return a group with Zarr v3 metadata."""
+    """Return the content of a document with Zarr v3 metadata."""
     planned = plan_writing(group, url, form=FORM, grids=GRIDS)
     arrays = planned.arrays
     plain: dict[str, Any] = planned.nodes | {path: node.metadata for path, node in arrays.items()}
@@ -179,11 +179,12 @@ def _values_to_parts(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkMan
 
 @dataclass(frozen=True)
 class ReferenceDocument:
-    """A document as it was read, or an empty one.
+    """A document that was read, or an empty document.
 
     ``content`` is of version 1, with our notes as an object. ``refs`` are its references with
-    rendered templates, including those from generators, whose keys are ``generated``. ``metadata``
-    are the Zarr metadata by key; ``resolve`` returns the absolute url for the url in a reference.
+    rendered templates, including references from generators, whose keys are ``generated``.
+    ``metadata`` are the Zarr metadata by key; ``resolve`` returns the absolute url for the url in a
+    reference.
     """
 
     content: dict[str, Any] = field(default_factory=lambda: {"version": 1, "refs": {}})
@@ -203,7 +204,7 @@ class ReferenceDocument:
         return replace(self, content=rest | {"refs": self.refs}, generated=frozenset())
 
     def emptied(self) -> ReferenceDocument:
-        """Return a document that has only the entries besides the references."""
+        """Return the document without references, with all its other entries."""
         beside = ("templates", "gen", NOTES)
         rest = {k: v for k, v in self.content.items() if k not in beside}
         return ReferenceDocument(rest | {"refs": {}})
@@ -234,7 +235,7 @@ def edit_document(
 
 
 class _WrittenReferences(NamedTuple):
-    """References to write: of the array at a path, and a function that returns their keys below it.
+    """References to write for the array at ``path``; ``make_keys`` returns their keys below it.
 
     Keys are created only when they are used, since they take several times the memory of the
     references.
@@ -251,7 +252,7 @@ class _WrittenReferences(NamedTuple):
 
 @dataclass(frozen=True)
 class _DocumentChanges:
-    """The difference between the group that a document describes and another one.
+    """The changes from the group that a document describes to another group.
 
     ``metadata`` are the new or changed metadata by key, None for removed ones. All references of
     the arrays at the paths ``anew`` are removed, because the array was removed, or is stored in
@@ -269,7 +270,7 @@ class _DocumentChanges:
     def between(
         cls, document: ReferenceDocument, before: DocumentContent, after: DocumentContent
     ) -> _DocumentChanges:
-        """Compare the group that a document describes with another one."""
+        """Compare the group that a document describes with another group."""
         moves = _find_moves(before, after)
         anew = {*before.arrays, *after.arrays}
         removed, written = list[str](), list[_WrittenReferences]()
@@ -291,7 +292,7 @@ class _DocumentChanges:
         return cls(metadata, anew, removed, written, moves)
 
     def find_written_urls(self, after: DocumentContent) -> set[str]:
-        """Return the written urls of the files of references to write."""
+        """Return the urls of the files of new references, as they are written."""
         return {after.name(file.url) for written in self.written for file in written.rows.files}
 
     def iterate_keys(self, document: ReferenceDocument) -> Iterator[str]:
@@ -302,7 +303,7 @@ class _DocumentChanges:
         yield from _iterate_keys_below(document.generated, self.anew)
 
     def apply(self, document: ReferenceDocument, after: DocumentContent, templates: bool) -> bytes:
-        """Return the document with the differences applied."""
+        """Apply the changes to a document, and return its bytes."""
         content, texts = dict(document.content), dict(document.templates)
         refs = self._remove_references(content.get("refs") or {})
         if self.moves:
@@ -386,7 +387,7 @@ class _DocumentChanges:
 
 
 def _find_keys(document: ReferenceDocument, path: str) -> ChunkKeys:
-    """Return how the document names the chunks of an array."""
+    """Return the encoding of the keys of chunks of an array in a document."""
     node = document.metadata.get(f"{path}/{MARKER}")
     if node is not None:
         return parse_chunk_keys(node)
@@ -400,7 +401,7 @@ def _is_stored_alike(before: DocumentContent, after: DocumentContent, path: str)
         return False
     key = f"{path}/.zarray" if f"{path}/.zarray" in after.metadata else f"{path}/{MARKER}"
     nodes = [
-        {k: v for k, v in one.metadata[key].items() if k not in GROWTH_KEYS}
+        {k: v for k, v in one.metadata[key].items() if k not in KEYS_OF_EXTENSION}
         for one in (before, after)
     ]
     parts = [one.arrays[path].parts for one in (before, after)]
@@ -449,7 +450,7 @@ def _compare(
 def _find_common_chunks(
     ids: Ints, grid: tuple[int, ...], other: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.bool_], Ints]:
-    """Return which chunks of a grid are also in another one, and their flat indexes there, or 0."""
+    """Return a mask of the chunks that are also in another grid, and their flat indexes there."""
     if grid[1:] == other[1:]:
         inside = ids < prod(other)
         return inside, np.where(inside, ids, 0)
@@ -481,7 +482,7 @@ def _find_moves(before: DocumentContent, after: DocumentContent) -> dict[str, st
 
 
 def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
-    """Return the text of a template after a move: a new one if all that use it have moved alike."""
+    """Return the text of a template after a move, changed if all files that use it have moved."""
     head = f"{{{{{name}}}}}"
     users = {given: said for given, said in wanted.items() if "{{" in given and name in given}
     ends = {given: given.removeprefix(head) for given in users}
@@ -501,7 +502,7 @@ def _edit_metadata(
     after: DocumentContent,
     rewritten: set[str],
 ) -> dict[str, Any]:
-    """Return what differs in the metadata, by key; None for removed ones."""
+    """Return the new metadata by key, and None for removed keys."""
     found: dict[str, Any] = {key: None for key in before.metadata if key not in after.metadata}
     for key, value in after.metadata.items():
         there, path = document.metadata.get(key), key.rpartition("/")[0]
@@ -514,14 +515,16 @@ def _edit_metadata(
 
 
 def _edit_node(before: Any, after: Any, found: Any) -> Any:
-    """Apply the difference between two metadata to those in a document."""
+    """Apply the difference between two versions of metadata to the metadata in a document."""
     if before == after:
         return found
     if not all(isinstance(one, dict) for one in (before, after, found)):
         return after
     if "chunks" in after or "chunk_grid" in after:
         # the other metadata of an array together determine how its chunks are stored
-        nodes = [{k: v for k, v in one.items() if k not in GROWTH_KEYS} for one in (before, after)]
+        nodes = [
+            {k: v for k, v in one.items() if k not in KEYS_OF_EXTENSION} for one in (before, after)
+        ]
         if nodes[0] != nodes[1]:
             return after
     edited = {key: value for key, value in found.items() if key in after or key not in before}
@@ -588,7 +591,7 @@ def _encode_rows(written: _WrittenReferences, urls: Sequence[str]) -> Iterator[s
 
 
 def encode_notes(notes: Metadata) -> str:
-    """Return our notes in the form that they have in a document: as a string.
+    """Encode our notes as a string, the form in which a document stores them.
 
     GDAL interprets the members of any object besides ``refs`` as references, and fails on some of
     them.

@@ -59,7 +59,7 @@ MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of a compressed file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 BLOCK = 2**24
-"""How many bytes are decompressed at a time."""
+"""The number of bytes that are decompressed at a time."""
 
 
 def detect(head: bytes) -> bool:
@@ -292,7 +292,7 @@ class _Columns:
         self._columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
 
     def add_located(self, rows: Sequence[tuple[str, Any]]) -> None:
-        """Add chunks given by url, offset and length."""
+        """Add rows that consist of url, offset and length."""
         if not rows:
             return
         urls, *locations = zip(*(value for _, value in rows), strict=True)
@@ -306,7 +306,7 @@ class _Columns:
             column.extend(values)
 
     def add_others(self, rows: Iterable[tuple[str, Any]]) -> None:
-        """Add chunks that are whole files, or inline."""
+        """Add rows of chunks that are whole files or inline."""
         for name, value in rows:
             if not isinstance(value, list):
                 self._inline.append(_decode_inline(value))
@@ -414,7 +414,7 @@ def _spread_values(
 
 @dataclass(frozen=True)
 class JsonVersion:
-    """A set that a writer has read: its file, the file's bytes, and the name of their version."""
+    """A set that a writer has read: its file, its bytes, and the name of its version."""
 
     file: SourceFile
     raw: bytes
@@ -527,7 +527,7 @@ def to_dict(
 
 
 def decompress(data: bytes, url: str) -> bytes:
-    """Return the content of a file, decompressed if necessary; raise an error if far too large."""
+    """Return the content of a file, decompressed if necessary, unless it is far too large."""
     if (codec := find_codec(data)) is None:
         return data
     most = limit_decoded_size(len(data))
@@ -551,7 +551,7 @@ def decompress(data: bytes, url: str) -> bytes:
 
 
 def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
-    """Return the start of a file's content, or None if too few bytes are given to decompress."""
+    """Return the beginning of the content of a file, or None if too few bytes are given."""
     if (codec := find_codec(head)) is None:
         return head
     try:
@@ -579,7 +579,7 @@ def compress_with(data: bytes, codec: str | None) -> bytes:
 
 
 def find_codec(data: bytes) -> str | None:
-    """Return the codec with which a file was compressed, or None if it was not."""
+    """Return the codec with which a file is compressed, or None if it is not compressed."""
     return next((codec for magic, codec in MAGIC.items() if data.startswith(magic)), None)
 
 

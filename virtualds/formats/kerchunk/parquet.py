@@ -101,7 +101,7 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
 
 
 def count_displaced(marker: bytes) -> int | None:
-    """Return how many fences a fence displaced in succession, or None for another marker."""
+    """Return the number of fences in succession that a fence displaced; None for other markers."""
     if f'"{DISPLACED}"'.encode() not in marker or is_claim(marker):
         return None
     document = parse_json(marker, ZMETADATA)
@@ -303,19 +303,19 @@ def write(
     relative = base.is_relative if relative_paths is None else relative_paths
     is_alike = (size, relative) == (base.records.size, base.is_relative)
     with explain_vanished_files(base.is_current, url):
-        grown = _NextVersion.grown(base, group) if is_alike else None
-        if grown is None:
+        extended = _NextVersion.extended(base, group) if is_alike else None
+        if extended is None:
             check_can_replace(url)
             hierarchy = hierarchy_of(group, url, relative=relative)
             _NextVersion.replaced(base, hierarchy, size, is_alike).replace_set(
                 base, is_checked=group is base.group
             )
             return
-    grown.write_in_place(base)
+    extended.write_in_place(base)
 
 
 def compact(found: ParquetSet) -> dict[str, Any] | None:
-    """Return the record size with which a set has fewer records, or None if there is none."""
+    """Return the record size that reduces the number of records, or None if none does."""
     counts = [array.manifest.size for array in found.read_arrays().values()]
     size = min(RECORD_SIZE, max([MIN_RECORD_SIZE, *counts]))
     now, then = (sum(-(-n // rows) for n in counts) for rows in (found.records.size, size))
@@ -370,7 +370,7 @@ def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
 
 
 def _is_set(url: str, options: StorageOptions | None) -> bool:
-    """Return whether there is a set to replace."""
+    """Return whether there is a set at a url."""
     try:
         return detect(find_store(url).read_all(f"{url}/{ZMETADATA}", options))
     except (FileNotFoundError, NotADirectoryError):
@@ -410,8 +410,8 @@ class _NextVersion:
         return cls(hierarchy, size, {"set": secrets.token_hex(8)}, {}, files)
 
     @classmethod
-    def grown(cls, base: ParquetSet, group: ManifestGroup) -> _NextVersion | None:
-        """Return a version that keeps all old rows unchanged, or None if that is impossible."""
+    def extended(cls, base: ParquetSet, group: ManifestGroup) -> _NextVersion | None:
+        """Build a version that keeps all old rows unchanged; return None if that is impossible."""
         new, size = partial(iterate_other_sources, is_known=base.holds), base.records.size
         hierarchy = hierarchy_of(group, base.source.url, sources=new, relative=base.is_relative)
         before = base.read_arrays()
@@ -439,7 +439,7 @@ class _NextVersion:
     def replaced(
         cls, base: ParquetSet, hierarchy: Hierarchy, size: int, same_storage: bool
     ) -> _NextVersion:
-        """Return a version that keeps the records whose rows do not change."""
+        """Build a version that keeps the records whose rows do not change."""
         token = base.records.token
         new, earlier = cls.new(hierarchy, size), [token, *base.records.earlier]
         # records of other tools have no name, and could not be told from others in the same place
@@ -487,7 +487,7 @@ class _NextVersion:
         yield ZMETADATA, encode_marker(document, notes, self.files)
 
     def replace_set(self, base: ParquetSet, is_checked: bool) -> None:
-        """Replace an older version by this one."""
+        """Replace the set ``base`` by this version."""
         url, options, version = base.source.url, base.source.options, base.version
         files = self.yield_files(checked=base if is_checked else None)
         try:
@@ -515,7 +515,7 @@ class _NextVersion:
 
 
 def _compare(before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int) -> RecordChanges:
-    """Compare an array of a set with a new one; in-memory values get the chunks of the set."""
+    """Compare an array of a set with the new array, whose in-memory values get the same chunks."""
     key = f"{path}/.zarray"
     after = split_like(before, ArrayChunks(hierarchy.metadata[key], hierarchy.manifests[path]))
     hierarchy.metadata[key], hierarchy.manifests[path] = after.metadata, after.manifest
@@ -525,7 +525,7 @@ def _compare(before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int) ->
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
-    """Return the indexes of the records to write: most of those without chunks are left out.
+    """Return the indexes of the records to write; most records without chunks are left out.
 
     fsspec's ``LazyReferenceMapper._load_one_key`` treats a record that does not exist as one of
     missing chunks; its ``_generate_record``, which lists all keys, does not.

@@ -1,4 +1,4 @@
-"""Records of kerchunk Parquet: files with references of one array, written by us or other tools.
+"""Records of kerchunk Parquet: files with references of one array, by this package or other tools.
 
 kerchunk documentation, "References specification", section "Parquet references": the references of
 chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``path``, ``offset``,
@@ -106,10 +106,10 @@ def hash_document(document: Mapping[str, Any]) -> str:
 
 
 class RecordFolder:
-    """The records of the set in a folder, with ``size`` references in each; some are cached.
+    """The records of the set in a folder, each with ``size`` references; some are cached.
 
-    ``notes`` are our notes, with the token that records of this set must have. ``allow`` is where
-    the files may be to which records refer, and ``meaning`` is the `hash_document` of the marker.
+    ``notes`` are our notes, with the token that records of this set must have. ``allow`` says to
+    which files records may refer, and ``meaning`` is the `hash_document` of the marker.
     """
 
     def __init__(
@@ -485,7 +485,7 @@ OBJECTS = [{"id": "vlen-utf8"}]
 
 @dataclass(frozen=True)
 class ArrayChunks:
-    """An array of a set, or one to write to it: its ``.zarray``, and its chunks."""
+    """An array that is in a set, or will be written to it: its ``.zarray``, and its chunks."""
 
     metadata: Mapping[str, Any]
     manifest: ChunkManifest
@@ -495,8 +495,8 @@ class RecordChanges(NamedTuple):
     """The effect of a change on the records of an array.
 
     ``records`` are the indexes of the records whose rows change. ``keeps`` is true if all old rows
-    remain equal for readers. Elements past the end of an array do not matter, so a chunk that
-    reaches past it may grow.
+    remain equal for readers. Elements past the end of an array do not matter, so more elements of
+    the last chunk may become visible.
     """
 
     records: set[int]
@@ -504,7 +504,7 @@ class RecordChanges(NamedTuple):
 
 
 def find_changed_records(before: ArrayChunks, after: ArrayChunks, size: int) -> RecordChanges:
-    """Compare the rows of an array with those of a set, record by record.
+    """Compare the rows of an array with the rows of a set, record by record.
 
     Rows of the set that keep their number are not read.
     """
@@ -524,12 +524,12 @@ def find_changed_records(before: ArrayChunks, after: ArrayChunks, size: int) -> 
             same = find_same_rows(old.at(part), new.at(part))
             if not same.all():
                 changed.add(int(part[0]) // size)
-                keeps = keeps and all(_has_grown(before, after, int(row)) for row in part[~same])
+                keeps = keeps and all(_is_extended(before, after, int(row)) for row in part[~same])
     return RecordChanges(changed, keeps)
 
 
 def split_like(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
-    """Return values in memory, split into chunks of the same shape as in the set.
+    """Split values in memory into chunks of the same shape as in the set.
 
     New values at the end of an array then become new rows at the end of its table. Other arrays,
     and values that are stored in another way, are returned unchanged.
@@ -584,7 +584,7 @@ def _iterate_changed_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> 
 
 
 def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, int]]:
-    """Return the runs of rows that are the same rows of the set, without reading them."""
+    """Return the ranges of rows that are the same rows of the set, without reading them."""
     found = list[tuple[int, int]]()
     table = new.table_of(TiledReferences)
     parts = [((0,) * len(new.shape), new)]
@@ -633,7 +633,7 @@ def _is_as_in_memory(metadata: Mapping[str, Any]) -> bool:
     return plain and metadata.get("compressor") is None and metadata.get("order") in ("C", None)
 
 
-def _has_grown(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
+def _is_extended(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
     """Return whether a chunk differs only in elements past the end of the old array."""
     shape, chunks = before.metadata["shape"], before.metadata["chunks"]
     alike = all(before.metadata[k] == after.metadata[k] for k in ("chunks", "dtype"))

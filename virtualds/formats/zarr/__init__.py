@@ -1,1 +1,1 @@
-"""The Zarr specifications, versions 2 and 3, which the formats share."""
+"""Metadata of Zarr versions 2 and 3, which several formats use."""

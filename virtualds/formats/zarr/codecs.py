@@ -1,4 +1,4 @@
-"""Conversion between codec chains of Zarr v3 and pipelines.
+"""Converts codec chains of Zarr v3 to pipelines, and pipelines to codec chains.
 
 A chain converts arrays to arrays, the last array to bytes, and bytes to bytes (Zarr core
 specification version 3.0, "Chunk encoding"). A pipeline works on bytes only: its layout describes
@@ -226,7 +226,7 @@ def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
 def _read_array_codecs(
     chain: Sequence[Entry], dtype: np.dtype[Any], axes: StoredAxes
 ) -> tuple[StoredAxes, list[Codec]]:
-    """Return how axes are stored, and the filters before ``bytes``."""
+    """Return the stored axes, and the array filters before the codec ``bytes``."""
     filters: list[Codec] = []
     made = dtype
     for name, config in chain:
@@ -360,7 +360,7 @@ def _find_length(item: Any, before: tuple[int, ...]) -> int | None:
 def _is_misplaced(
     items: Sequence[Any], i: int, found: tuple[int, ...], before: tuple[int, ...]
 ) -> bool:
-    """Return whether an axis merged from others is in another position than these were."""
+    """Return whether an axis that is merged from others is not at their position."""
     axes = items[i]
     if not isinstance(axes, list | tuple) or not axes:
         return False

@@ -1,4 +1,4 @@
-"""Conversion of data types, fill values and strings between Zarr and numpy.
+"""Converts data types, fill values and strings between Zarr and numpy.
 
 Zarr storage specification version 2, "Data type encoding" and "Fill value encoding". Zarr core
 specification version 3.0, "Data types"; zarr-extensions registers further types and the form of
@@ -157,7 +157,7 @@ def _count_units(length: Any, unit: int) -> int:
 
 
 def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-    """Return name and configuration at an extension point of Zarr v3; a bare name is allowed."""
+    """Return name and configuration of an extension of Zarr v3, which may be a bare name."""
     if isinstance(value, str):
         return value, {}
     if isinstance(value, Mapping):
@@ -318,7 +318,7 @@ def dtype_to_zarr_v2(dtype: np.dtype[Any]) -> Any:
 
 
 def pack_members(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values of a compound type without padding between its members."""
+    """Remove the padding between the members of values of a compound type."""
     return values.astype(to_packed(values.dtype), copy=False)
 
 

@@ -97,12 +97,12 @@ class Document:
 
     @property
     def is_consolidated(self) -> bool:
-        """Whether it has the metadata of the nodes below the root."""
+        """Whether the document has the metadata of the nodes below the root."""
         return self.nodes[""].get(CONSOLIDATED) is not None or len(self.nodes) > 1
 
     @property
     def snapshot(self) -> str | None:
-        """The id of its snapshot."""
+        """The id of the snapshot."""
         return self.notes.get("snapshot")
 
     @property
@@ -111,7 +111,7 @@ class Document:
         return bool(self.notes.get("relative_paths", False))
 
     def to_snapshot_bytes(self) -> bytes:
-        """Return the content of the file in which it is archived as a snapshot.
+        """Return the content of the file that archives this snapshot.
 
         Copies of chunks are left out, since the set also has them as files, and so is the history.
         """
@@ -175,9 +175,9 @@ def _check_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str
 
 
 class ValueChunk(NamedTuple):
-    """A chunk of a native array: its key, length, SHA-256, and its folder inside that of the array.
+    """A chunk of a native array: its key, size and SHA-256, and its folder below the array.
 
-    The folder is ``""`` for a chunk in the place that plain Zarr expects.
+    The folder is ``""`` for a chunk at the path that plain Zarr expects.
     """
 
     key: str
@@ -199,7 +199,7 @@ def list_value_chunks(noted: Mapping[str, Any] | None) -> list[ValueChunk]:
 
 
 def note_value_chunks(chunks: Sequence[ValueChunk]) -> dict[str, Any]:
-    """Return the entry in the note ``values`` for the chunks of a native array."""
+    """Build the entry in the note ``values`` for the chunks of a native array."""
     folder = max((chunk.folder for chunk in chunks), default="")
     return {"folder": folder, "chunks": [[*one[: 3 + (one.folder != folder)]] for one in chunks]}
 
@@ -263,7 +263,7 @@ may ignore the name of an encoding.
 
 
 def unravel_in_grid(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()) -> Ints:
-    """Return the positions of chunks at flat indexes in a grid at ``origin``, one row each."""
+    """Convert flat indexes in a grid at ``origin`` to positions of chunks, as rows."""
     if not grid:
         return np.zeros((ids.size, 0), np.int64)
     positions = np.stack(np.unravel_index(ids, grid), 1)
@@ -271,13 +271,13 @@ def unravel_in_grid(ids: Ints, grid: tuple[int, ...], origin: Sequence[int] = ()
 
 
 def number_in_grid(positions: Ints, grid: tuple[int, ...]) -> Ints:
-    """Return the flat indexes of chunks in a grid, given their positions as rows."""
+    """Convert positions of chunks, given as rows, to flat indexes in a grid."""
     numbers = np.ravel_multi_index(tuple(positions.T), grid) if grid else np.zeros(len(positions))
     return np.asarray(numbers, np.int64)
 
 
 class ChunkKeys(ABC):
-    """The keys of chunks in one encoding; equal objects give equal keys."""
+    """An encoding of chunk keys; equal objects give equal keys."""
 
     @abstractmethod
     def __call__(self, chunk_id: ChunkIndex) -> str:
@@ -304,7 +304,7 @@ class ChunkKeys(ABC):
 
 @dataclass(frozen=True)
 class SeparatedKeys(ChunkKeys):
-    """Indices joined by a separator; ``default`` also has a leading ``c``."""
+    """Encodes indices joined by a separator; ``default`` also has a leading ``c``."""
 
     name: str
     separator: str
@@ -344,7 +344,7 @@ DOTTED_KEYS = SeparatedKeys("v2", ".")
 
 @dataclass(frozen=True)
 class AffixedKeys(ChunkKeys):
-    """Keys of another encoding with text before or after them."""
+    """Adds text before or after the keys of another encoding."""
 
     name: str
     text: str
@@ -365,7 +365,7 @@ class AffixedKeys(ChunkKeys):
 
 @dataclass(frozen=True)
 class FanoutKeys(ChunkKeys):
-    """The digits of indices as folders, so that no folder has more than ``most`` entries."""
+    """Encodes digits of indices as folders, so that no folder has more than ``most`` entries."""
 
     most: int
 
@@ -410,7 +410,7 @@ def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
 
 
 def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a virtual array so that readers without manifests reject it.
+    """Change the metadata of a virtual array so that readers without manifests reject it.
 
     Examples
     --------
@@ -425,7 +425,7 @@ def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a virtual array with the original encoding of its keys."""
+    """Restore the original encoding of chunk keys in the metadata of a virtual array."""
     if not node.get("storage_transformers") or not _has_manifest_keys(node):
         return dict(node)
     said = node["chunk_key_encoding"].get("configuration", {})

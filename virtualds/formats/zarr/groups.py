@@ -1,4 +1,4 @@
-"""Reading the metadata of a Zarr hierarchy, of version 2 or 3, as groups of variables."""
+"""Reads the metadata of a Zarr hierarchy, of version 2 or 3, as groups of variables."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
 def make_single_manifest_finder(
     chunks: Callable[[str, tuple[int, ...]], ChunkManifest],
 ) -> FindParts:
-    """Return how to find chunks in a format with one manifest per array.
+    """Return a function that finds the chunks of arrays with one manifest each.
 
     ``chunks`` returns that manifest, given the path of an array and its chunk grid.
     """
@@ -343,7 +343,7 @@ def _restore_encoding(
 
 
 def _restore_text_encoding(encoding: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the encoding of strings, which were characters in the source if the notes say so."""
+    """Return the encoding of strings, with the character axis of the source if notes have it."""
     if "characters" not in notes:
         return dict(encoding)
     known = dict(notes["characters"])

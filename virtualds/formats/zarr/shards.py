@@ -1,4 +1,4 @@
-"""Sharded arrays of Zarr v3, presented with their inner chunks as chunks.
+"""Sharded arrays of Zarr v3, whose inner chunks become the chunks of the virtual array.
 
 Codec ``sharding_indexed`` (zarr-specs, "Sharding codec", version 1.0). References point to inner
 chunks, which are decoded one by one. Only the index of a shard is read, in one request.
@@ -48,7 +48,7 @@ _INDEX_CACHE: RecordCache[npt.NDArray[np.uint64]] = RecordCache(CACHED_INDEXES)
 def expand_shards(
     metadata: Mapping[str, Any], manifests: Manifests
 ) -> tuple[Mapping[str, Any], Manifests]:
-    """Return the metadata of an array with its inner chunks as chunks, and their references.
+    """Replace shards by their inner chunks, in the metadata and the references of an array.
 
     ``manifests`` returns the references of the shards. Arrays without shards are returned
     unchanged.
@@ -270,7 +270,7 @@ def _look_up(
     innermost: tuple[int, ...],
     sources: Sequence[SourceFile | bytes],
 ) -> _ChunkLocations:
-    """Return rows with each shard replaced by that of the next level, or by the chunk itself."""
+    """Replace each shard by its shard of the next level, or by the chunk itself."""
     step = np.array([c // i for c, i in zip(level.chunk, innermost, strict=True)], np.int64)
     step = step.reshape(-1, 1)
     shard, inside = rows.position // step, rows.position % step
@@ -341,7 +341,7 @@ def _read_indexes(shards: Sequence[_Shard], level: ShardLevel) -> list[npt.NDArr
 
 
 def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
-    """Return the index of a shard: along its axes, and then offset and length."""
+    """Return the index of a shard; its last axis has offset and length."""
     counts = tuple(shard.counts[i] for i in level.order)
     size = compute_index_size(level, counts)
     if shard.length < size:
@@ -367,7 +367,7 @@ def _fetch_bytes(shard: _Shard, begin: int, size: int) -> Buffer:
 
 
 def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
-    """Return the length in bytes of an index with these counts of chunks."""
+    """Return the size in bytes of an index with these numbers of chunks."""
     size: int | None = 16 * prod(counts)
     for codec in level.index.codecs:
         size = None if size is None else codec.encoded_size(size)

@@ -47,10 +47,10 @@ SERIALISERS = {
 }
 """The codec of a data type of Zarr v3."""
 DTYPES = {TEXT: np.dtype("O", metadata={"element_type": str}), BYTES: np.dtype("O")}
-"""Dtypes of values; xarray recognises strings by the metadata of their dtype."""
+"""Dtypes of the values; xarray recognises strings by the metadata of the dtype."""
 DECODERS = {TEXT: decode_text, BYTES: decode_bytes}
 VARYING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
-"""Errors of bytes that do not decode."""
+"""Errors for bytes that cannot be decoded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class VariableLengthArray:
         return DTYPES[self.serialiser]
 
     def load_if_small(self) -> tuple[Objects | VariableLengthArray, dict[str, Any]]:
-        """Return the values of a small array, otherwise the array, and the encoding of a variable.
+        """Return the values of a small array, or else the array, and the encoding of a variable.
 
         xarray immediately converts strings declared as ``str``, like those of netCDF. Those of a
         large array are declared as objects, so that they are not read.
@@ -197,7 +197,7 @@ class _AxisSelection(NamedTuple):
 
 
 def _find_selected_chunks(axis: ChunkAxis, positions: Ints) -> dict[int, _AxisSelection]:
-    """Return the selection within every chunk of an axis that it touches, by index."""
+    """Return the selection within each chunk along an axis, by the index of the chunk."""
     outer = np.flatnonzero((positions >= 0) & (positions < axis.size))
     inside = positions[outer]
     chunk = axis.locate(inside)

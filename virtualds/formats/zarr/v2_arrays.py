@@ -1,4 +1,4 @@
-"""Conversion between ``.zarray`` of Zarr v2 and arrays, and what it cannot describe.
+"""Converts arrays to ``.zarray`` of Zarr v2 and back, and says which arrays it cannot describe.
 
 Zarr storage specification version 2, "Metadata" and "Arrays". `unsupported_reasons` lists what such
 metadata cannot describe, so that a writer can name every obstacle before it writes.
@@ -141,7 +141,7 @@ def read_chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
-    """Return how an array with one pipeline is stored, with keys as in xarray's netCDF4 backend."""
+    """Return the encoding of an array with one pipeline, as xarray's netCDF4 backend names it."""
     found = dict(NO_FILTERS)
     for codec in array.pipelines[0].codecs if array.pipelines else ():
         found |= codec.encoding

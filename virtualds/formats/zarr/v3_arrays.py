@@ -1,4 +1,4 @@
-"""Conversion between virtual arrays and Zarr v3 array metadata with parts of manifests.
+"""Converts virtual arrays to Zarr v3 array metadata with parts of manifests, and back.
 
 Plain Zarr is preferred: one pipeline as codecs, chunks on a regular or ``rectilinear`` grid (Zarr
 core specification version 3.0, "Array metadata", and what is registered in zarr-extensions). Other
@@ -70,10 +70,11 @@ TEXT = "string"
 """The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
 COMPRESSED_FROM = 4096
 """The minimum size in bytes of an array whose chunks are compressed."""
-CHUNK_GROWTH = 8
-"""A chunk is rewritten with the values after it if at most this many times as long as these."""
-MAX_GROWING = 3
-"""Maximum number of chunks of values that still grow; each costs a request to open a remote set."""
+MAX_JOIN_RATIO = 8
+"""The maximum ratio of a chunk's length to the values after it at which both are joined."""
+MAX_UNFINISHED = 3
+"""The maximum number of chunks of values that are still joined with later values; opening a remote
+set takes one request for each."""
 CHUNK_BYTES = 2**26
 """The maximum size in bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
@@ -88,7 +89,8 @@ class ManifestPart(NamedTuple):
 
 
 Manifests = Callable[[list[tuple[int, ...]], int], list[ManifestPart]]
-"""A function of the grids of fragments and the number of pipelines (0 if plain), for the chunks."""
+"""A function that returns the parts of the manifests of an array, given the grids of its fragments
+and the number of its pipelines (0 for plain Zarr)."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -180,7 +182,7 @@ def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
 
 
 def _find_runs(values: Ints) -> list[list[int]]:
-    """Return the runs of equal numbers: the number, and the length of the run."""
+    """Return runs of equal numbers as pairs of the number and the length of the run."""
     return [[value, len(list(run))] for value, run in groupby(values.tolist())]
 
 
@@ -242,7 +244,7 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
 def place_part(
     part: ManifestPart, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()
 ) -> Fragment:
-    """Return a part of the chunks of some axes as a fragment."""
+    """Return the fragment of a part of the chunks of some axes."""
     start = start or (0,) * len(axes)
     if part.manifest.shape == tuple(axis.nchunks for axis in axes):
         return Fragment(start, axes, part.manifest)
@@ -510,7 +512,7 @@ class NativeArray(NamedTuple):
 
 
 def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeArray | None:
-    """Describe values in memory, or return None if plain Zarr has no form for them.
+    """Describe values in memory, or return None if plain Zarr cannot express them.
 
     ``known`` are the lengths, along the first axis, of the chunks that a set already has of these
     values: new values after them become separate chunks, so that the old ones need not change.
@@ -527,7 +529,7 @@ def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeA
     if shape:
         shape[0] = min(shape[0], max(CHUNK_BYTES // rows, 1))
     if values.nbytes >= COMPRESSED_FROM and not text:
-        lengths = _grow_chunks(known, len(values), shape[0])
+        lengths = _extend_chunks(known, len(values), shape[0])
     grid: dict[str, Any] = {"name": "regular", "configuration": {"chunk_shape": shape}}
     if lengths:
         cuts = {"kind": "inline", "chunk_shapes": [list(lengths), *shape[1:]]}
@@ -540,8 +542,8 @@ def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeA
     return NativeArray(metadata, _encode_chunks(values, grid, compress=len(codecs) > 1))
 
 
-def _grow_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
-    """Return the lengths of chunks, all but the last few of which are unchanged.
+def _extend_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
+    """Return the lengths of chunks after an extension; only the last few chunks change.
 
     A chunk is merged with the values after it once these are not much shorter. So each value is
     written only a few times, and there are few chunks. Returns an empty sequence if they are
@@ -550,7 +552,9 @@ def _grow_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
     if not known or not 0 < sum(known) < size or max(known) > most:
         return ()
     found = [*known, size - sum(known)]
-    while len(found) > 1 and (found[-2] <= CHUNK_GROWTH * found[-1] or len(found) > MAX_GROWING):
+    while len(found) > 1 and (
+        found[-2] <= MAX_JOIN_RATIO * found[-1] or len(found) > MAX_UNFINISHED
+    ):
         if found[-2] + found[-1] > most:
             return ()
         found[-2:] = [found[-2] + found[-1]]

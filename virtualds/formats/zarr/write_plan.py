@@ -136,7 +136,7 @@ def plan_writing(
 def collect_references(
     group: ManifestGroup, root: str, before: Document | None = None
 ) -> dict[str, list[ManifestPart]]:
-    """Return the parts of the manifests of all arrays whose values a set does not store itself."""
+    """Return the parts of the manifests of all virtual arrays, by path."""
     arrays = plan_writing(group, root, before).arrays
     return {path: node.parts for path, node in arrays.items() if node.values is None}
 
@@ -263,7 +263,7 @@ def _select_declared(
 
 
 def _describe_characters(variable: ManifestVariable) -> dict[str, Any]:
-    """Return which characters of the source became strings."""
+    """Describe the characters of the source that became strings."""
     encoding = variable.encoding
     found: dict[str, Any] = {
         name: str(encoding[name]) for name in ("char_dim_name", "_Encoding") if name in encoding
@@ -275,7 +275,7 @@ def _describe_characters(variable: ManifestVariable) -> dict[str, Any]:
 
 
 def _describe_storage(variable: ManifestVariable, stored: ManifestArray | None) -> dict[str, Any]:
-    """Return how the source stores values, as far as the references do not show it."""
+    """Describe the storage in the source, as far as it does not follow from the references."""
     encoding = variable.encoding
     if stored is None:
         derived, names = dict(NO_FILTERS), [*NO_FILTERS]
@@ -324,7 +324,7 @@ class _Planner:
         return describe_group(_encode_group(path, group, self.notes["groups"]))
 
     def plan_variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
-        """Return the plan of an array."""
+        """Plan an array."""
         _check_name(path)
         data = variable.data if isinstance(variable.data, ManifestArray) else None
         values, parts = None, list[ManifestPart]()
@@ -356,14 +356,14 @@ class _Planner:
         return PlannedArray(metadata, parts, values, bool(known))
 
     def _find_lengths(self, path: str) -> tuple[int, ...]:
-        """Return the lengths along the first axis of chunks of values that the set already has."""
+        """Return the lengths, along the first axis, of the chunks of values in the set."""
         node = self.before.nodes.get(path) if self.before else None
         if node is None or not node["shape"] or path not in self.before.notes.get("values", {}):  # type: ignore[union-attr]
             return ()
         return tuple(axes_from_v3(node["shape"], node["chunk_grid"])[0].lengths.tolist())
 
     def _has_known_values(self, path: str, array: ManifestArray) -> bool:
-        """Return whether an array consists of the values that the set already has at its path."""
+        """Return whether the set already has the values of an array at its path."""
         noted = self.before.notes.get("values", {}).get(path) if self.before else None
         if noted is None or self.before is None or len(array.fragments) != 1:
             return False
@@ -463,8 +463,8 @@ class Hierarchy:
     ) -> Hierarchy:
         """Create the hierarchy of a group.
 
-        ``url`` is that of the set, and ``format`` is for errors; ``sources`` returns the files of
-        an array whose fingerprints are recorded. With ``relative``, urls are written relative to
+        ``url`` is the url of the set, and ``format`` is for errors; ``sources`` returns the files
+        of an array whose fingerprints are recorded. With ``relative``, urls are written relative to
         the set.
         """
         found = cls(base=url if relative else None)
@@ -532,7 +532,7 @@ def _describe_array(
 
 
 def _write_out_missing(array: ZarrArray) -> ChunkManifest:
-    """Make missing chunks inline where readers of Zarr v2 would fill them with another value.
+    """Convert missing chunks to inline chunks if readers of Zarr v2 would fill them differently.
 
     They interpret ``fill_value`` as the attribute ``_FillValue``, which the fill value of HDF5 is
     not.

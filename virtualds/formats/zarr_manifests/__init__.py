@@ -58,7 +58,7 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.urls import scheme_of
 
 MANIFESTS = ("inline", "json", "parquet")
-"""The forms of manifests, for increasing numbers of chunks."""
+"""The kinds of manifests, for increasing numbers of chunks."""
 
 Joined = dict[str, list[ManifestPart]]
 """The parts of the manifests of arrays, by path."""
@@ -273,7 +273,7 @@ def write_parts(
 
 
 def is_table_inside(table: ReferenceTable, parts: PartsFolder) -> bool:
-    """Return whether a table of references is in the set of the parts."""
+    """Return whether a table of references is in the set to which the parts belong."""
     return table.owner == parts.root
 
 

@@ -1,4 +1,4 @@
-"""Which tables the references of an array are written to: small ones are joined, others stay.
+"""Decides to which tables the references of an array are written, and joins small tables.
 
 Parts follow each other along an axis, as after appends, or overlap as layers, as after filling
 regions. Layers list their chunks by index, and the last layer that has a chunk takes precedence.
@@ -23,18 +23,18 @@ MAX_INLINE = 16
 MAX_JSON = 4096
 """Maximum number of chunks of an array whose manifest is JSON, and of a small part."""
 TIER = 4
-"""This many tables of similar size are merged into one, so that every set has only a few."""
+"""The number of tables of similar size that are merged into one, so that a set has only a few."""
 MAX_JOINED = 2**23
 """Maximum number of references of a table that is merged from others in memory."""
 MAX_GROWTH = 4
-"""A table that is more than this many times as large as its neighbours is not merged with them."""
+"""The ratio of the size of a table to its neighbours above which they are not merged."""
 MAX_SMALL = 16
 """Maximum number of adjacent tables that could be merged, but are not."""
 
 COMPARED_AT_ONCE = 100_000
-"""How many references are compared at a time."""
+"""The number of references that are compared at a time."""
 AS_LAYERS = -1
-"""Used in place of an axis: parts are layers over each other."""
+"""The value that stands for an axis if parts are layers on top of each other."""
 
 TableOf = Callable[[ManifestPart], Hashable | None]
 """A function that returns the name of the table of the set in which a part is, or None."""
@@ -102,16 +102,16 @@ class _AdjacentParts:
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether it is not in a table of the set, so that it has to be written anyway."""
+        """Whether the parts are in no table of the set, so that they must be written anyway."""
         return self.table is None
 
     @property
     def tier(self) -> int:
-        """The tier of its size; -1 if it is so small that it may be stored in the metadata."""
+        """The tier of the size; -1 if the parts are so few that the metadata may contain them."""
         return ((self.size // (MAX_INLINE + 1)).bit_length() - 1) // (TIER.bit_length() - 1)
 
     def find_axis(self, right: _AdjacentParts) -> int | None:
-        """Return the axis along which another run follows this one, or None if it does not."""
+        """Return the axis along which ``right`` follows these parts, or None if it does not."""
         one, other = self.parts[0], right.parts[0]
         if one.fragment != other.fragment or (self.rest is None) != (right.rest is None):
             return None
@@ -129,11 +129,11 @@ class _AdjacentParts:
         return self.find_axis(right) is not None
 
     def takes(self, right: _AdjacentParts) -> bool:
-        """Return whether an adjacent run is written with this one, if both are written anyway."""
+        """Return whether ``right`` is written together with these parts if both must be written."""
         return self.find_axis(right) == AS_LAYERS or self.fits(right)
 
     def append(self, right: _AdjacentParts) -> None:
-        """Add the next run to this one."""
+        """Add the parts that follow."""
         axis = self.find_axis(right)
         if axis is None:
             raise ValueError(f"{right.parts[0].origin} is no neighbour of {self.parts[0].origin}")
@@ -148,7 +148,7 @@ class _AdjacentParts:
         self.table, self._axis = None, axis
 
     def merge(self) -> ManifestPart:
-        """Return all parts as one."""
+        """Return all parts as one part."""
         if len(self.parts) == 1:
             return self.parts[0]
         if self.rest is not None:
@@ -203,7 +203,7 @@ def _is_full(manifest: ChunkManifest) -> bool:
 
 
 def _merge_layers(parts: Sequence[ManifestPart], rest: int) -> ManifestPart:
-    """Return the references of layers, the last one uppermost, in the smallest box around them."""
+    """Merge layers, the last one uppermost, into one part with the smallest box around them."""
     low = np.min([part.origin for part in parts], axis=0)
     positions, rows = [], []
     for part in reversed(parts):

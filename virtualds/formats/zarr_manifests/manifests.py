@@ -1,4 +1,4 @@
-"""The chunk manifests of a set, as lazy manifests over its tables; JSON tables are read here.
+"""Reads the chunk manifests of a set as lazy manifests over its tables, and reads JSON tables.
 
 ``docs/reference/formats/zarr-v3.md`` specifies the forms, after the "Manifest storage transformer"
 proposal (zarr-specs issue 287). The keys of a JSON object are chunks, or prefixes of chunk keys.
@@ -33,7 +33,8 @@ from virtualds.stores.access_rules import resolve_url
 
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 SPARSE = 16
-"""A manifest in the metadata stays lazy if its grid has at least this many times as many chunks."""
+"""The minimum ratio of the chunks of a grid to the entries of a manifest in the metadata at which
+the manifest stays lazy."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class JsonTable(ReferenceTable):
         return self._read()
 
     def _read(self) -> _FragmentEntries:
-        """Return the entries of the fragment."""
+        """Read the entries of the fragment."""
         rows = _FragmentEntries(self.store, self.fingerprints, self.numbered)
         for name, entry in self.entries.items():
             self._read_entry(name, entry, rows)

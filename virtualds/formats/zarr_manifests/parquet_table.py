@@ -46,11 +46,10 @@ from virtualds.source_file import NO_NUMBER, PRESENT, SourceFile
 RECORD_SIZE = 100_000
 """The number of rows in a record of a table."""
 SHARED_TABLES = 1000
-"""From this many files on, arrays share tuples of files, and tables record path ranges."""
+"""The number of files from which arrays share tuples of files, and tables record path ranges."""
 PARENT_PREFIX = "../"
-"""The start of relative paths to files outside the set. No range is recorded for them: after the
-set was moved, they may still lead to the files, but a writer would write other paths to these
-files."""
+"""The start of relative paths to files outside the set. No range is recorded for them: if the set
+is moved, such paths may still lead to the files, but writers would write other paths."""
 PLAIN = (
     r"^(file://|(s3|gs|az|abfs|abfss|http|https)://[a-z0-9][a-z0-9_.-]*)"
     r"(/[^./\\:?#\x00-\x1f\x7f][^/\\:?#\x00-\x1f\x7f]*)+$"
@@ -65,7 +64,7 @@ MAX_RUNS = 8
 
 
 class Counts(NamedTuple):
-    """Runs, each a number of files and the chunks in each; or the path of a file with them.
+    """The numbers of chunks in files, as runs of files with equal numbers, or the path of a file.
 
     If both are empty, the table has no counts.
     """
@@ -78,7 +77,7 @@ NO_COUNTS = Counts()
 
 
 def count_numbers(numbers: npt.NDArray[np.signedinteger[Any]]) -> tuple[int, Ints]:
-    """Return the minimum, and how often each number from there occurs; ignore negative ones."""
+    """Return the minimum and the counts of the numbers from there on; ignore negative numbers."""
     numbers = numbers[numbers >= 0]
     low = int(numbers.min()) if numbers.size else 0
     return low, np.bincount(numbers - low)
@@ -162,7 +161,7 @@ class ParquetTable(ReferenceTable):
         return self.store.root
 
     def describe_rows(self) -> dict[str, Any]:
-        """Return the representation of its rows in the metadata."""
+        """Return the description of the rows in the metadata."""
         if self.begins is not None:
             return {"chunks": self.rows, "begins": list(self.begins)}
         return {"rows": self.rows, **describe_counts(self.counts)}

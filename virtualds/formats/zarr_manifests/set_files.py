@@ -21,11 +21,10 @@ CACHED_RECORDS = 24
 
 
 class SetFiles:
-    """The files of the set in a folder, and those to which it refers.
+    """The files of the set in a folder, and the files to which it refers.
 
-    The records that were used last are cached. ``allow`` is where the files may be to which the set
-    refers. ``ranges`` are the recorded first and last paths of the records of tables of files, by
-    folder.
+    The most recently used records are cached. ``allow`` says to which files the set may refer.
+    ``ranges`` are the recorded first and last paths of the records of tables of files, by folder.
     """
 
     ranges: Mapping[str, Any] = {}
@@ -151,7 +150,7 @@ def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
 
 
 def to_set_path(folder: str, path: str) -> str:
-    """Convert a path that is relative to the folder of an array to one relative to the set."""
+    """Convert a path relative to the folder of an array to a path relative to the set."""
     parts: list[str] = [p for p in folder.split("/") if p]
     for part in path.split("/"):
         if part == "..":

@@ -117,7 +117,7 @@ def read_all_nodes(
 def commit_document(
     root: str, options: StorageOptions | None, document: Document, version: str | None
 ) -> None:
-    """Make a document the newest, unless another writer was faster."""
+    """Make a document the newest snapshot, unless another writer was faster."""
     url = f"{root}/{MARKER}"
     try:
         find_store(url).write_version(url, document.to_bytes(), options, version)
@@ -130,7 +130,7 @@ def commit_document(
 
 
 def _continues(newest: Snapshots, ours: Snapshots) -> bool:
-    """Return whether a snapshot has been the newest, even if others have committed on top of it.
+    """Return whether our snapshot was committed, even if others have committed on top of it.
 
     In that case the history of the newest has it, and before it no snapshot that it had removed.
     """
@@ -167,7 +167,7 @@ def _read_history(root: str, options: StorageOptions | None, path: str) -> Snaps
 
 
 def extend_history(root: str, options: StorageOptions | None, before: Document, put: Put) -> Any:
-    """Return the history of the snapshot that follows another.
+    """Return the history for the snapshot that follows ``before``.
 
     The root lists the newest snapshots itself. When they are many, they are moved to a file, merged
     with files of similar size, so that the cost of an append does not grow with the age of the set.
@@ -275,7 +275,7 @@ def _iterate_unneeded(
     gone: set[str],
     before: datetime,
 ) -> Iterator[ListedFile]:
-    """Yield files of the set that no snapshot needs, those of unknown writers only if old.
+    """Yield the files of the set that no snapshot needs; files of unknown writers only if old.
 
     Only files with the id of a snapshot in their name, and chunks to which a snapshot refers,
     belong to the set. Chunks that are named by their hash are included only if old, since a writer
@@ -327,7 +327,7 @@ def _add_needed(
     found: set[str],
     tables: set[SourceTable],
 ) -> None:
-    """Add the files that a part of a manifest needs: its own, and those to which it refers."""
+    """Add the files of a part of a manifest, and the files of the set to which it refers."""
     if (said := part.get("table")) is not None:
         found.add(to_set_path(folder, said["path"]) + "/")
         table = read_source_table(folder, said["sources"])
@@ -349,7 +349,7 @@ def _add_needed(
 
 
 def _select_inside(paths: Iterable[str | None]) -> Iterator[str]:
-    """Yield those of the paths that are in the set."""
+    """Yield the paths that are in the set."""
     for path in paths:
         if path is not None and path.startswith("./"):
             yield path[2:]
@@ -412,7 +412,7 @@ def _describe_native(path: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class FoundSet:
-    """The snapshot that a writer has read, and the version of its file, the root ``zarr.json``."""
+    """The snapshot that a writer has read, and the version of the root ``zarr.json``."""
 
     root: str
     options: StorageOptions | None

@@ -1,4 +1,4 @@
-"""Writing a group as a new snapshot: only files that the set does not have yet."""
+"""Writes a group as a new snapshot: only files that the set does not have yet."""
 
 from __future__ import annotations
 
@@ -60,12 +60,11 @@ from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
 MAX_COPIED_COORDINATE = 2**16
-"""Maximum size of a chunk of a coordinate or scalar that every commit copies to the root, in bytes.
-"""
+"""The maximum size in bytes of a chunk of a coordinate or scalar that commits copy to the root."""
 MAX_COPIED_OTHER = 2**14
 """The maximum size in bytes of a chunk of any other array that is copied to the root."""
 MAX_COPIED_TOTAL = 2**20
-"""The maximum size in bytes of all chunks that are copied to a root; the shortest have priority."""
+"""The maximum size in bytes of all chunks that are copied to a root; the smallest have priority."""
 
 
 @dataclass
@@ -126,7 +125,7 @@ class SnapshotWriter:
         find_store(url).write_file(url, data, self.options)
 
     def undo(self) -> None:
-        """Remove what was written, and folders that become empty."""
+        """Remove the files that were written, and folders that become empty."""
         beside = []
         if scheme_of(self.root) == "file":
             # a name that nothing else has, in the folder that must stay
@@ -183,7 +182,7 @@ class SnapshotWriter:
         return build_json_manifest(build_value_entries(path, now)) if now["folder"] else None
 
     def _put_plain(self, path: str, chunks: list[tuple[str, bytes]]) -> bool:
-        """Write chunks in the place that plain Zarr expects, unless something is there."""
+        """Write chunks at the paths that plain Zarr expects; return False if a file is there."""
         for name, data in chunks:
             url = f"{self.root}/{path}/{name}"
             store = find_store(url)
@@ -234,7 +233,7 @@ class SnapshotWriter:
         return _to_metadata(found, known)
 
     def _relocate_path(self, table: JsonTable, path: str) -> str:
-        """Convert a path in another set to its written form in this one."""
+        """Convert a path in another set to its written form in this set."""
         end = "/" if path.endswith("/") else ""
         return self.make_path(table.store.get_file(path).url.rstrip("/") + end).rstrip("/") + end
 
@@ -268,10 +267,10 @@ class SnapshotWriter:
             arranged = join_small_parts(
                 parts, self._is_new, lambda part: self._find_own_table(part.manifest), numbered
             )
-        grows = self.manifest is None and len(arranged) > 1
+        has_several = self.manifest is None and len(arranged) > 1
         for number, part in enumerate(arranged):
             table = self._find_stored(path, part.manifest)
-            if table is None and grows and self._is_small(part, numbered):
+            if table is None and has_several and self._is_small(part, numbered):
                 # it becomes a table later
                 alone = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
                 table = {"manifest": encode_entries(alone, self.make_path, numbered=False)}
@@ -317,12 +316,12 @@ class SnapshotWriter:
     # ------------------------------------------------------------------ what is there already
 
     def _find_own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
-        """Return the table of this set of whose rows a manifest consists, or None."""
+        """Return the table of this set that contains all rows of a manifest, or None."""
         table = manifest.table_of(ParquetTable)
         return table if table is not None and table.store.root == self.root else None
 
     def _find_own_json(self, manifest: ChunkManifest) -> JsonTable | None:
-        """Return the table in a JSON file of this set of which a manifest consists, or None."""
+        """Return the table in a JSON file of this set that contains a manifest, or None."""
         table = manifest.table_of(JsonTable)
         # entries in memory are those of moved files
         if table is None or table.store.root != self.root or not isinstance(table.manifest, str):
@@ -330,7 +329,7 @@ class SnapshotWriter:
         return table
 
     def _find_json_file(self, path: str, node: PlannedArray) -> dict[str, Any] | None:
-        """Return the transformer of an array whose chunks are those of a JSON file of this set."""
+        """Return the storage transformer of an array with all chunks in a JSON file of this set."""
         is_relative = self.before is not None and self.before.is_relative
         if self.manifest not in (None, "json") or is_relative != self.relative_paths:
             return None
@@ -375,7 +374,7 @@ class SnapshotWriter:
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
 
     def _locate_sources(self, table: ParquetTable) -> str:
-        """Return the folder of the files of a table of the set; write files that have moved."""
+        """Return the folder of a table's table of files; write the files if they have moved."""
         sources = table.sources._replace(moved=None)
         if table.sources.moved is None:
             if sources.ranges:
@@ -413,7 +412,7 @@ def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) 
 
 
 def find_path_to_set(path: str) -> str:
-    """Return the relative path from the folder of an array to that of the set."""
+    """Return the relative path from the folder of an array to the folder of the set."""
     return "../" * (path.count("/") + 1)
 
 
@@ -438,7 +437,7 @@ class ChunkCopies:
             self._found.setdefault(path, {})[digest] = base64.b64encode(data).decode()
 
     def keep(self, path: str, noted: Mapping[str, Any]) -> None:
-        """Keep the copies for an array whose chunks are those of the previous snapshot."""
+        """Keep the copies of an array with the same chunks as in the previous snapshot."""
         digests = (chunk.digest for chunk in list_value_chunks(noted))
         self._found[path] = {d: self._known[d] for d in digests if d in self._known}
 
@@ -460,7 +459,7 @@ class ChunkCopies:
 
 
 def _count_bytes(text: str) -> int:
-    """Return how many bytes a base64 text represents.
+    """Return the number of bytes that a base64 text represents.
 
     >>> _count_bytes("AAAA"), _count_bytes("AAA="), _count_bytes("AA==")
     (3, 2, 1)

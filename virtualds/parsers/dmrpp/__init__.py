@@ -49,19 +49,19 @@ TYPES: dict[str, np.dtype[Any]] = {
         **{"Float32": "f4", "Float64": "f8"},
     }.items()
 } | {"String": TEXT_DTYPE, "Url": TEXT_DTYPE}
-"""Types of DAP4 (section 3.4) that numpy has."""
+"""Types of DAP4 (section 3.4) that have an equivalent in numpy."""
 STRUCTURED = {*TYPES, "Enum", "Opaque", "Structure", "Sequence"}
-"""Elements of a structure that are members of it."""
+"""Elements that describe a member of a structure."""
 NO_VARIABLES = {f"{DAP}{n}" for n in ("Dimension", "Group", "Attribute", "Enumeration", "EnumDef")}
 """Elements of a group other than variables."""
 OWN_CONTAINER = "build_dmrpp_metadata"
-"""What the program that wrote a sidecar says about itself, not about the file."""
+"""The container with attributes of the program that wrote the sidecar, not of the file."""
 GLOBAL_CONTAINERS = ("HDF5_GLOBAL", "NC_GLOBAL")
 """Containers in which older servers put the attributes of the file."""
 
 
 def detect(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is a sidecar, or only lacks the addresses."""
+    """Return whether a file that begins with ``head`` is a sidecar, even one without addresses."""
     is_xml = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<"
     return is_xml and (is_described(head) or is_dap(head))
 
@@ -117,7 +117,7 @@ class _SidecarReader:
         self._shown = path_or_url(source.url)
 
     def read_group(self, element: Element, path: str) -> ManifestGroup:
-        """Read a group with all below it; ``path`` is empty or ends without a slash."""
+        """Read a group and all groups below it; ``path`` is empty or ends without a slash."""
         here = self._read_sizes(element, path)
         for child in element.iterfind(f"{DAP}Enumeration"):
             self._enumerations[f"{path}/{name_of_element(child)}"] = child
@@ -212,7 +212,7 @@ class _SidecarReader:
         return _find_declared(self._sizes, name, path, "dimension") if name else None
 
     def _name_axis(self, size: int, here: dict[str, int], taken: list[str]) -> str:
-        """Return netCDF's name for an axis without one (``nc4_rec_match_dimscales``)."""
+        """Return netCDF's name for an axis without a dimension (``nc4_rec_match_dimscales``)."""
         for name, length in here.items():
             # to the netCDF library, length 0 means unlimited
             if length == size > 0 and name not in taken:
@@ -273,7 +273,7 @@ class _SidecarReader:
         return ManifestVariable(dims, data, attributes, encoding)
 
     def _find_type(self, variable: Element, path: str) -> tuple[np.dtype[Any], Any]:
-        """Return the type of the values of a variable, and as xarray's encoding has it."""
+        """Return the dtype of a variable, and the ``dtype`` for its xarray encoding."""
         kind = variable.tag.removeprefix(DAP)
         if kind == "Structure":
             dtype = self._build_structure(variable, path)
@@ -300,7 +300,7 @@ class _SidecarReader:
         return dtype, np.dtype(dtype, metadata=of_enum)
 
     def _build_structure(self, variable: Element, path: str) -> np.dtype[Any]:
-        """Return the type of structures: offsets of all members but the first, then the size."""
+        """Return the compound dtype of structures, with the offsets and the size in the sidecar."""
         chunks = variable.find(f"{DMRPP}chunks")
         listed = "" if chunks is None else chunks.get("structOffset", "")
         numbers = [parse_number(word, "structOffset") for word in listed.split()]
@@ -346,7 +346,7 @@ class _SidecarReader:
 
 
 def _find_declared(declared: Collection[str], name: str, path: str, what: str) -> str:
-    """Return the path of a declaration in a group or one above it (DAP4, section 3.3)."""
+    """Return the path of a declaration in a group or a group above it (DAP4, section 3.3)."""
     above = path
     while not name.startswith("/") and f"{above}/{name}" not in declared and above:
         above = above.rpartition("/")[0]
@@ -376,7 +376,7 @@ def _find_dtype(variable: Element) -> np.dtype[Any]:
 
 
 def _iterate_attributes(owner: Element, left_out: str) -> Iterator[tuple[str, Element]]:
-    """Yield the attributes of a group or variable; those of containers are named with dots."""
+    """Yield the attributes of a group or variable; names of attributes in containers have dots."""
     for element in owner.iterfind(f"{DAP}Attribute"):
         name = name_of_element(element)
         if element.get("type") != "Container":
@@ -389,7 +389,7 @@ def _iterate_attributes(owner: Element, left_out: str) -> Iterator[tuple[str, El
 
 
 def _read_attribute(element: Element) -> Any:
-    """Return an attribute: strings as str, several as a list; one number, or an array of them."""
+    """Return the value of an attribute: a string, a list of strings, a number, or an array."""
     kind = element.get("type", "")
     texts = [v.get("value", v.text or "") for v in element.iterfind(f"{DAP}Value")]
     if kind == "OtherXML":

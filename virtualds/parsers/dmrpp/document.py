@@ -1,4 +1,4 @@
-"""The XML of a DMR++ sidecar: its files, and the values and chunks of its variables.
+"""Reads the XML of a DMR++ sidecar: its files, and the values and chunks of its variables.
 
 The author of a sidecar chooses the files to which it refers: the rules for reference sets apply to
 it (`virtualds.stores.access_rules`).
@@ -47,32 +47,33 @@ NAMESPACE = "http://xml.opendap.org/dap/dmrpp/1.0.0#"
 DMRPP = f"{{{NAMESPACE}}}"
 """Prefix of the elements of DMR++."""
 KINDS = ("chunk", "block")
-"""Elements with the position of bytes."""
+"""Elements with the offset and length of bytes."""
 
 FILTERS: dict[str, tuple[int, Callable[[int, int], tuple[int, ...]]]] = {
     "shuffle": (2, lambda itemsize, level: (itemsize,)),
     "deflate": (1, lambda itemsize, level: (level,)),
     "fletcher32": (3, lambda itemsize, level: ()),
 }
-"""Filters by the names of DMR++: the number in HDF5, and the client data there."""
+"""HDF5 filters by their names in DMR++: the number, and a function that returns the client data."""
 LEVEL = 6
 """zlib's default compression level, if a sidecar has none; decoding does not need it."""
 ORDERS: dict[str | None, Literal["<", ">"]] = {"LE": "<", "BE": ">", None: "<"}
 """Byte orders. A sidecar of before 2021 has none, and the server reads it as little-endian."""
 DIGITS = 6
-"""Digits to which a sidecar rounds the fill value of floating-point numbers (``std::ostream``)."""
+"""The number of digits to which a sidecar rounds fill values of floats (``std::ostream``)."""
 
 REMEDY = "open the file itself, or leave the variable out with drop_variables"
 
 FindFile = Callable[[str | None], SourceFile]
-"""Returns the file to which an ``href`` refers, or the described file for None."""
+"""A function that returns the file to which an ``href`` refers, or the described file for None."""
 
 
 @dataclass(frozen=True)
 class Storage:
     """A variable of a sidecar: its element, type, shape, and the attribute ``_FillValue``.
 
-    ``dtype`` has the byte order of the machine: `chunks` says that of the file.
+    ``dtype`` has the byte order of the machine; the element ``chunks`` has the byte order of the
+    file.
     """
 
     element: Element
@@ -123,23 +124,25 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     return replace(array, pipelines=pipelines), encoding
 
 
-def contains_chunks(place: Element) -> bool:
+def contains_chunks(element: Element) -> bool:
     """Return whether an element is a chunk or a block, or contains one."""
-    return any(place.find(f".//{DMRPP}{kind}") is not None for kind in KINDS) or (
-        place.tag.removeprefix(DMRPP) in KINDS
+    return any(element.find(f".//{DMRPP}{kind}") is not None for kind in KINDS) or (
+        element.tag.removeprefix(DMRPP) in KINDS
     )
 
 
 def is_byte_order_unknown(variable: Element, dtype: np.dtype[Any]) -> bool:
     """Return whether a sidecar does not state the byte order of the stored numbers."""
     chunks = variable.find(f"{DMRPP}chunks")
-    place = variable if chunks is None else chunks
-    is_open = dtype.newbyteorder("<") != dtype.newbyteorder(">") and "byteOrder" not in place.attrib
-    return is_open and contains_chunks(place)
+    element = variable if chunks is None else chunks
+    is_open = (
+        dtype.newbyteorder("<") != dtype.newbyteorder(">") and "byteOrder" not in element.attrib
+    )
+    return is_open and contains_chunks(element)
 
 
 def _read_sizes(chunks: Element, shape: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-    """Return the elements of a chunk along each axis, and whether the sidecar states them."""
+    """Return the chunk shape, and whether the sidecar states it."""
     text = chunks.findtext(f"{DMRPP}chunkDimensionSizes")
     if text is None:
         return tuple(max(n, 1) for n in shape), False
@@ -170,10 +173,10 @@ def _read_codecs(chunks: Element, itemsize: int) -> tuple[Codec, ...]:
 
 @dataclass(frozen=True)
 class _ChunkTable:
-    """The chunks listed in a sidecar, one entry per chunk in every column; ``grid`` counts all."""
+    """The chunks that a sidecar lists, as columns; ``grid`` is the number of chunks per axis."""
 
     grid: tuple[int, ...]
-    place: npt.NDArray[np.int64]
+    chunk_ids: npt.NDArray[np.int64]
     offset: npt.NDArray[np.int64]
     length: npt.NDArray[np.int64]
     mask: npt.NDArray[np.int64]
@@ -181,35 +184,35 @@ class _ChunkTable:
 
     @classmethod
     def of(cls, rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]) -> _ChunkTable:
-        """Read the elements of chunks, and check their positions.
+        """Build the table from the elements of chunks, and check their positions.
 
         Raises
         ------
         FormatError
-            A position is outside the grid, or that of two chunks.
+            A position is outside the grid, or two chunks have the same position.
         """
         if any("LinkedBlockIndex" in row.attrib for row in rows):
             raise UnsupportedError(f"its bytes lie in linked blocks of HDF4; {REMEDY}")
         check_table(grid, len(rows), "the sidecar")
-        place = _read_places(rows, sizes, grid)
-        if np.unique(place).size != place.size:
+        chunk_ids = _read_chunk_ids(rows, sizes, grid)
+        if np.unique(chunk_ids).size != chunk_ids.size:
             raise FormatError(
                 "two of its chunks have one place; the sidecar is damaged, fetch it again"
             )
         hrefs = tuple(row.get("href", row.get(f"{DMRPP}href")) for row in rows)
         offset, length = _read_column(rows, "offset"), _read_column(rows, "nBytes")
-        return cls(grid, place, offset, length, _read_column(rows, "fm", "0"), hrefs)
+        return cls(grid, chunk_ids, offset, length, _read_column(rows, "fm", "0"), hrefs)
 
     @property
     def is_whole(self) -> bool:
         """Whether no chunk is missing."""
-        return self.place.size == prod(self.grid)
+        return self.chunk_ids.size == prod(self.grid)
 
     def build(
         self, find_file: FindFile, pipeline: CodecPipeline, nbytes: int
     ) -> tuple[ChunkManifest, tuple[CodecPipeline, ...]]:
-        """Return the references; ``nbytes`` are those of a chunk without filters."""
-        if not self.place.size:
+        """Return the references; ``nbytes`` is the size of a chunk without filters."""
+        if not self.chunk_ids.size:
             return ChunkManifest.missing(self.grid), (pipeline,)
         masks, kind = np.unique(self.mask, return_inverse=True)
         pipelines = tuple(skip_filters(pipeline, int(mask)) for mask in masks)
@@ -234,7 +237,7 @@ class _ChunkTable:
     def _spread(self, values: npt.NDArray[Any], rest: int) -> npt.NDArray[Any]:
         """Return a column over the grid with ``rest`` for missing chunks."""
         column = np.full(prod(self.grid), rest, values.dtype)
-        column[self.place] = values
+        column[self.chunk_ids] = values
         return column.reshape(self.grid)
 
 
@@ -242,7 +245,7 @@ def _read_column(rows: list[Element], name: str, default: str = "") -> npt.NDArr
     return np.array([parse_number(row.get(name, default), name) for row in rows], np.int64)
 
 
-def _read_places(
+def _read_chunk_ids(
     rows: list[Element], sizes: tuple[int, ...], grid: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
     """Return the flat index of every chunk in the grid, in C order."""
@@ -255,14 +258,14 @@ def _read_places(
         split = [[int(word) for word in text.strip("[] ").split(",")] for text in texts]
         begins = np.array(split, np.int64).reshape(len(rows), len(grid))
     except (OverflowError, ValueError) as error:
-        raise _place_error(texts) from error
+        raise _position_error(texts) from error
     numbers = begins // np.array(sizes, np.int64)
     if (begins % sizes).any() or (begins < 0).any() or (numbers >= grid).any():
-        raise _place_error(texts)
+        raise _position_error(texts)
     return np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64).reshape(-1)
 
 
-def _place_error(texts: list[str]) -> FormatError:
+def _position_error(texts: list[str]) -> FormatError:
     return FormatError(
         f"its chunks lie at {', '.join(texts[:3])[:80]} ..., where no chunks begin; the "
         f"sidecar is damaged, fetch it again"
@@ -338,20 +341,20 @@ def _count_digits(text: str) -> int:
 DAP = "{http://xml.opendap.org/ns/DAP/4.0#}"
 """Prefix of the elements of DAP4."""
 SECURE, PLAIN = "https://xml.opendap.org/", "http://xml.opendap.org/"
-"""Prefixes of namespaces in some sidecars, and in all others."""
+"""Prefixes of namespaces: in some sidecars, and in all others."""
 SUFFIX = ".dmrpp"
 MAX_BYTES = 2**28
 """The size in bytes of the longest sidecar."""
 MAX_NODES = 2**22
-"""Elements and attributes of the largest sidecar, which take about 500 MB: a million chunks."""
+"""The maximum number of elements and attributes of a sidecar: a million chunks take 500 MB."""
 MAX_DEPTH = 64
-"""Nesting of groups, and of containers of attributes."""
+"""The maximum nesting of groups, and of containers of attributes."""
 PLACEHOLDER = "OPeNDAP_DMRpp_DATA_ACCESS_URL"
-"""Placeholder for the url of the file until a server knows it."""
+"""The placeholder for the url of the file, which a server replaces."""
 
 
 class _Builder(ET.TreeBuilder):
-    """Builds a tree of limited size; documents that could define entities are rejected.
+    """Builds an XML tree of limited size, and rejects documents that could define entities.
 
     Namespaces with ``https`` become those with ``http``: they are names, not addresses.
     """
@@ -410,12 +413,12 @@ def parse_sidecar(source: SourceFile) -> Element:
 
 
 def is_described(data: bytes) -> bool:
-    """Return whether bytes of a sidecar have the namespace of DMR++."""
+    """Return whether the beginning of a sidecar has the namespace of DMR++."""
     return _has_namespace(data, NAMESPACE)
 
 
 def is_dap(data: bytes) -> bool:
-    """Return whether bytes of a document have the namespace of DAP4."""
+    """Return whether the beginning of a document has the namespace of DAP4."""
     return _has_namespace(data, DAP[1:-1])
 
 
@@ -472,7 +475,7 @@ class DescribedFiles:
     _found: dict[str | None, SourceFile] = field(default_factory=dict)
 
     def find(self, href: str | None) -> SourceFile:
-        """Return the file to which an ``href`` refers, or that of the sidecar for None.
+        """Return the file to which an ``href`` refers, or the described file for None.
 
         Raises
         ------
@@ -510,9 +513,9 @@ class DescribedFiles:
         return SourceFile(url, options=options)
 
     def _find_beside(self, named: str) -> str | None:
-        """Return the position of a file whose path has the same relation to the sidecar's path.
+        """Return the url of a file that is at the same path relative to the sidecar.
 
-        None for another file.
+        Returns None for other files.
         """
         if "/" not in named or named.startswith("/") or "://" in named:
             return None
@@ -561,10 +564,10 @@ def read_values(stored: Storage) -> tuple[Data, dict[str, Any]]:
     UnsupportedError
         The description is incomplete, or cannot be expressed by references.
     """
-    places = [child for child in stored.element if child.tag.startswith(DMRPP)]
-    kinds = {child.tag.removeprefix(DMRPP) for child in places}
+    children = [child for child in stored.element if child.tag.startswith(DMRPP)]
+    kinds = {child.tag.removeprefix(DMRPP) for child in children}
     reader = next((read for kind, read in READERS.items() if kind in kinds), None)
-    if reader not in (read_chunks, None) and any(map(contains_chunks, places)):
+    if reader not in (read_chunks, None) and any(map(contains_chunks, children)):
         raise FormatError(
             f"the sidecar holds its values, and says that they lie in chunks; {REMEDY}"
         )
@@ -627,7 +630,8 @@ CUTS: Mapping[str, Callable[[bytes], bytes]] = {
     "space_pad": lambda text: text.rstrip(b" "),
     "space": lambda text: text.rstrip(b" "),
 }
-"""How HDF5 truncates a string of fixed length, by its padding (HDF5, ``H5T__conv_s_s``)."""
+"""Functions that truncate a string of fixed length like HDF5 (``H5T__conv_s_s``), by its
+padding."""
 PADDED = ("null_pad", "null", "zero")
 """Paddings of strings that numpy removes like HDF5."""
 UNKNOWN = ("not_set", None)

@@ -1,7 +1,7 @@
 """FITS files: the primary image, image extensions, tables, and images compressed in tables.
 
-FITS Standard 4.0. Scaling becomes CF packing, so that the values are those of astropy. What cannot
-be referenced raises an error that names it.
+FITS Standard 4.0. Scaling becomes CF packing, so that values equal those of astropy. Features that
+cannot be referenced raise an error that names them.
 
 An image that is compressed tile by tile (section 10.1) has a chunk in the heap of a table for each
 tile. Integers, and losslessly compressed floats, are referenced tile by tile. If a tile needs
@@ -45,14 +45,14 @@ from virtualds.parsers.fits.header import (
     AxisNames,
     HeaderDataUnit,
     check_certain_cards,
-    make_damage,
+    damage_error,
     read_units,
 )
 from virtualds.parsers.fits.tables import (
     DESCRIPTOR,
     WORDS,
-    find_place,
-    find_places,
+    find_column_start,
+    locate_heap_arrays,
     read_rows,
     read_table,
 )
@@ -67,12 +67,12 @@ OF_TABLE = re.compile(
 )
 """Keywords that define how the table contains the image."""
 WIDE = 4
-"""Bytes to which old writers widen all integers for gzip."""
+"""The number of bytes to which old writers widen all integers for gzip."""
 SUMS = {"ZHECKSUM": "CHECKSUM"}
 """Keywords of the uncompressed image that do not begin with a Z."""
 
 Make = Callable[[np.dtype[Any], Mapping[str, Any]], tuple[Codec, ...]]
-"""Makes codecs from the type of the pixels and the parameters of the compression."""
+"""A function that makes codecs from the dtype of pixels and the parameters of the compression."""
 
 
 def _make_rice(dtype: np.dtype[Any], how: Mapping[str, Any]) -> tuple[Codec, ...]:
@@ -103,7 +103,7 @@ ITEMS = {"B": 1, "I": 2, "J": 4}
 
 
 class Tiles(NamedTuple):
-    """The position of an image's chunks in the image and in the file, and their codecs."""
+    """The tiles of an image: its chunk axes, the references of the chunks, and their codecs."""
 
     axes: tuple[ChunkAxis, ...]
     manifest: ChunkManifest
@@ -111,7 +111,7 @@ class Tiles(NamedTuple):
 
 
 def to_image(part: HeaderDataUnit) -> HeaderDataUnit:
-    """Return the image in a table, with the cards of an image."""
+    """Convert a table with a compressed image to a part with the cards of the image."""
     kept = {name: value for name, value in part.cards.items() if not OF_TABLE.fullmatch(name)}
     kept = {name: value for name, value in kept.items() if not re.fullmatch(r"NAXIS\d*", name)}
     shown = {
@@ -129,22 +129,22 @@ def find_tiles(
     file: BinaryIO,
     source: SourceFile,
 ) -> Tiles:
-    """Return the tiles of an image of numbers of ``dtype``; one where its parts do not suffice.
+    """Return the tiles of an image of ``dtype``, or the whole table as one chunk if necessary.
 
     Raises
     ------
     FormatError
-        The table has no tiles, or as many as do not fill the image.
+        The table has no tiles, or its tiles do not fill the image.
     UnsupportedError
-        Nothing here decodes them.
+        No codec decodes the tiles.
     """
     check_certain_cards(part)
     numbers = range(len(shape), 0, -1)
     axes = tuple(_cut_axis(part, number, n) for number, n in zip(numbers, shape, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
-    offsets, lengths = _read_places(part, file, prod(grid))
+    offsets, lengths = _locate_tiles(part, file, prod(grid))
     name = str(part.cards.get("ZCMPTYPE", "")).strip()
-    scales = [find_place(part, column) is not None for column in SCALES]
+    scales = [find_column_start(part, column) is not None for column in SCALES]
     is_scaled, has_scale = all(scales), any(scales) or not part.cards.keys().isdisjoint(SCALES)
     is_lossless = dtype.kind != "f" or (name not in INTEGERS and not has_scale)
     if name in COMPRESSIONS and is_lossless and not is_scaled and lengths.all():
@@ -157,7 +157,7 @@ def find_tiles(
         )
         return Tiles(axes, manifest, codecs)
     if name not in OF_WHOLE_IMAGES or not (is_lossless or is_scaled):
-        raise _make_refusal(part, name)
+        raise _refusal_error(part, name)
     axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
     manifest = ChunkManifest.build(
         tuple(axis.nchunks for axis in axes),
@@ -169,7 +169,7 @@ def find_tiles(
 
 
 def _find_codecs(part: HeaderDataUnit, name: str, dtype: np.dtype[Any]) -> tuple[Codec, ...]:
-    """Return what decodes single tiles."""
+    """Return the codecs of single tiles."""
     given = {
         str(value).strip().upper(): part.cards.get(key.replace("ZNAME", "ZVAL"))
         for key, value in part.cards.items()
@@ -178,10 +178,10 @@ def _find_codecs(part: HeaderDataUnit, name: str, dtype: np.dtype[Any]) -> tuple
     try:
         return COMPRESSIONS[name](dtype, given)
     except (TypeError, ValueError) as error:
-        raise make_damage(part, f"its parameters {given} make no sense ({error})") from error
+        raise damage_error(part, f"its parameters {given} make no sense ({error})") from error
 
 
-def _make_refusal(part: HeaderDataUnit, name: str) -> UnsupportedError:
+def _refusal_error(part: HeaderDataUnit, name: str) -> UnsupportedError:
     return UnsupportedError(
         f"FITS part {part.number}: it is an image compressed tile by tile ({name}) in a way that "
         f"is not decoded here; decompress it with funpack, read it with astropy, or leave it out "
@@ -190,7 +190,7 @@ def _make_refusal(part: HeaderDataUnit, name: str) -> UnsupportedError:
 
 
 def _widen(part: HeaderDataUnit, end: int, first: int, file: BinaryIO) -> tuple[Codec, ...]:
-    """Return the codec of small integers if the first tile, which ends there, has wide ones."""
+    """Return the codec for widened integers, judging by the first tile, before ``end``."""
     file.seek(end - 4)
     # RFC 1952, section 2.3.1: a stream ends with its decoded length
     if int.from_bytes(file.read(4), "little") != WIDE * first:
@@ -203,22 +203,22 @@ def _cut_axis(part: HeaderDataUnit, number: int, length: int) -> ChunkAxis:
     # section 10.1.1: tiles are rows where nothing else is said
     tile = part.cards.get(f"ZTILE{number}", length if number == 1 else 1)
     if type(tile) is not int or tile < 1:
-        raise make_damage(part, f"ZTILE{number} is {tile!r}")
+        raise damage_error(part, f"ZTILE{number} is {tile!r}")
     tile = max(min(tile, length), 1)
     last = length - (-(-length // tile) - 1) * tile
     return ChunkAxis.regular(length, tile, last=last)
 
 
-def _read_places(part: HeaderDataUnit, file: BinaryIO, count: int) -> tuple[Any, Any]:
-    """Return where tiles begin in the file, and their lengths in bytes."""
-    found = find_place(part, "COMPRESSED_DATA")
+def _locate_tiles(part: HeaderDataUnit, file: BinaryIO, count: int) -> tuple[Any, Any]:
+    """Return the offsets of tiles in the file, and their lengths in bytes."""
+    found = find_column_start(part, "COMPRESSED_DATA")
     match = DESCRIPTOR.match(found.form.upper()) if found else None
     cells = read_rows(part, file)
     if found is None or match is None or match[2] not in ITEMS or len(cells) != count:
-        raise make_damage(part, f"its {len(cells)} rows are not the places of {count} tiles")
+        raise damage_error(part, f"its {len(cells)} rows are not the places of {count} tiles")
     size = ITEMS[match[2]]
-    places = find_places(part, cells, found.start, WORDS[match[1]], size)
-    return places.offsets, places.counts * size
+    located = locate_heap_arrays(part, cells, found.start, WORDS[match[1]], size)
+    return located.offsets, located.counts * size
 
 
 # ---------------------------------------------------------------------- fits
@@ -231,7 +231,7 @@ UNSIGNED = {(8, -128): "i1", (16, 2**15): ">u2", (32, 2**31): ">u4", (64, 2**63)
 TABLES = ("BINTABLE", "A3DTABLE", "TABLE")
 """Kinds of extensions that are tables; the second is an old name of the first."""
 STRUCTURE = {"SIMPLE", "XTENSION", "BITPIX", "NAXIS", "PCOUNT", "GCOUNT", "EXTEND", "GROUPS"}
-"""Keywords that say how data are stored, and nothing else."""
+"""Keywords that only describe how data are stored."""
 PIECE = 4 * 2**20
 """The size in bytes of a chunk that a codec decodes; readers cut plain values as they need them."""
 
@@ -378,7 +378,7 @@ def _check_image(part: HeaderDataUnit) -> None:
 
 
 def _find_unsigned_dtype(cards: Mapping[str, Any]) -> str | None:
-    """Return the type of integers stored with the highest bit flipped, or None for others."""
+    """Return the dtype of integers that are stored with a flipped sign bit, or None for others."""
     if cards.get("BSCALE", 1) != 1:
         return None
     return UNSIGNED.get((cards["BITPIX"], cards.get("BZERO", 0)))
@@ -398,7 +398,7 @@ def _cut_pieces(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def _find_packing(
     cards: Mapping[str, Any], dtype: np.dtype[Any], meant: str | None
 ) -> dict[str, Any]:
-    """Return scale, zero point and blanks as CF has them, in the precision astropy computes in."""
+    """Return scale, zero point and blanks as CF attributes, in the precision of astropy."""
     if meant is not None:
         # the standard does not say what BLANK means for shifted integers
         return {"BLANK": cards["BLANK"]} if "BLANK" in cards else {}
@@ -418,7 +418,7 @@ def _find_packing(
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cards that do not say how the data are stored."""
+    """Return the cards that do not describe how the data are stored."""
     packing = {"BSCALE", "BZERO", "BLANK"}
     return {
         name: int(value) if isinstance(value, bool) else value
@@ -428,7 +428,7 @@ def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    """Open a file with astropy, as it is stored and as it is scaled."""
+    """Open a file with astropy, both without and with scaling."""
     from astropy.io import fits  # type: ignore[import-untyped]
 
     stored, scaled = (
@@ -472,7 +472,7 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
 
 
 def _end_texts(texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return strings up to their first NUL; what follows is undefined (section 7.3.3.1)."""
+    """Truncate strings at their first NUL, after which characters are undefined (7.3.3.1)."""
     letters = np.ascontiguousarray(texts)[..., None].view(np.uint32)
     kept = letters * np.logical_and.accumulate(letters != 0, axis=-1)
     ended: np.ndarray[Any, Any] = kept.astype(np.uint32).view(texts.dtype)[..., 0]

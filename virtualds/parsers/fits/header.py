@@ -1,4 +1,4 @@
-"""Headers of FITS files: cards as attributes, positions of the data of each part, names of axes.
+"""Headers of FITS files: cards as attributes, offsets of the data of each part, names of axes.
 
 FITS Standard 4.0: section 3 (parts of a file), 4 (cards), 4.2.1.2 (CONTINUE).
 """
@@ -18,17 +18,17 @@ BLOCK = 2880
 """Headers and data are padded to a multiple of this many bytes."""
 CARD = 80
 MAX_BLOCKS = 10_000
-"""A header of more blocks is damaged."""
+"""The maximum number of blocks of a header; a longer header is damaged."""
 BEHIND = 1000
-"""Blocks after the last part that are searched for a lost header."""
+"""The number of blocks after the last part that are searched for a lost header."""
 STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
-"""A string; a single quote in it is half of a pair that continues on the next card."""
+"""A string; an unpaired quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
 UNIQUE_KEYWORDS = re.compile(r"BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK")
-"""Keywords that define how data are read; the standard does not define repeated ones."""
+"""Keywords that define how data are read, and must not be repeated."""
 NAMES = ("EXTNAME", "EXTVER")
 TELLING_KEYWORDS = re.compile("|".join((UNIQUE_KEYWORDS.pattern, "GROUPS", *NAMES)))
-"""Keywords without whose values data are read in another way, or have another name."""
+"""Keywords whose values determine how data are read or named."""
 UNIQUE_IN_TABLES = re.compile(
     r"T(FIELDS|HEAP|(FORM|BCOL|DIM|SCAL|ZERO|NULL)\d+)"
     r"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK|SCALE|ZERO)"
@@ -53,13 +53,13 @@ class HeaderDataUnit:
     Parameters
     ----------
     number : int
-        Its number in the file, from 0.
+        The index of the part in the file.
     cards : dict
         Values by keyword.
     start, offset : int
-        Where its header and its data begin, in bytes.
+        The offsets of its header and of its data, in bytes.
     doubts : dict
-        Why keywords have no certain value.
+        The reasons why keywords have no certain value.
     """
 
     number: int
@@ -83,11 +83,11 @@ class HeaderDataUnit:
         """Lengths of the axes, the fastest one last."""
         count = self.cards.get("NAXIS")
         if type(count) is not int or not 0 <= count <= MAX_AXES:
-            raise make_damage(self, f"NAXIS is {count!r}")
+            raise damage_error(self, f"NAXIS is {count!r}")
         found = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
         lengths = tuple(n for n in found if type(n) is int and n >= 0)
         if len(lengths) < count:
-            raise make_damage(self, f"axes are {found}")
+            raise damage_error(self, f"axes are {found}")
         return lengths
 
     @property
@@ -95,7 +95,7 @@ class HeaderDataUnit:
         """Bits of a number, negative for floats."""
         bits = self.cards.get("BITPIX")
         if type(bits) is not int or bits not in (8, 16, 32, 64, -32, -64):
-            raise make_damage(self, f"BITPIX is {bits!r}")
+            raise damage_error(self, f"BITPIX is {bits!r}")
         return bits
 
     @property
@@ -104,84 +104,84 @@ class HeaderDataUnit:
         bits, shape = self.bitpix, self.shape
         more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
         if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:
-            raise make_damage(self, "PCOUNT or GCOUNT is not a count")
+            raise damage_error(self, "PCOUNT or GCOUNT is not a count")
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]
         found = abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
         if found >= 2**62:
-            raise make_damage(self, f"its data have {found} bytes")
+            raise damage_error(self, f"its data have {found} bytes")
         return found
 
 
-def make_damage(part: HeaderDataUnit, what: str) -> FormatError:
+def damage_error(part: HeaderDataUnit, what: str) -> FormatError:
     """Return the error for a part whose cards or data are invalid."""
     return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
 
 
 def check_certain_cards(part: HeaderDataUnit, wanted: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
-    """Raise an error for a part or table if the value of a card that it depends on is uncertain.
+    """Check that the cards on which reading depends have certain values.
 
     Raises
     ------
     FormatError
-        There is one.
+        The value of such a card is uncertain.
     """
     for name in sorted(filter(wanted.fullmatch, part.doubts)):
-        raise make_damage(part, f"{name} {part.doubts[name]}")
+        raise damage_error(part, f"{name} {part.doubts[name]}")
 
 
 def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
-    """Yield the parts of a file: read their headers, skip their data.
+    """Yield the parts of a file; only their headers are read.
 
     Raises
     ------
     FormatError
         The file is damaged or truncated.
     """
-    place = number = 0
-    while (header := _read_header(file, place, source, first=not number)) is not None:
+    offset = number = 0
+    while (header := _read_header(file, offset, source, first=not number)) is not None:
         cards, doubts = _parse_cards(header.cards)
-        part = HeaderDataUnit(number, cards, place, place + header.nbytes, doubts)
+        part = HeaderDataUnit(number, cards, offset, offset + header.nbytes, doubts)
         check_certain_cards(part, TELLING_KEYWORDS)
         yield part
-        place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
-        if source.size is not None and place >= source.size:
+        offset = part.offset + -(-part.nbytes // BLOCK) * BLOCK
+        if source.size is not None and offset >= source.size:
             # nothing follows, and a file cannot be read at arbitrary positions
             return
         number += 1
-    _check_last(file, place, source)
+    _check_last(file, offset, source)
 
 
-def _check_last(file: BinaryIO, place: int, source: SourceFile) -> None:
+def _check_last(file: BinaryIO, offset: int, source: SourceFile) -> None:
     """Raise an error for a file with a header after bytes that belong to no part.
 
     Bytes after the last part never begin like a header (section 3.5).
     """
-    cards = range(place + CARD, place + BLOCK, CARD)
-    blocks = range(place + BLOCK, place + BEHIND * BLOCK, BLOCK)
+    cards = range(offset + CARD, offset + BLOCK, CARD)
+    blocks = range(offset + BLOCK, offset + BEHIND * BLOCK, BLOCK)
     for following in (*cards, *blocks):
         file.seek(following)
         if not (begin := file.read(8)):
             return
         if begin == b"XTENSION":
             raise FormatError(
-                f"{source.url}: a part ends at byte {place}, where no other begins, and one begins "
-                f"at byte {following}; the file is damaged, fetch it again"
+                f"{source.url}: a part ends at byte {offset}, where no other begins, and one "
+                f"begins at byte {following}; the file is damaged, fetch it again"
             )
 
 
 class _Header(NamedTuple):
-    """The cards before END, and the bytes of the header with END and padding."""
+    """The cards before END, and the size of the header with END and padding."""
 
     cards: str
     nbytes: int
 
 
-def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> _Header | None:
-    """Return the header at ``place``, or None if no header begins there."""
+def _read_header(file: BinaryIO, offset: int, source: SourceFile, first: bool) -> _Header | None:
+    """Return the header at ``offset``, or None if no header begins there."""
     found = ""
     for _ in range(MAX_BLOCKS):
-        file.seek(place + len(found))
+        file.seek(offset + len(found))
         block = file.read(BLOCK)
         begins = block[:8] == (b"SIMPLE  " if first else b"XTENSION")
         if not found and not begins and not first:
@@ -194,20 +194,20 @@ def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) ->
             if found[start : start + 8] == "END     ":
                 if found[start : start + CARD].rstrip(" ") != "END":
                     raise FormatError(
-                        f"{source.url}: the END card of the FITS header at byte {place} holds more "
-                        f"than END, and readers disagree whether it ends there; the file is "
+                        f"{source.url}: the END card of the FITS header at byte {offset} holds "
+                        f"more than END, and readers disagree whether it ends there; the file is "
                         f"damaged, fetch it again"
                     )
                 # END may be the first card of a block: count blocks, not cards (section 4.4.1)
                 return _Header(found[:start], len(found))
     raise FormatError(
-        f"{source.url}: the FITS header at byte {place} has no end; the file is damaged or "
+        f"{source.url}: the FITS header at byte {offset} has no end; the file is damaged or "
         f"truncated, fetch it again"
     )
 
 
 def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return values by keyword, and why keywords have no certain value.
+    """Return values by keyword, and the reasons why keywords have no certain value.
 
     Comments are joined as lines. Of other repeated keywords the first one counts, as in astropy,
     but not an EXTNAME invented by fpack.
@@ -258,9 +258,9 @@ def _split_card(card: str) -> tuple[str, str] | None:
 
     As in astropy, keywords may be in lower case, and a short one may end before column 8.
     """
-    place = card.find("= ")
-    if 0 < place <= 8:
-        return card[:8].strip().upper()[:place], card[place + 2 :]
+    end = card.find("= ")
+    if 0 < end <= 8:
+        return card[:8].strip().upper()[:end], card[end + 2 :]
     if card[:9].upper() == "HIERARCH " and "=" in card:
         name, _, value = card[9:].partition("=")
         return name.strip(), value
@@ -295,7 +295,7 @@ def _parse_value(text: str) -> Any:
 
 
 class AxisNames:
-    """Names of axes; an axis whose length differs from that in earlier arrays gets its own.
+    """Names of axes; an axis with another length than in earlier arrays gets a name of its own.
 
     Parameters
     ----------

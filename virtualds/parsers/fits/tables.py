@@ -31,27 +31,27 @@ from virtualds.parsers.fits.header import (
     AxisNames,
     HeaderDataUnit,
     check_certain_cards,
-    make_damage,
+    damage_error,
 )
 from virtualds.source_file import SourceFile
 
 DESCRIPTOR = re.compile(r"[01]?([PQ])([LXBIJKAEDCM])")
-"""TFORM of such a column, in capitals: words of its descriptors, elements of its arrays."""
+"""TFORM of a column of variable-length arrays: the letters of its descriptors and its elements."""
 WORDS: dict[str, np.dtype[Any]] = {"P": np.dtype(">i4"), "Q": np.dtype(">i8")}
-"""A descriptor has two of them: elements, and bytes from the beginning of the heap."""
+"""The dtypes of the two numbers of a descriptor: elements, and offset in the heap."""
 MAX_ROWS = 2**28
-"""Bytes of rows that are read for their descriptors."""
+"""The maximum size in bytes of the rows that are read for their descriptors."""
 
 
-class Places(NamedTuple):
-    """Where arrays begin in the file, in bytes, and how many elements they have, by row."""
+class ArrayLocations(NamedTuple):
+    """The offsets of arrays in the file, in bytes, and their numbers of elements, by row."""
 
     offsets: Any
     counts: Any
 
 
 def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
-    """Return the bytes of the rows of a table, shape (rows, bytes of a row).
+    """Return the bytes of a table, of shape (rows, bytes per row).
 
     Raises
     ------
@@ -70,14 +70,14 @@ def read_rows(part: HeaderDataUnit, file: BinaryIO) -> Any:
     file.seek(part.offset)
     data = file.read(rows * row)
     if len(data) < rows * row:
-        raise make_damage(part, "the file ends within its rows")
+        raise damage_error(part, "the file ends within its rows")
     return np.frombuffer(data, np.uint8).reshape(rows, row)
 
 
-def find_places(
+def locate_heap_arrays(
     part: HeaderDataUnit, cells: Any, start: int, words: np.dtype[Any], itemsize: int
-) -> Places:
-    """Return the positions of arrays whose descriptors begin at byte ``start`` of each row.
+) -> ArrayLocations:
+    """Return the locations of arrays whose descriptors begin at byte ``start`` of each row.
 
     Raises
     ------
@@ -88,13 +88,13 @@ def find_places(
     counts, offsets = pairs.astype(np.int64).T
     heap = part.cards.get("THEAP", cells.size)
     if type(heap) is not int or heap < 0:
-        raise make_damage(part, f"THEAP is {heap!r}")
+        raise damage_error(part, f"THEAP is {heap!r}")
     # far too large numbers would overflow in the multiplication
     room = part.nbytes - heap
     is_there = (counts >= 0) & (counts <= room) & (offsets >= 0) & (offsets <= room)
     if not (is_there & (offsets + counts * itemsize * is_there <= room) | (counts == 0)).all():
-        raise make_damage(part, f"an array lies outside the {room} bytes of its heap")
-    return Places(part.offset + heap + offsets, counts)
+        raise damage_error(part, f"an array lies outside the {room} bytes of its heap")
+    return ArrayLocations(part.offset + heap + offsets, counts)
 
 
 # ---------------------------------------------------------------------- columns
@@ -127,12 +127,12 @@ class Column:
     Parameters
     ----------
     start, width : int
-        Where it begins in a row, and how many bytes of the row it takes.
+        Its offset in a row and its width, in bytes.
     shape : tuple of int
         Shape of its values in one row.
     dtype : numpy dtype
     codecs : tuple of Codec
-        They decode its bytes.
+        The codecs of its bytes.
     attributes : dict
     """
 
@@ -151,11 +151,11 @@ class VariableLengthColumn:
     Parameters
     ----------
     start : int
-        Where its descriptors begin in a row.
+        The offset of its descriptors in a row, in bytes.
     words : numpy dtype
-        Of the two numbers of a descriptor.
+        The dtype of the two numbers of a descriptor.
     values : Column
-        One element.
+        The description of one element.
     """
 
     start: int
@@ -164,7 +164,7 @@ class VariableLengthColumn:
 
 
 LETTERS = {"id": "astype", "encode_dtype": "|u1", "decode_dtype": "<u4"}
-"""ASCII as numpy's text, including blanks."""
+"""The configuration of the codec that converts ASCII to numpy strings, including blanks."""
 OF_ONE_BYTE = {
     "L": Column(0, 1, (), np.dtype("?"), (Logicals(has_ones=True),)),
     "A": Column(0, 1, (), np.dtype("<U1"), (codec_from_zarr_v2(LETTERS),)),
@@ -172,30 +172,30 @@ OF_ONE_BYTE = {
 """Elements of arrays in the heap that a codec decodes, by letter."""
 
 
-class Place(NamedTuple):
+class ColumnStart(NamedTuple):
     """The start of a column of a binary table in a row, and its TFORM."""
 
     start: int
     form: str
 
 
-def find_place(part: HeaderDataUnit, wanted: str) -> Place | None:
+def find_column_start(part: HeaderDataUnit, wanted: str) -> ColumnStart | None:
     """Return the position of a column, or None if a binary table has no such column."""
-    place, count = 0, part.cards.get("TFIELDS")
+    start, count = 0, part.cards.get("TFIELDS")
     for number in range(1, (count if type(count) is int else 0) + 1):
         form = str(part.cards.get(f"TFORM{number}", "")).strip()
         if str(part.cards.get(f"TTYPE{number}", "")).strip() == wanted:
-            return Place(place, form)
+            return ColumnStart(start, form)
         if (match := BINARY_FORM.match(form)) is None:
-            raise make_damage(part, f"TFORM{number} is {form!r}")
-        place += _count_bytes(match)
+            raise damage_error(part, f"TFORM{number} is {form!r}")
+        start += _count_bytes(match)
     return None
 
 
 def find_columns(
     part: HeaderDataUnit, source: SourceFile
 ) -> Iterator[tuple[str, Column | VariableLengthColumn | VirtualdsError]]:
-    """Yield names and columns, or why a column cannot be read.
+    """Yield the name of each column, and the column or the error of reading it.
 
     Raises
     ------
@@ -206,42 +206,42 @@ def find_columns(
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
     count = part.cards.get("TFIELDS")
     if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MAX_COLUMNS:
-        raise make_damage(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
+        raise damage_error(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
     if source.size is not None and part.offset + rows * row > source.size:
-        raise make_damage(part, f"its rows reach past the {source.size} bytes of the file")
-    place, taken = 0, set[str]()
+        raise damage_error(part, f"its rows reach past the {source.size} bytes of the file")
+    start, taken = 0, set[str]()
     for number in range(1, count + 1):
         name = str(part.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
         name = name or f"col{number}"
         name = name if name not in taken else f"{name}_col{number}"
         taken.add(name)
-        place, found = _find_column(part, number, place, row)
+        start, found = _find_column(part, number, start, row)
         yield name, found
-    if count and part.kind != "TABLE" and place != row:
+    if count and part.kind != "TABLE" and start != row:
         # an error in CFITSIO, while astropy treats the columns as the whole row
-        raise make_damage(part, f"its columns have {place} bytes of a row, and NAXIS1 is {row}")
+        raise damage_error(part, f"its columns have {start} bytes of a row, and NAXIS1 is {row}")
 
 
 def _find_column(
-    part: HeaderDataUnit, number: int, place: int, row: int
+    part: HeaderDataUnit, number: int, start: int, row: int
 ) -> tuple[int, Column | VariableLengthColumn | VirtualdsError]:
-    """Return where the next column begins, and this one or why it cannot be read."""
+    """Return the start of the next column, and this column or the error of reading it."""
     form = str(part.cards.get(f"TFORM{number}", "")).strip()
     is_text = part.kind == "TABLE"
     match = (TEXT_FORM if is_text else BINARY_FORM).match(form)
     if match is None:
-        raise make_damage(part, f"TFORM{number} is {form!r}")
+        raise damage_error(part, f"TFORM{number} is {form!r}")
     if is_text:
-        place = part.cards.get(f"TBCOL{number}", 0)
-        if type(place) is not int or place < 1 or not int(match[2]):
-            raise make_damage(part, f"TBCOL{number} is {place!r}, TFORM{number} is {form!r}")
-        column = _find_text(match, place - 1, part.cards.get(f"TNULL{number}"))
+        start = part.cards.get(f"TBCOL{number}", 0)
+        if type(start) is not int or start < 1 or not int(match[2]):
+            raise damage_error(part, f"TBCOL{number} is {start!r}, TFORM{number} is {form!r}")
+        column = _find_text(match, start - 1, part.cards.get(f"TNULL{number}"))
         following = 0
     else:
-        column = _find_binary(match, place, part.cards.get(f"TDIM{number}"))
-        following = place + _count_bytes(match)
+        column = _find_binary(match, start, part.cards.get(f"TDIM{number}"))
+        following = start + _count_bytes(match)
     if column.start + column.width > row or following > row:
-        raise make_damage(part, f"column {number} reaches past the {row} bytes of a row")
+        raise damage_error(part, f"column {number} reaches past the {row} bytes of a row")
     letter = match[1 if is_text else 2].upper()
     try:
         if letter in "PQ" and not is_text:
@@ -283,7 +283,7 @@ def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
 
 
 def _count_bytes(match: re.Match[str]) -> int:
-    """Return how many bytes a binary column takes in a row."""
+    """Return the number of bytes that a binary column takes in a row."""
     repeat, letter = _count_repeats(match), match[2].upper()
     return -(-repeat // 8) if letter == "X" else repeat * np.dtype(DTYPES[letter]).itemsize
 
@@ -382,7 +382,7 @@ def read_table(
     encoding: Mapping[str, Any],
     skipped: frozenset[str],
 ) -> ManifestGroup:
-    """Return the columns of a table as variables; those that cannot be read are its problems."""
+    """Return the columns of a table as variables; unreadable columns are added to its problems."""
     table = _TableReader(part, file, source, encoding)
     problems = dict[str, VirtualdsError]()
     try:
@@ -405,7 +405,7 @@ def read_table(
 
 
 class _TableReader:
-    """The variables of a table, and what they share: dimensions, and rows that are read once."""
+    """Builds the variables of a table, which share dimensions, and rows that are read once."""
 
     def __init__(
         self,
@@ -443,10 +443,12 @@ class _TableReader:
     def _take_variable_length(
         self, name: str, column: VariableLengthColumn, taken: frozenset[str]
     ) -> None:
-        """Add a contiguous ragged array: all elements, and how many each row has (CF 9.3.3)."""
+        """Add a contiguous ragged array: all elements, and the count of each row (CF 9.3.3)."""
         width = column.values.width
-        places = find_places(self._part, self._read_rows(), column.start, column.words, width)
-        array = _build_samples(places, column.values, self._source)
+        locations = locate_heap_arrays(
+            self._part, self._read_rows(), column.start, column.words, width
+        )
+        array = _build_samples(locations, column.values, self._source)
         counts = Column(column.start, column.words.itemsize, (), column.words)
         of_rows = f"{name}_count"
         while of_rows in taken:
@@ -496,13 +498,13 @@ def _build_array(part: HeaderDataUnit, column: Column, source: SourceFile) -> Ma
     return _make_array(part, column, source, step, begin + row * first, lengths)
 
 
-def _build_samples(places: Places, column: Column, source: SourceFile) -> ManifestArray:
+def _build_samples(locations: ArrayLocations, column: Column, source: SourceFile) -> ManifestArray:
     """Return all elements of arrays in the heap, in the order of rows.
 
     Consecutive arrays are one chunk.
     """
-    is_there = places.counts > 0
-    offsets, counts = places.offsets[is_there], places.counts[is_there]
+    is_there = locations.counts > 0
+    offsets, counts = locations.offsets[is_there], locations.counts[is_there]
     follows = offsets[1:] == (offsets + counts * column.width)[:-1]
     begins = np.flatnonzero(np.concatenate([[True], ~follows])[: offsets.size])
     samples = np.add.reduceat(counts, begins) if begins.size else counts
@@ -525,7 +527,7 @@ def _make_array(
     offsets: Any,
     lengths: Any,
 ) -> ManifestArray:
-    """Return an array with chunks of ``step`` rows, at one or many positions."""
+    """Return an array with chunks of ``step`` rows, at one or many offsets."""
     shape = (part.shape[0], *column.shape)
     in_rows = (slice(None), *(None for _ in column.shape))
     return ManifestArray.from_arrays(

@@ -4,7 +4,7 @@ Messages of one parameter with the same attributes form one variable, with the c
 cfgrib: number, time, step and level, if there are several. Variables of one type of level form a
 dataset if they have the same grid, times, steps, levels and members, like those joined by cfgrib's
 ``open_datasets``. Messages that differ in type of level, grid or kind of interval are in different
-groups; ``filter_by_keys`` is that of cfgrib.
+groups; ``filter_by_keys`` is the same as in cfgrib.
 
 Fields are read from the messages of a file, or from the index of a file.
 """
@@ -65,7 +65,8 @@ AXES: dict[str, Callable[[GribField], Any]] = {
     "directionNumber": lambda m: m.keys.get("directionNumber"),
     "frequencyNumber": lambda m: m.keys.get("frequencyNumber"),
 }
-"""Axes before those of the grid, with functions for the position of a field on each, or None."""
+"""Axes before the axes of the grid, with functions that return the coordinate of a field, or
+None."""
 FROM_GROUND_UP = ("isobaricInhPa", "isobaricInPa")
 """Types of level whose values decrease along their axis."""
 
@@ -81,7 +82,7 @@ class Parameter:
     axes : dict
         The values on each axis that the fields have.
     lacking : list of str
-        Those of the axes on which some of the fields have no position.
+        The axes on which some of the fields have no coordinate.
     """
 
     name: str
@@ -91,7 +92,7 @@ class Parameter:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What all parameters of a dataset have in common, besides their axes."""
+        """The properties that all parameters of a dataset share, besides their axes."""
         keys = self.fields[0].keys
         return tuple(str(keys.get(n)) for n in ("typeOfLevel", "md5GridSection", *OF_DATASETS))
 
@@ -116,7 +117,7 @@ def group_kinds(found: Sequence[GribField]) -> dict[str, Kind]:
 
 
 def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
-    """Yield parameters by the numbers of the measured quantity."""
+    """Group fields by the numbers of the measured quantity, and yield the parameters."""
     names = (*OF_PARAMETERS, *OF_DATASETS, "md5GridSection")
     fields: dict[tuple[Any, ...], list[GribField]] = {}
     for field in found:
@@ -134,14 +135,14 @@ def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
 
 
 def _number_unknown(field: GribField) -> str:
-    """Return the numbers of a parameter without a name in ecCodes, or empty for others."""
+    """Return the numbers of a parameter that ecCodes has no name for, or "" for others."""
     if field.keys.get("paramId", 0):
         return ""
     return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
 
 
 def _find_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Return the values of fields on their axes, and which axes some of them lack."""
+    """Return the values of fields on their axes, and the axes that some fields lack."""
     found = {name: {describe(m) for m in fields} for name, describe in AXES.items()}
     axes = {name: sorted(values - {None}) for name, values in found.items() if values != {None}}
     if name_level(fields[0].keys) in FROM_GROUND_UP and "level" in axes:
@@ -165,7 +166,7 @@ def _describe_levels(kind: Kind) -> str:
 
 
 def _describe_key(name: str) -> Callable[[Kind], str]:
-    """Return a function that describes a key of a kind, if all its fields have the same."""
+    """Return a function that returns the value of a key if all fields of a kind share it."""
 
     def describe(kind: Kind) -> str:
         values = {str(parameter.fields[0].keys.get(name, "")) for parameter in kind}
@@ -187,7 +188,7 @@ DISTINCTIONS: tuple[Callable[[Kind], str], ...] = (
     *(_describe_levels, _describe_key("stepType"), _describe_key("dataType"), _describe_steps),
     _describe_parameters,
 )
-"""Differences between kinds of one type of level, in the order of their use in names of groups."""
+"""Functions that describe kinds of one type of level, in the order of their use in group names."""
 
 
 def _name_kinds(kinds: Sequence[Kind]) -> list[str]:
@@ -229,7 +230,7 @@ class MessageGroup:
         known = {axis: values for parameter in kind for axis, values in parameter.axes.items()}
         self.values = {axis: known[axis] for axis in AXES if axis in known}
         self.problems: dict[str, VirtualdsError] = {}
-        self.dims, self.shape, self.places = _build_grid(
+        self.dims, self.shape, self.coordinates = _build_grid(
             self.first, read_coordinates(self.first, eccodes)
         )
 
@@ -257,7 +258,7 @@ class MessageGroup:
             array = ManifestArray.unreadable((*lengths, *self.shape), "f4", f"{error}")
         origin = path_or_url(self.source.url)
         encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
-        names = [*map(self._name_axis, parameter.axes), *self.places]
+        names = [*map(self._name_axis, parameter.axes), *self.coordinates]
         names += ["valid_time"] if {"time", "step"} <= parameter.axes.keys() else []
         # missing messages read as NaN, like missing values
         more = {"coordinates": " ".join(names), "_FillValue": np.float32(np.nan)}
@@ -271,21 +272,21 @@ class MessageGroup:
         """Return the fields of one parameter as an array, with one chunk per field."""
         found = parameter.fields
         check_table(lengths, len(found), f"parameter {parameter.name!r}")
-        rows = _place_fields(parameter, axes, lengths)
+        rows = _find_rows(parameter, axes, lengths)
         grid = (*lengths, *(1 for _ in self.shape))
         numbers = sorted({m.number for m in found})
         there = (rows >= 0).reshape(grid)
 
-        def place(column: list[int]) -> npt.NDArray[np.int64]:
+        def fill_rows(column: list[int]) -> npt.NDArray[np.int64]:
             return np.where(there, np.array(column)[rows].reshape(grid), 0)
 
         manifest = ChunkManifest.build(
             grid,
             files=[self.source],
             file=np.where(there, 0, MISSING),
-            offset=place([m.offset for m in found]),
-            length=place([m.length for m in found]),
-            pipeline=place([numbers.index(m.number) for m in found]),
+            offset=fill_rows([m.offset for m in found]),
+            length=fill_rows([m.length for m in found]),
+            pipeline=fill_rows([numbers.index(m.number) for m in found]),
         )
         chunks = (*(ChunkAxis.regular(n, 1) for n in lengths),)
         chunks += tuple(ChunkAxis.regular(n, n) for n in self.shape)
@@ -299,7 +300,7 @@ class MessageGroup:
         return self.level if axis == "level" else axis
 
     def _build_coordinates(self) -> dict[str, ManifestVariable]:
-        found = dict(self.places)
+        found = dict(self.coordinates)
         for axis, several in self.values.items():
             name, values = self._name_axis(axis), np.array(several)
             attributes = describe_coordinate(name, axis)
@@ -324,10 +325,10 @@ def _decode_with(codec: GribMessage, ndim: int) -> CodecPipeline:
     return CodecPipeline(np.dtype("<f4"), (codec,), nothing, tuple(range(ndim)))
 
 
-def _place_fields(
+def _find_rows(
     parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
-    """Return the row of the field at each position of the axes, or -1 if there is none."""
+    """Return the index of the field at each position of the axes, or -1 if there is none."""
     for axis in parameter.lacking:
         field = next(field for field in parameter.fields if AXES[axis](field) is None)
         raise UnsupportedError(
@@ -336,10 +337,10 @@ def _place_fields(
             f"parser_options={{'filter_by_keys': ...}}, or leave it out with drop_variables"
         )
     rows = np.full(lengths, -1)
-    places = [{v: i for i, v in enumerate(parameter.axes[axis])} for axis in axes]
+    indexes = [{v: i for i, v in enumerate(parameter.axes[axis])} for axis in axes]
     for row, field in enumerate(parameter.fields):
-        pairs = zip(axes, places, strict=True)
-        at = tuple(place[AXES[axis](field)] for axis, place in pairs)
+        pairs = zip(axes, indexes, strict=True)
+        at = tuple(index[AXES[axis](field)] for axis, index in pairs)
         if rows[at] >= 0:
             raise _ambiguous_error(parameter.name, parameter.fields[rows[at]], field)
         rows[at] = row
@@ -374,7 +375,7 @@ def _build_grid(
     grid = str(keys.get("gridType"))
     if columns * rows != count or grid not in (*REGULAR, *PLANES):
         dims: tuple[str, ...] = ("values",)
-        return dims, (count,), {n: _build_place(dims, n, v) for n, v in where.items()}
+        return dims, (count,), {n: _build_point_coordinate(dims, n, v) for n, v in where.items()}
     by_columns = bool(keys.get("jPointsAreConsecutive"))
     shape = (columns, rows) if by_columns else (rows, columns)
     full = {n: values.reshape(shape) for n, values in where.items()}
@@ -382,15 +383,15 @@ def _build_grid(
         dims = ("longitude", "latitude") if by_columns else ("latitude", "longitude")
         # copies, which do not keep all points in memory
         lines = {dims[0]: full[dims[0]][:, 0].copy(), dims[1]: full[dims[1]][0].copy()}
-        return dims, shape, {n: _build_place((n,), n, v) for n, v in lines.items()}
+        return dims, shape, {n: _build_point_coordinate((n,), n, v) for n, v in lines.items()}
     dims = ("x", "y") if by_columns else ("y", "x")
-    return dims, shape, {n: _build_place(dims, n, v) for n, v in full.items()}
+    return dims, shape, {n: _build_point_coordinate(dims, n, v) for n, v in full.items()}
 
 
-def _build_place(
+def _build_point_coordinate(
     dims: tuple[str, ...], name: str, values: npt.NDArray[np.float64]
 ) -> ManifestVariable:
-    """Return a coordinate of the points of a grid."""
+    """Build a coordinate of the points of a grid."""
     attributes = OF_COORDINATES[name]
     if dims == ("latitude",) and values[0] > values[-1]:
         attributes = {**attributes, "stored_direction": "decreasing"}
@@ -402,7 +403,7 @@ def _build_place(
 SHOWN = 12
 """Maximum number of fields that an error lists."""
 OWN_KEYS: dict[str, Callable[[GribField], Any]] = {**AXES, "offset": lambda field: field.offset}
-"""Keys whose values are those of coordinates: ``time`` in seconds, ``step`` in hours."""
+"""Keys with the values of coordinates: ``time`` in seconds, ``step`` in hours."""
 
 
 @dataclass(frozen=True)
@@ -448,7 +449,7 @@ class FieldTable:
         return replace(self, fields=found)
 
     def _find_texts(self, field: GribField, name: str) -> set[str]:
-        """Return the value of a key as strings that a user may pass, or none if it is missing."""
+        """Return the strings that a user may pass for the value of a key; none without a value."""
         if name in OWN_KEYS:
             value = OWN_KEYS[name](field)
         elif name in LISTED_KEYS:
@@ -468,7 +469,7 @@ class FieldTable:
         )
 
     def read(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
-        """Return one group of the fields, or all if they are of one kind.
+        """Return one group of the fields, or all fields if they are of one kind.
 
         Raises
         ------
@@ -494,7 +495,7 @@ class FieldTable:
         return ManifestGroup(groups=groups).group(group)
 
     def read_tree(self, group: str | None, skip: Iterable[str]) -> ManifestGroup:
-        """Return fields of all kinds, each kind as a group, unless there is only one."""
+        """Return the fields of each kind as a group, unless there is only one kind."""
         if group is not None and (not isinstance(group, str) or group.strip("/")):
             return self.read(group, skip)
         kinds = group_kinds(self.fields)
@@ -507,16 +508,16 @@ class FieldTable:
         return MessageGroup(self.source, kind, self.eccodes).read(frozenset(skip))
 
     def _note(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a group that names the damaged messages of the file."""
+        """Add the damaged messages of the file to a group."""
         return replace(group, damaged=self.damaged)
 
 
 # ---------------------------------------------------------------------- grib
 
 HEADER = PAGE
-"""Bytes that are fetched from the beginning of each message: one page."""
+"""The number of bytes that are fetched from the beginning of each message: one page."""
 HEADERS_AT_ONCE = 256
-"""Headers that are fetched together."""
+"""The number of headers that are fetched together."""
 
 
 def detect(head: bytes) -> bool:
@@ -568,7 +569,7 @@ def read(
 
 
 def scan(source: SourceFile) -> FieldTable:
-    """Return the fields of a file, and what is damaged.
+    """Return the fields of a file, and its damaged messages.
 
     Raises
     ------
@@ -599,7 +600,7 @@ def _empty_error(url: str) -> FormatError:
 
 
 def _fetch_headers(source: SourceFile) -> None:
-    """Fetch the headers of a remote file together, if an inventory has their positions.
+    """Fetch the headers of a remote file together, if an inventory has their offsets.
 
     An inventory of wgrib2 is beside the file: a line for each message, with its offset after the
     first colon. A wrong inventory costs bytes, nothing else.

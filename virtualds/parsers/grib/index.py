@@ -1,4 +1,4 @@
-"""Indexes of GRIB files: references from an index alone, without its file.
+"""Reads references of a GRIB file from its index, without the file itself.
 
 An index has the position and a short description of each message. Everything else about a message
 comes from a template: one file of the same product, which is read with its own index.
@@ -37,7 +37,7 @@ from virtualds.stores.scan_cache import cache_scan
 from virtualds.urls import SIDECARS, find_described, normalise_url
 
 UNITS = {"sec": 1, "min": 60, "hour": 3600, "day": 86400}
-"""Seconds of units of steps; in other units, only an equal step is recognised."""
+"""The units of steps in seconds; in other units, only an equal step is recognised."""
 DATES = {12: "d=%Y%m%d%H", 16: "d=%Y%m%d%H%M", 18: "d=%Y%m%d%H%M%S"}
 """wgrib2's formats of dates, by their length."""
 STEP, MEMBER = re.compile(r"(?:(\d+)-)?(\d+) (\w+) (.+)"), re.compile(r"ENS=([+-])(\d+)")
@@ -54,14 +54,14 @@ class IndexLine:
     ----------
     offset : int
     length : int or None
-        Of the message, in bytes, or None if the index lacks it.
+        The length of the message in bytes, or None if the index lacks it.
     number : int
-        Of the field in its message, from 0.
+        The index of the field in its message.
     labels : tuple of str
         The description that is equal in other files: parameter, level, kind of step.
     date : datetime
     start, end : int or None
-        Of the step, in seconds; a point in time only has the end.
+        Start and end of the step, in seconds; a point in time only has the end.
     member : int or None
     """
 
@@ -107,12 +107,12 @@ def _parse_wgrib2(line: str) -> IndexLine:
     number, offset, when, *labels = line.rstrip(":").split(":")
     date = datetime.strptime(when.lower(), DATES[len(when)])
     start, end, member = None, None, None
-    for place, text in enumerate(labels):
-        if place == 2 and (step := STEP.fullmatch(text)) and step[3] in UNITS:
+    for position, text in enumerate(labels):
+        if position == 2 and (step := STEP.fullmatch(text)) and step[3] in UNITS:
             start, end = _read_step(step, UNITS[step[3]])
-            labels[place] = f"{'from-to' if step[1] else 'at'} {step[4]}"
+            labels[position] = f"{'from-to' if step[1] else 'at'} {step[4]}"
         elif of_member := MEMBER.fullmatch(text):
-            member, labels[place] = int(of_member[2]), f"ENS={of_member[1]}"
+            member, labels[position] = int(of_member[2]), f"ENS={of_member[1]}"
     field = int(number.partition(".")[2] or 1) - 1
     return IndexLine(int(offset), None, field, tuple(labels), date, start, end, member)
 
@@ -165,17 +165,17 @@ def iterate_lengths(lines: list[IndexLine], size: int, url: str) -> Iterator[int
 SUFFIXES = (".idx", ".index")
 """Suffixes of indexes: wgrib2's, ECMWF's."""
 TEMPLATES = 8
-"""Templates that are cached, each some thousand bytes for each of its messages."""
+"""The number of cached templates, which take some thousand bytes per message."""
 SHOWN = 5
 """Maximum number of messages that an error lists."""
 
 LOOKED_AT = 60
-"""Seconds for which a remote template is assumed to be unchanged."""
+"""The number of seconds for which a remote template is assumed to be unchanged."""
 
 _READING = Lock()
 
 Labels = tuple[tuple[str, ...], int]
-"""The description of a field in an index, and how many lines above have the same."""
+"""The description of a field in an index, and the number of equal descriptions before it."""
 
 
 def read(
@@ -204,7 +204,7 @@ def read(
     UnsupportedError
         There is no template, or none with the same messages.
     FormatError
-        The index is damaged, or that of another file.
+        The index is damaged, or belongs to another file.
     FileNotFoundError
         The file of the index, a template, or its index does not exist; or there is no such group.
     """
@@ -232,7 +232,9 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
     file = find_store(url).describe(url, source.options)
     urls = [normalise_url(os.fspath(name)) for name in names]
     template = _choose_template((_open_template(u, suffix, source) for u in urls), lines, source)
-    return FieldTable(file, template.place(lines, file, source.url), eccodes, {}).select(wanted)
+    return FieldTable(file, template.locate_fields(lines, file, source.url), eccodes, {}).select(
+        wanted
+    )
 
 
 def _check_suffix(url: str) -> str:
@@ -268,7 +270,9 @@ class Template:
     url: str
     fields: Mapping[Labels, GribField]
 
-    def place(self, lines: Sequence[IndexLine], file: SourceFile, url: str) -> list[GribField]:
+    def locate_fields(
+        self, lines: Sequence[IndexLine], file: SourceFile, url: str
+    ) -> list[GribField]:
         """Return the fields of another file with the same messages."""
         lengths = iterate_lengths(list(lines), file.size or 0, url)
         return [
@@ -296,7 +300,7 @@ def _number_lines(lines: Iterable[IndexLine]) -> list[Labels]:
 def _choose_template(
     templates: Iterable[Template], lines: Sequence[IndexLine], source: SourceFile
 ) -> Template:
-    """Return the first template with the same messages; those after it are not read."""
+    """Return the first template with the same messages; later templates are not read."""
     labels, others = set(_number_lines(lines)), list[Template]()
     for template in templates:
         if template.fields.keys() == labels:
@@ -354,21 +358,21 @@ def _read_template(source: SourceFile, index: str) -> Template:
     for error in found.damaged.values():
         raise error
     lines = _read_index(index, source.options)
-    by_place = {(field.offset, field.number): field for field in found.fields}
-    places = [(line.offset, line.number) for line in lines]
-    if sorted(places) != sorted(by_place):
+    by_location = {(field.offset, field.number): field for field in found.fields}
+    locations = [(line.offset, line.number) for line in lines]
+    if sorted(locations) != sorted(by_location):
         raise FormatError(
-            f"{index}: it names {len(places)} messages, and not the {len(by_place)} of its file, "
-            f"or other bytes; it is no template: write it anew (wgrib2 a.grib2 > a.grib2.idx)"
+            f"{index}: it names {len(locations)} messages, and not the {len(by_location)} of its "
+            f"file, or other bytes; it is no template: write it anew (wgrib2 a.grib2 > a.grib2.idx)"
         )
-    fields = dict(zip(_number_lines(lines), (by_place[at] for at in places), strict=True))
+    fields = dict(zip(_number_lines(lines), (by_location[at] for at in locations), strict=True))
     for line in lines:
-        _check_agreement(by_place[line.offset, line.number], line, index)
+        _check_agreement(by_location[line.offset, line.number], line, index)
     return Template(source.url, fields)
 
 
 def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
-    """Raise an error for a template whose index does not have the meaning that is assumed here."""
+    """Raise an error for a template that contradicts its own index."""
     read = replace(field, keys=_change_keys(field, line, url))
     labels = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
     if labels[0] != labels[1]:
@@ -382,7 +386,7 @@ def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
 
 
 def _change_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]:
-    """Return the keys of a field of the template, with what differs from file to file."""
+    """Return the keys of a field of the template, changed to those of the line of an index."""
     date: datetime = line.date
     clock = {"hour": date.hour, "minute": date.minute, "second": date.second}
     keys = field.keys | {n: v for n, v in clock.items() if n in field.keys}
@@ -403,7 +407,7 @@ def _change_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]:
 
 
 def _format_steps(line: IndexLine, unit: int, like: str) -> str:
-    """Return the range of steps as ecCodes writes it, with the unit as in another range."""
+    """Format the range of steps as ecCodes does, with or without the unit as in ``like``."""
     letters = like.lstrip("0123456789").partition("-")[0]
     steps = [line.end] if line.start in (None, line.end) else [line.start, line.end]
     return "-".join(f"{(step or 0) // unit}{letters}" for step in steps)

@@ -1,4 +1,4 @@
-"""Messages of GRIB files: their positions, and the keys that ecCodes reads from their fields.
+"""Finds the messages of GRIB files, and reads the keys of their fields with ecCodes.
 
 WMO Manual on Codes, volume I.2, FM 92 GRIB, editions 1 and 2. Octets are counted from 1, as there.
 """
@@ -26,13 +26,13 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 
 BEGIN, END = b"GRIB", b"7777"
 INDICATED = 24
-"""Bytes that show whether a message begins: section 0, the beginning of section 1."""
+"""The number of bytes that identify a message: section 0, and the beginning of section 1."""
 SEARCH_BYTES = 64 * 1024
-"""Bytes that are searched for the next message together."""
+"""The number of bytes that are searched for the next message at a time."""
 HEADING_BYTES = 64 * 1024
-"""Bytes other than padding that may precede a message: headings of bulletins."""
+"""The number of bytes other than padding that may precede a message: headings of bulletins."""
 PADDING = b"\0 \r\n\x03\x04\x1a"
-"""Bytes that may occur in any number between and after messages: padding, ends of bulletins."""
+"""Characters that may be repeated between and after messages: padding, and ends of bulletins."""
 LARGE_MESSAGE = 0x800000
 """Minimum length that edition 1 encodes differently (ECMWF)."""
 EMPTY_SECTIONS = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
@@ -47,9 +47,9 @@ class FoundField(NamedTuple):
     Parameters
     ----------
     offset, length : int
-        Of its message, in bytes.
+        Offset and length of its message, in bytes.
     field : int
-        Its number in the message, from 0.
+        The index of the field in the message.
     header : bytes
         A message that ecCodes accepts, with little more than the header of the field.
     """
@@ -61,11 +61,11 @@ class FoundField(NamedTuple):
 
 
 Note = Callable[[str, VirtualdsError], None]
-"""Takes the name of a position in a file, and what is wrong there."""
+"""A function that takes the name of a position in a file, and the error there."""
 
 
 def is_message(data: bytes) -> bool:
-    """Return whether bytes begin with a message's indicator and the length of section 1."""
+    """Return whether bytes begin with the indicator of a message and the length of section 1."""
     if data[:4] != BEGIN or len(data) < INDICATED:
         return False
     if data[7] == 1:
@@ -74,7 +74,7 @@ def is_message(data: bytes) -> bool:
 
 
 def find_message(data: bytes, stop: int | None = None) -> int:
-    """Return where a message begins in bytes, before ``stop``, or -1 if there is none."""
+    """Return the offset of a message before ``stop``, or -1 if there is none."""
     at = data.find(BEGIN, 0, stop)
     while at >= 0 and not is_message(data[at : at + INDICATED]):
         at = data.find(BEGIN, at + 1, stop)
@@ -82,50 +82,50 @@ def find_message(data: bytes, stop: int | None = None) -> int:
 
 
 def find_fields(file: BinaryIO, size: int, note: Note) -> Iterator[FoundField]:
-    """Yield the fields of a file in order, and record what is damaged.
+    """Yield the fields of a file in order, and report damage.
 
     Parameters
     ----------
     file : binary file
     size : int
-        Its bytes.
+        The size of the file in bytes.
     note : callable
         Takes the name of a damaged position and its error; the search continues after it.
     """
-    place, is_lost = 0, False
+    offset, is_lost = 0, False
     while True:
-        begin, others = _find_next(file, place, size)
+        begin, others = _find_next(file, offset, size)
         if not is_lost and others > (0 if begin == size else HEADING_BYTES):
-            note(f"bytes from {place}", _no_message_error(place, begin))
+            note(f"bytes from {offset}", _no_message_error(offset, begin))
         if begin == size:
             return
         try:
             length, headers = _read_message(file, begin, size)
         except VirtualdsError as error:
             note(f"message at byte {begin}", error)
-            place, is_lost = begin + len(BEGIN), True
+            offset, is_lost = begin + len(BEGIN), True
             continue
         yield from (FoundField(begin, length, n, header) for n, header in enumerate(headers))
-        place, is_lost = begin + length, False
+        offset, is_lost = begin + length, False
 
 
-def _no_message_error(place: int, begin: int) -> FormatError:
+def _no_message_error(offset: int, begin: int) -> FormatError:
     return FormatError(
-        f"GRIB file: no message begins between bytes {place} and {begin}, which hold other data; "
+        f"GRIB file: no message begins between bytes {offset} and {begin}, which hold other data; "
         f"it is damaged or truncated: fetch it again"
     )
 
 
-def _find_next(file: BinaryIO, place: int, size: int) -> tuple[int, int]:
-    """Return where the next message begins, and how many bytes before it are not padding.
+def _find_next(file: BinaryIO, offset: int, size: int) -> tuple[int, int]:
+    """Return the offset of the next message, and the number of bytes before it that are no padding.
 
-    It is the size of the file if there is none.
+    The offset is the size of the file if there is no further message.
     """
-    file.seek(place)
-    if file.read(min(len(BEGIN), size - place)) == BEGIN:
-        return place, 0
+    file.seek(offset)
+    if file.read(min(len(BEGIN), size - offset)) == BEGIN:
+        return offset, 0
     others = 0
-    for begin in range(place, size, SEARCH_BYTES):
+    for begin in range(offset, size, SEARCH_BYTES):
         file.seek(begin)
         block = file.read(min(SEARCH_BYTES + INDICATED, size - begin))
         at = find_message(block, SEARCH_BYTES + len(BEGIN) - 1)
@@ -135,7 +135,7 @@ def _find_next(file: BinaryIO, place: int, size: int) -> tuple[int, int]:
     return size, others
 
 
-def _read_message(file: BinaryIO, place: int, size: int) -> tuple[int, list[bytes]]:
+def _read_message(file: BinaryIO, offset: int, size: int) -> tuple[int, list[bytes]]:
     """Return the length of a message, and the headers of its fields.
 
     Raises
@@ -145,64 +145,64 @@ def _read_message(file: BinaryIO, place: int, size: int) -> tuple[int, list[byte
     UnsupportedError
         It is too long for edition 1.
     """
-    file.seek(place)
+    file.seek(offset)
     start = file.read(16)
-    edition, length = _parse_indicator(start, place, size)
+    edition, length = _parse_indicator(start, offset, size)
     if edition == 1:
-        return length, [_read_first_edition(file, place, length)]
-    headers = _read_second_edition(file, place, start, length)
-    _check_end(file, place, length)
+        return length, [_read_first_edition(file, offset, length)]
+    headers = _read_second_edition(file, offset, start, length)
+    _check_end(file, offset, length)
     return length, headers
 
 
-def _check_end(file: BinaryIO, place: int, length: int) -> None:
+def _check_end(file: BinaryIO, offset: int, length: int) -> None:
     """Raise an error for a message that is truncated before the next one begins.
 
     Its end is only checked if neither a message nor the end of the file follows: the end of a
     remote message may cost a request.
     """
-    file.seek(place + length)
+    file.seek(offset + length)
     if file.read(len(BEGIN)) in (BEGIN, b""):
         return
-    file.seek(place + length - len(END))
+    file.seek(offset + length - len(END))
     if file.read(len(END)) != END:
-        raise _broken_error(place)
+        raise _broken_error(offset)
 
 
-def _broken_error(place: int) -> FormatError:
+def _broken_error(offset: int) -> FormatError:
     return FormatError(
-        f"GRIB message at byte {place}: it does not end where it says; the file is damaged or "
+        f"GRIB message at byte {offset}: it does not end where it says; the file is damaged or "
         f"truncated"
     )
 
 
-def _parse_indicator(start: bytes, place: int, size: int) -> tuple[int, int]:
+def _parse_indicator(start: bytes, offset: int, size: int) -> tuple[int, int]:
     """Return the edition and length of a message from its first 16 bytes."""
     edition = start[7] if len(start) == 16 else 0
     if edition not in (1, 2):
         raise FormatError(
-            f"GRIB message at byte {place}: it is of edition {edition}; "
+            f"GRIB message at byte {offset}: it is of edition {edition}; "
             "the file is damaged, fetch it again"
         )
     length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
     if edition == 1 and length >= LARGE_MESSAGE:
         raise UnsupportedError(
-            f"GRIB message at byte {place}: edition 1 with more than {LARGE_MESSAGE} bytes, whose "
+            f"GRIB message at byte {offset}: edition 1 with more than {LARGE_MESSAGE} bytes, whose "
             f"length is encoded differently; convert it with grib_set -s edition=2"
         )
-    if place + length > size:
+    if offset + length > size:
         raise FormatError(
-            f"GRIB message at byte {place}: it has {length} bytes, the file ends at {size}; it "
+            f"GRIB message at byte {offset}: it has {length} bytes, the file ends at {size}; it "
             f"is truncated"
         )
     return edition, length
 
 
-def _read_second_edition(file: BinaryIO, place: int, start: bytes, total: int) -> list[bytes]:
-    """Return the header of each field as a message with an empty section of values."""
+def _read_second_edition(file: BinaryIO, offset: int, start: bytes, total: int) -> list[bytes]:
+    """Return the header of each field as a message without values."""
     headers, sections, inside = list[bytes](), dict[int, bytes](), 16
     while inside + 5 <= total:
-        file.seek(place + inside)
+        file.seek(offset + inside)
         lead = file.read(5).ljust(5, b"\0")
         length, number = int.from_bytes(lead[:4], "big"), lead[4]
         if length < 5 or not 1 <= number <= 7 or inside + length > total:
@@ -215,7 +215,7 @@ def _read_second_edition(file: BinaryIO, place: int, start: bytes, total: int) -
             if inside + len(END) >= total:
                 return headers
     raise FormatError(
-        f"GRIB message at byte {place}: its sections do not add up; "
+        f"GRIB message at byte {offset}: its sections do not add up; "
         "the file is damaged, fetch it again"
     )
 
@@ -225,17 +225,17 @@ def _join_header(start: bytes, sections: Mapping[int, bytes]) -> bytes:
     return start[:8] + (len(start) + len(body)).to_bytes(8, "big") + body
 
 
-def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
-    """Return a whole message: those of edition 1 are small."""
-    file.seek(place)
+def _read_first_edition(file: BinaryIO, offset: int, length: int) -> bytes:
+    """Return a whole message, since messages of edition 1 are small."""
+    file.seek(offset)
     message = file.read(length)
     if len(message) < length or length < 16 or message[-4:] != END:
-        raise _broken_error(place)
+        raise _broken_error(offset)
     try:
         check_first_edition(message)
     except ContradictionError as error:
         raise FormatError(
-            f"GRIB message at byte {place}: {error}; the file is damaged, fetch it again"
+            f"GRIB message at byte {offset}: {error}; the file is damaged, fetch it again"
         ) from error
     return message
 
@@ -255,24 +255,24 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
 MAX_HEADER = 16 * 1024
 """The maximum size in bytes of a header that is cached."""
 PLAIN = 21
-"""Bytes of section 1 without its own calendar; its octets 13 to 16 are year, month and day."""
+"""The length of section 1 without a calendar; its octets 13 to 16 are year, month and day."""
 INSTANTS = frozenset({0, 1, 2, 5, 6})
 """Product definition templates of points in time."""
 ENDS = {8: 35, 9: 48, 10: 36, 11: 38, 12: 37}
-"""Octet of the year in which an interval ends, by product definition template."""
+"""The octet of the year in which an interval ends, by product definition template."""
 PACKINGS = frozenset({0, 2, 3, 4, 40, 41, 42})
 """Data representation templates that only affect values."""
 PACKED_LIKE = 11
-"""Bytes of section 5 before its template: length, number of values, number of the template."""
+"""The size in bytes of section 5 before its template: length, number of values, template number."""
 PLAIN_GRIDS = frozenset({0, 1, 3, 5, 10})
-"""Edition 1: grids whose number of points only depends on section 2 (table 6), if Ni is there."""
+"""Edition 1: grids whose number of points follows from section 2 (table 6), if Ni is given."""
 LOCAL_FROM, ECMWF, MARS = 40, 98, 1
 """Edition 1: octets before a local part; the centre and number of a local part that is known."""
 NO_VALUES = b"\0\0\x0c\x08" + bytes(8) + b"7777"
 """Edition 1: section 4 with numbers of no bits, section 5."""
 ALIKE_DAY = 20000101
 ALIKE_DATE = (2000).to_bytes(2, "big") + b"\1\1"
-"""The date in slots."""
+"""The date that replaces the dates of messages."""
 ANY_PRODUCT = (34).to_bytes(4, "big") + b"\4" + bytes(29)
 """Section 4 with template 4.0."""
 
@@ -296,7 +296,7 @@ class SharedHeader(NamedTuple):
 
 
 def find_shared_header(header: bytes) -> SharedHeader | None:
-    """Return what a header shares with others, or None if its slots are unknown."""
+    """Return the shared part of a header, or None if its slots are unknown."""
     found = _find_first_edition(header) if header[7:8] == b"\1" else _find_second_edition(header)
     return found if found and len(found.message) <= MAX_HEADER else None
 
@@ -321,20 +321,23 @@ def _find_second_edition(header: bytes) -> SharedHeader | None:
 
 
 def _split_sections(header: bytes) -> list[bytes] | None:
-    """Return sections 0 to 5 and the rest, or None if out of order; section 2 is optional."""
+    """Return sections 0 to 5 and the rest, or None if they are not in order; 2 is optional."""
     if header[7:8] != b"\2":
         return None
-    found, place = [header[:16]], 16
+    found, offset = [header[:16]], 16
     for number in range(1, 6):
-        length = _read_number(header, place + 1, 4)
-        if header[place + 4 : place + 5] == bytes([number]) and 5 <= length < len(header) - place:
-            found.append(header[place : place + length])
-            place += length
+        length = _read_number(header, offset + 1, 4)
+        if (
+            header[offset + 4 : offset + 5] == bytes([number])
+            and 5 <= length < len(header) - offset
+        ):
+            found.append(header[offset : offset + length])
+            offset += length
         elif number == 2:
             found.append(b"")
         else:
             return None
-    return [*found, header[place:]]
+    return [*found, header[offset:]]
 
 
 def _read_day(reference: bytes) -> int | None:
@@ -345,7 +348,7 @@ def _read_day(reference: bytes) -> int | None:
 
 
 def _fill_product(product: bytes) -> bytes | None:
-    """Return section 4 with another end of its interval, or None for an unknown template."""
+    """Return section 4 with a fixed end of its interval, or None for an unknown template."""
     template = _read_number(product, 8, 2)
     if template in INSTANTS:
         return product
@@ -366,16 +369,16 @@ def _fill_packing(packing: bytes) -> bytes:
 
 
 def _find_first_edition(message: bytes) -> SharedHeader | None:
-    """Return what a message with a plain grid shares with others, without bitmap and values."""
+    """Return the shared part of a message with a plain grid, without bitmap and values."""
     product = message[8 : 8 + _read_number(message, 9, 3)]
-    place = 8 + len(product)
-    grid = message[place : place + _read_number(message, place + 1, 3)]
+    offset = 8 + len(product)
+    grid = message[offset : offset + _read_number(message, offset + 1, 3)]
     if len(product) < 28 or len(grid) < 32 or not (_is_known(product) and _is_plain(grid)):
         return None
-    place += len(grid)
+    offset += len(grid)
     if product[7] & 0x40:
-        place += _read_number(message, place + 1, 3)
-    how, year, century = message[place + 3 : place + 4], product[12], product[24]
+        offset += _read_number(message, offset + 1, 3)
+    how, year, century = message[offset + 3 : offset + 4], product[12], product[24]
     day = _encode_date((century - 1) * 100 + year, product[13], product[14])
     if day is None or not 1 <= year <= 100 or not how or how[0] & 0xF0:
         return None
@@ -394,7 +397,7 @@ def _is_plain(grid: bytes) -> bool:
 
 
 def _join_first(product: bytes, grid: bytes) -> bytes:
-    """Return a message without bitmap and values, with the date in slots."""
+    """Return a message without bitmap and values, with a fixed date."""
     parts = [product[:7], b"\x80", product[8:12], bytes([100, 1, 1])]
     parts += [product[15:24], bytes([20]), product[25:]]
     product = b"".join(parts)
@@ -561,19 +564,19 @@ def describe_dataset(keys: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- fields
 
 ALIKE_MESSAGES = 4096
-"""Messages whose keys are cached for similar ones: about 5 KB each."""
+"""The number of messages whose keys are cached for similar messages, about 5 KB each."""
 ALIKE_GRIDS, ALIKE_POINTS = 4, 2**21
-"""Grids whose coordinates are cached, and their most points: 128 MiB together."""
+"""The number of grids whose coordinates are cached, and their maximum number of points: 128 MiB."""
 LAST_SECTION = {1: ("offsetSection5", 4), 2: ("offsetSection7", 9)}
-"""The key of the start of a section that ends a header, and the bytes from there, by edition."""
+"""The key with the offset of the last section of a header, and the bytes from there, by edition."""
 FIRST_DAY = 10101
-"""The first day with a year, in the form of ecCodes."""
+"""The first day with a year, as an integer of ecCodes."""
 NOT_GIVEN = -1e100
 """An increment that a grid does not have."""
 MAX_HOURS = 2**63 // (3600 * 10**9)
 """Maximum number of hours of a step that nanoseconds can represent."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
-"""Seconds of units of time (code table 4.4, and ecCodes' own for edition 1)."""
+"""The units of time in seconds (code table 4.4, and ecCodes' own codes for edition 1)."""
 UNIT, MISSING_UNIT = "indicatorOfUnitOfTimeRange", 255
 """The key of the unit of steps of a message, and its value if there is none."""
 PARAMETER_NUMBERS = (
@@ -613,7 +616,7 @@ class GribField:
     keys : dict
         Values by ecCodes' names, without missing keys.
     number : int
-        Of the field in its message, from 0.
+        The index of the field in its message.
     """
 
     offset: int
@@ -633,7 +636,7 @@ class GribField:
 
     @property
     def time(self) -> int | None:
-        """The beginning of the forecast, in seconds since 1970; dates without a year have none."""
+        """The beginning of the forecast in seconds since 1970; None for a date without a year."""
         if int(self.keys["dataDate"]) < FIRST_DAY:
             return None
         day, clock = str(self.keys["dataDate"]).zfill(8), int(self.keys["dataTime"])
@@ -682,7 +685,7 @@ class GribField:
 def scan_messages(
     file: BinaryIO, size: int, eccodes: Any, damaged: dict[str, VirtualdsError]
 ) -> Iterator[GribField]:
-    """Yield the fields of a file in order, and add what is damaged to ``damaged``."""
+    """Yield the fields of a file in order, and add errors of messages to ``damaged``."""
     for offset, length, number, header in find_fields(file, size, damaged.__setitem__):
         try:
             field = GribField(offset, length, header, _read_keys(header, offset, eccodes), number)
@@ -693,7 +696,7 @@ def scan_messages(
             yield field
 
 
-def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
+def _read_keys(header: bytes, offset: int, eccodes: Any) -> dict[str, Any]:
     """Return the keys of a message that ecCodes supports."""
     alike = find_shared_header(header)
     try:
@@ -704,13 +707,13 @@ def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
             found = _parse_keys(header, eccodes)
     except (eccodes.CodesInternalError, ValueError) as error:
         raise FormatError(
-            f"GRIB message at byte {place}: ecCodes cannot read it ({error}); "
+            f"GRIB message at byte {offset}: ecCodes cannot read it ({error}); "
             "the file is damaged, fetch it again"
         ) from error
     if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in found]:
         raise FormatError(
-            f"GRIB message at byte {place}: ecCodes finds no {lacking} in it; it is damaged, or of "
-            "a grid or parameter that ecCodes does not know: leave it out with on_error='skip'"
+            f"GRIB message at byte {offset}: ecCodes finds no {lacking} in it; it is damaged, or "
+            "of a grid or parameter that ecCodes does not know: leave it out with on_error='skip'"
         )
     return found
 
@@ -728,7 +731,7 @@ def _parse_keys(message: bytes, eccodes: Any) -> dict[str, Any]:
 
 
 def _get_keys(handle: Any, names: Iterable[str], kind: Any, eccodes: Any) -> dict[str, Any]:
-    """Return the keys that a message has, in their own type if ``kind`` is None."""
+    """Return the keys that a message has, in their native type if ``kind`` is None."""
     found: dict[str, Any] = {}
     for name in names:
         try:
@@ -745,22 +748,22 @@ def _get_keys(handle: Any, names: Iterable[str], kind: Any, eccodes: Any) -> dic
 
 
 def read_key(field: GribField, name: str, eccodes: Any) -> Any:
-    """Return a key that is not listed, in its own type, or None if the field lacks it."""
+    """Return the value of any key in its native type, or None if the field lacks it."""
     with _open_message(field.header, eccodes) as handle:
         return _get_keys(handle, [name], None, eccodes).get(name)
 
 
 @lru_cache(ALIKE_MESSAGES)
 def _parse_shared_header(message: bytes, eccodes: Any, definitions: str) -> dict[str, Any]:
-    """Return the keys of a message that many others resemble; the result must not be changed.
+    """Return the keys of the shared part of messages; the result must not be changed.
 
-    There are none if a section has more content than space.
+    It is empty if a section has more content than space.
     """
     return _parse_keys(message, eccodes) if _is_filled(message, eccodes) else {}
 
 
 def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the latitudes and longitudes of all points in order; empty if ecCodes has none.
+    """Return the latitudes and longitudes of all points in order, or nothing without coordinates.
 
     They are shared by all files with the same grid, so they are read-only.
 
@@ -815,7 +818,7 @@ def _parse_coordinates(message: bytes, eccodes: Any) -> dict[str, npt.NDArray[np
 
 
 def _set_increment(handle: Any, eccodes: Any) -> None:
-    """Set a distance between rows for a grid of one row: without it, ecCodes ends the process."""
+    """Set a distance between rows for a grid of one row, so that ecCodes does not crash."""
     name = "jDirectionIncrementInDegrees"
     rows = _get_keys(handle, ["Nj", name], float, eccodes)
     if rows.get("Nj", 2) < 2 and rows.get(name) == NOT_GIVEN:
@@ -835,7 +838,7 @@ def _parse_shared_coordinates(
 
 
 def _is_filled(message: bytes, eccodes: Any) -> bool:
-    """Return whether each section ends where it says.
+    """Return whether each section ends where its length says.
 
     ecCodes extends a section if its contents do not fit, and then uses bytes of the next one, and
     thereby of slots. Then the last section begins later.
@@ -843,14 +846,14 @@ def _is_filled(message: bytes, eccodes: Any) -> bool:
     name, length = LAST_SECTION[message[7]]
     with _open_message(message, eccodes) as handle:
         try:
-            place = eccodes.codes_get(handle, name, int)
+            offset = eccodes.codes_get(handle, name, int)
         except eccodes.CodesInternalError:
             return False
-    return bool(place == len(message) - length)
+    return bool(offset == len(message) - length)
 
 
 def _definitions(eccodes: Any) -> str:
-    """Return where ecCodes finds its definitions, which the user may change."""
+    """Return the path of ecCodes' definitions, which the user may change."""
     return str(eccodes.codes_definition_path())
 
 

@@ -80,7 +80,7 @@ OTHERS = {SZIP: "szip", 6: "JPEG", 7: "JPEG", 12: "IMCOMP"}
 
 @dataclass(frozen=True)
 class Stored:
-    """The position and the encoding of the bytes of an element."""
+    """The location and the encoding of the bytes of an element."""
 
     file: SourceFile
     pieces: tuple[Range, ...]
@@ -89,18 +89,18 @@ class Stored:
 
 
 def find_stored(elements: Elements, key: Key) -> Stored | None:
-    """Return the position of the bytes of an element, or None if they were never written."""
+    """Return the location of the bytes of an element, or None if they were never written."""
     if key not in elements.descriptors:
         # elements that were never written have a descriptor, too
         raise FormatError(
             f"element {key} with its values is not there; the file is damaged, fetch it again"
         )
-    place = elements.find(key)
-    if place is None or not place.length:
+    located = elements.find(key)
+    if located is None or not located.length:
         return None
     kind = elements.find_kind(key)
-    if not place.is_extended:
-        return Stored(elements.source, ((place.offset, place.length),), place.length)
+    if not located.is_extended:
+        return Stored(elements.source, ((located.offset, located.length),), located.length)
     if kind == IN_BLOCKS:
         pieces = _join_neighbours(elements.list_blocks(key))
         length = sum(n for _, n in pieces)
@@ -115,7 +115,7 @@ def find_stored(elements: Elements, key: Key) -> Stored | None:
 
 
 def _join_neighbours(pieces: list[Range]) -> tuple[Range, ...]:
-    """Return ranges, with consecutive ones joined."""
+    """Join consecutive ranges."""
     found: list[Range] = []
     for offset, length in pieces:
         if found and sum(found[-1]) == offset:
@@ -166,7 +166,7 @@ def _find_codecs(coder: int, how: bytes) -> tuple[Codec, ...]:
 
 
 def _find_external(elements: Elements, key: Key) -> Stored:
-    """Return the values in a file beside this one (section 10.4)."""
+    """Return the location of values in another file (section 10.4)."""
     data = elements.read_raw(key)
     _, length, offset, count = unpack(">HIII", data)
     name = decode_text(data[14 : 14 + count])
@@ -205,13 +205,13 @@ class ArraySpec:
         return prod(self.shape) * self.dtype.itemsize
 
     def pipeline(self, codecs: tuple[Codec, ...]) -> CodecPipeline:
-        """Return how chunks become values."""
+        """Return the codec pipeline of the chunks."""
         return CodecPipeline(self.dtype, codecs, self.fill, tuple(range(len(self.shape))))
 
     def build(
         self, axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, codecs: tuple[Codec, ...]
     ) -> ManifestArray:
-        """Return the array with given chunks."""
+        """Build the array from its chunks."""
         if self.fill is None and (manifest.file == MISSING).any():
             raise UnsupportedError(
                 f"a part of it was never written, and its _FillValue is shorter than a value "
@@ -267,7 +267,7 @@ def _build_whole(spec: ArraySpec, stored: Stored) -> ManifestArray:
 
 
 def _build_rows(spec: ArraySpec, stored: Stored) -> ManifestArray | PiecewiseArray:
-    """Return an array in several pieces: one chunk of rows per piece, if all are whole rows."""
+    """Return an array in several pieces, as one chunk per piece if all consist of whole rows."""
     row = spec.nbytes // prod(spec.shape[:1])
     pieces, left = list[Range](), spec.nbytes
     for offset, length in stored.pieces:
@@ -342,15 +342,15 @@ def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
     file[...] = MISSING
     codecs: tuple[Codec, ...] | None = None
     for origin, tag, ref in rows.tolist():
-        place = tuple(origin)
+        chunk_id = tuple(origin)
         stored = find_stored(elements, (tag, ref))
         # chunks after the end remain in files that were made smaller
-        if stored is None or any(n >= most for n, most in zip(place, grid, strict=True)):
+        if stored is None or any(n >= most for n, most in zip(chunk_id, grid, strict=True)):
             continue
         _check_one_way(stored, elements.source, size, codecs)
         codecs = stored.codecs
-        file[place] = 0
-        [(offset[place], length[place])] = stored.pieces
+        file[chunk_id] = 0
+        [(offset[chunk_id], length[chunk_id])] = stored.pieces
     manifest = ChunkManifest.build(
         grid, files=(elements.source,), file=file, offset=offset, length=length
     )
@@ -360,7 +360,7 @@ def _build_chunks(elements: Elements, spec: ArraySpec) -> ManifestArray:
 def _check_one_way(
     stored: Stored, source: SourceFile, size: int, codecs: tuple[Codec, ...] | None
 ) -> None:
-    """Raise an error for chunks with an encoding of their own, or without a byte range."""
+    """Raise an error for a chunk that differs in encoding, or is not one byte range."""
     if stored.nbytes != size:
         raise FormatError(
             f"a chunk of {size} bytes has {stored.nbytes}; the file is damaged, fetch it again"
@@ -379,7 +379,7 @@ FILLS: dict[str, Any] = {
     **{"S": b"\0", "i1": -127, "u1": 129, "i2": -32767, "u2": 32769, "i4": -(2**31) + 1},
     **{"u4": 2**31 + 1, "f": 9.969209968386869e36, "i8": 0, "u8": 0},
 }
-"""The value of unwritten elements without a fill value, by kind and bytes."""
+"""The value of unwritten elements without a fill value, by kind and size in bytes."""
 
 
 def detect(head: bytes) -> bool:
@@ -432,7 +432,7 @@ def _read_part(elements: Elements, part: DatasetGroup, skipped: frozenset[str]) 
 
 
 def _name_datasets(part: DatasetGroup) -> dict[str, ScientificDataset]:
-    """Return data sets by names other than those of coordinates, without scales without values."""
+    """Return data sets by unique names, which differ from names of coordinates."""
     named: dict[str, ScientificDataset] = {}
     for dataset in part.members:
         if not dataset.is_scale or dataset.ref is not None:
@@ -498,7 +498,7 @@ class _VariableReader:
     def _name_dimensions(
         self, name: str, dataset: ScientificDataset, shape: tuple[int, ...]
     ) -> tuple[str, ...]:
-        """Return the names of the axes; one with a different length than before gets its own."""
+        """Return the names of the axes; an axis with another length than before gets a new name."""
         found: list[str] = []
         for dimension, length in zip(dataset.dimensions, shape, strict=False):
             dim = dimension.name.replace("/", "_")

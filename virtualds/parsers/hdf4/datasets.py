@@ -62,7 +62,7 @@ from virtualds.parsers.hdf4.elements import (
 
 SCALE, OFFSET = "scale_factor", "add_offset"
 OF_LIBRARY = {SCALE, "scale_factor_err", OFFSET, "add_offset_err", "calibrated_nt"}
-"""The attributes that the HDF4 library writes together, so that they have its meaning."""
+"""The attributes that the HDF4 library writes together, with its own definition of scaling."""
 STORED_PREFIX = "hdf4_"
 """Prefix of the names of attributes that CF would misinterpret."""
 
@@ -95,7 +95,7 @@ def convert_to_cf(attributes: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- old groups
 
 TEXTS = {LABELS: "long_name", UNITS: "units", FORMATS: "format"}
-"""Attributes by the tag of elements with a text for the data set, and one per dimension."""
+"""Attributes by the tags of elements that have a text for the data set and for each dimension."""
 CALIBRATED = ("scale_factor", "scale_factor_err", "add_offset", "add_offset_err")
 PRECISE = 36
 """The size in bytes of a calibration in double precision."""
@@ -121,7 +121,7 @@ def read_old_datasets(elements: Elements) -> Datasets:
 
 
 class _OldDataset:
-    """A data set with its dimensions, the first of which has a number among those of the file."""
+    """A data set with its dimensions, which are numbered in the file from ``first`` on."""
 
     def __init__(self, elements: Elements, members: dict[int, int], first: int) -> None:
         self._elements = elements
@@ -148,15 +148,15 @@ class _OldDataset:
         ref = self._members.get(tag)
         return b"" if ref is None else self._elements.read((tag, ref))
 
-    def _find_texts(self, place: int) -> dict[str, Any]:
+    def _find_texts(self, index: int) -> dict[str, Any]:
         """Return the label, unit and format of the data set, or of one of its dimensions."""
-        found = {name: texts[place : place + 1] for name, texts in self._texts.items()}
+        found = {name: texts[index : index + 1] for name, texts in self._texts.items()}
         return {name: convert_attribute(name, np.array(t)) for name, t in found.items() if any(t)}
 
     def list_scales(self) -> list[ScientificDataset]:
-        """Return the scales with values: flags come first, then the values."""
+        """Return the scales that have values; in the file, flags precede the values."""
         data = self._take(SCALES)
-        flags, place = data[: len(self.lengths)], len(self.lengths)
+        flags, offset = data[: len(self.lengths)], len(self.lengths)
         found = []
         for axis, flag in enumerate(flags):
             dtype, dimension = self._scale_types[axis], self._dimensions[axis]
@@ -165,8 +165,8 @@ class _OldDataset:
             if not isinstance(dtype, np.dtype):
                 # after unknown numbers nothing can be found
                 break
-            (raw,) = unpack(f"{self.lengths[axis] * dtype.itemsize}s", data[place:])
-            place += len(raw)
+            (raw,) = unpack(f"{self.lengths[axis] * dtype.itemsize}s", data[offset:])
+            offset += len(raw)
             values: npt.NDArray[Any] = np.frombuffer(raw, dtype).astype(dtype.newbyteorder("="))
             texts = self._find_texts(axis + 1)
             found.append(
@@ -215,7 +215,7 @@ DIMENSION_KIND, UNLIMITED_KIND = "Dim0.0", "UDim0.0"
 LENGTH_KIND, RECORDS_KIND, SCALE_KIND = "DimVal0.1", "DimVal0.0", "CoordVar"
 """Classes of the Vgroups and Vdatas that describe data sets."""
 ORDERS = {0: ">", 1: ">", 4: "<"}
-"""Byte orders by the class of a number type: big-endian, and that of Intel (section 9.3.2)."""
+"""Byte orders by the class of a number type: big-endian, or little-endian (section 9.3.2)."""
 
 
 @dataclass(frozen=True)
@@ -237,12 +237,12 @@ class ScientificDataset:
         Reference number of its values, or None if there are none.
     dimensions : tuple of Dimension
     dtype : numpy dtype or VirtualdsError
-        As stored, or why there is none.
+        The stored dtype, or the error if numpy lacks it.
     attributes : dict
     is_scale : bool
         Whether it contains the values of a dimension.
     problems : dict of str to VirtualdsError
-        What is wrong with attributes.
+        The errors of attributes.
     values : array, optional
         The values, if they are few and part of the metadata.
     """
@@ -259,7 +259,7 @@ class ScientificDataset:
 
 @dataclass(frozen=True)
 class Datasets:
-    """The data sets of a file, its attributes, and what is wrong with these."""
+    """The data sets of a file, its attributes, and the errors of attributes."""
 
     members: list[ScientificDataset]
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -319,7 +319,7 @@ def _read_dataset(elements: Elements, group: Vgroup) -> ScientificDataset:
 
 
 def read_number_type(elements: Elements, ref: int | None) -> np.dtype[Any] | VirtualdsError:
-    """Return the type of stored numbers, or why numpy lacks it (section 9.3.2)."""
+    """Return the dtype of stored numbers, or the error if numpy lacks it (section 9.3.2)."""
     data = b"" if ref is None else elements.read_raw((NUMBER_TYPE, ref))
     try:
         _, code, _, machine = unpack(">BBBB", data)
@@ -368,7 +368,7 @@ def _read_tables(elements: Elements, group: Vgroup) -> dict[int, Vdata]:
 def _read_attributes(
     elements: Elements, tables: dict[int, Vdata]
 ) -> tuple[dict[str, Any], dict[str, VirtualdsError]]:
-    """Return the attributes among Vdatas, and what is wrong with others."""
+    """Return the attributes among Vdatas, and the errors of unreadable attributes."""
     found, problems = dict[str, Any](), dict[str, VirtualdsError]()
     for ref, table in tables.items():
         if table.kind != ATTRIBUTE_KIND:
@@ -467,7 +467,7 @@ def split_parts(found: Datasets) -> dict[str, DatasetGroup]:
 
 
 def _find_grid(dataset: ScientificDataset, structures: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the grid of a data set: the names of its dimensions end with that of the grid."""
+    """Return the name of the grid with which the names of a data set's dimensions end."""
     names = (d.name.partition(":")[2] for d in dataset.dimensions)
     return next((name for name in names if "GridName" in structures.get(name, {})), "")
 
@@ -475,7 +475,7 @@ def _find_grid(dataset: ScientificDataset, structures: Mapping[str, Mapping[str,
 def _show_part(
     members: list[ScientificDataset], name: str, grid: Mapping[str, str]
 ) -> DatasetGroup:
-    """Return data sets without the name of the structure in the names of dimensions."""
+    """Remove the name of the structure from the names of dimensions of data sets."""
     plain = [
         replace(one, dimensions=tuple(_shorten(d, name) for d in one.dimensions)) for one in members
     ]
@@ -484,7 +484,9 @@ def _show_part(
     # the metadata may differ from the content of the file
     if axes is None or not on_grid or not all(map(axes.fits, on_grid)):
         return DatasetGroup(plain)
-    return DatasetGroup([_place(one) if _is_on_grid(one) else one for one in plain], axes.build())
+    return DatasetGroup(
+        [_assign_axes(one) if _is_on_grid(one) else one for one in plain], axes.build()
+    )
 
 
 def _is_on_grid(dataset: ScientificDataset) -> bool:
@@ -495,8 +497,8 @@ def _shorten(dimension: Dimension, name: str) -> Dimension:
     return replace(dimension, name=dimension.name.removesuffix(f":{name}"))
 
 
-def _place(dataset: ScientificDataset) -> ScientificDataset:
-    """Return a field of a grid, on the axes that have coordinates."""
+def _assign_axes(dataset: ScientificDataset) -> ScientificDataset:
+    """Give a field of a grid the axes that have coordinates."""
     dims = tuple(replace(d, name=AXES.get(d.name, d.name)) for d in dataset.dimensions)
     more = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
     return replace(dataset, dimensions=dims, attributes={**more, **dataset.attributes})
@@ -504,7 +506,7 @@ def _place(dataset: ScientificDataset) -> ScientificDataset:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Corners of a grid in the units of its coordinates, its lengths, and its projection."""
+    """The shape, corners and projection of a grid; corners are in the units of its coordinates."""
 
     columns: int
     rows: int
@@ -603,8 +605,8 @@ def _describe(
         return {}
     number, degrees = PROJECTIONS[projection]
     keys["ProjCoordTransGeoKey"] = number
-    keys |= {name: unpack_degrees(parameters[place]) for place, name in degrees.items()}
-    return describe_crs(keys | {name: parameters[place] for place, name in SHIFTS.items()})
+    keys |= {name: unpack_degrees(parameters[index]) for index, name in degrees.items()}
+    return describe_crs(keys | {name: parameters[index] for index, name in SHIFTS.items()})
 
 
 def _find_ellipsoid(parameters: tuple[float, ...], sphere: int) -> dict[str, Any]:

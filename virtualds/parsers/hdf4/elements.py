@@ -35,13 +35,13 @@ MAX_AXES = 32
 
 @dataclass(frozen=True)
 class PiecewiseArray:
-    """An array in pieces that references cannot express: joined and decoded at each read.
+    """An array in pieces that references cannot express; each read joins and decodes the pieces.
 
     Parameters
     ----------
     source : SourceFile
     pieces : tuple of ranges
-        In order.
+        The byte ranges of the pieces, in order.
     nbytes : int
         The size in bytes of the decoded values.
     shape : tuple of int
@@ -95,11 +95,11 @@ LINK, NUMERIC_GROUP, CALIBRATION, FILL = 710, 720, 731, 732
 VDATA, VDATA_VALUES, VGROUP = 1962, 1963, 1965
 """Tags of elements (section 9.2)."""
 LARGE = (DATA, COMPRESSED, CHUNK, LINKED, SCALES)
-"""Tags of elements with values, which a scan does not read."""
+"""Tags of elements that contain values, and are not read by a scan."""
 SMALL = 2**16
 """The size in bytes of elements that are fetched in advance."""
 AT_ONCE = 256
-"""Elements that are fetched at once."""
+"""The number of elements that are fetched at once."""
 EXTENDED = 2**14
 """The bit of a tag that marks an extended element."""
 USERS = 2**15
@@ -107,7 +107,7 @@ USERS = 2**15
 IN_BLOCKS, EXTERNAL, ENCODED, CHUNKED = 1, 2, 3, 5
 """Kinds of extended elements (section 10)."""
 ABSENT = 2**32 - 1
-"""Offset of an element that was never written."""
+"""The offset that marks an element that was never written."""
 MAX_OFFSET = 2**31 - 1
 """The largest offset and length: the library treats larger numbers as negative."""
 DESCRIPTOR = struct.Struct(">HHII")
@@ -118,7 +118,7 @@ Key = tuple[int, int]
 
 
 class Descriptor(NamedTuple):
-    """The location of an element; that of an extended one is a header with that of its values."""
+    """The location of an element, or of the header of an extended element."""
 
     offset: int
     length: int
@@ -126,7 +126,7 @@ class Descriptor(NamedTuple):
 
 
 Read = Callable[[int, int], bytes]
-"""Returns bytes of a file by offset and length, or fewer if the file ends."""
+"""A function that returns bytes of a file by offset and length, or fewer if the file ends."""
 
 
 class Elements:
@@ -146,11 +146,11 @@ class Elements:
         self._fetch_small()
 
     def _fetch_small(self) -> None:
-        """Fetch what a scan reads of a remote file in few requests."""
+        """Fetch the small elements of a remote file, which a scan reads, with few requests."""
         wanted = sorted(
-            (place.offset, place.length)
-            for (tag, _), place in self.descriptors.items()
-            if (place.is_extended or tag not in LARGE) and 0 < place.length <= SMALL
+            (located.offset, located.length)
+            for (tag, _), located in self.descriptors.items()
+            if (located.is_extended or tag not in LARGE) and 0 < located.length <= SMALL
         )
         # the cache fetches nothing if too much is requested at once
         for first in range(0, len(wanted), AT_ONCE):
@@ -173,18 +173,18 @@ class Elements:
         return found
 
     def read_range(self, offset: int, length: int) -> bytes:
-        """Return bytes of the file."""
+        """Return a range of bytes of the file."""
         return _read_exactly(self._read, offset, length)
 
     def read_raw(self, key: Key) -> bytes:
-        """Return the bytes to which a descriptor points, or b"" if there are none."""
-        place = self.find(key)
-        return b"" if place is None else self.read_range(place.offset, place.length)
+        """Return the bytes to which a descriptor points, or b"" if the element is missing."""
+        located = self.find(key)
+        return b"" if located is None else self.read_range(located.offset, located.length)
 
     def read(self, key: Key) -> bytes:
         """Return the bytes of an element that may be in linked blocks."""
-        place = self.find(key)
-        if place is None or not place.is_extended:
+        located = self.find(key)
+        if located is None or not located.is_extended:
             return self.read_raw(key)
         kind = self.find_kind(key)
         if kind != IN_BLOCKS:
@@ -195,11 +195,11 @@ class Elements:
         return b"".join(self.read_range(*piece) for piece in self.list_blocks(key))
 
     def find_kind(self, key: Key) -> int:
-        """Return the kind of an extended element, or 0 for a plain or missing one."""
-        place = self.find(key)
-        if place is None or not place.is_extended:
+        """Return the kind of an extended element, or 0 for a plain or missing element."""
+        located = self.find(key)
+        if located is None or not located.is_extended:
             return 0
-        return int(unpack(">H", self.read_range(place.offset, min(place.length, 2)))[0])
+        return int(unpack(">H", self.read_range(located.offset, min(located.length, 2)))[0])
 
     def list_blocks(self, key: Key) -> list[Range]:
         """Return the locations of the bytes of an element in linked blocks (section 10.3)."""
@@ -216,16 +216,16 @@ class Elements:
             table = self.read_raw((LINKED, ref))
             ref, *blocks = unpack(f">{1 + min(count, len(table) // 2 - 1)}H", table)
             for block in blocks:
-                place = self.find((LINKED, block))
+                located = self.find((LINKED, block))
                 if left <= 0:
                     break
-                if place is None or not place.length:
+                if located is None or not located.length:
                     raise UnsupportedError(
                         f"element {key} has linked blocks that were never written, which are not "
                         f"read; read the variable with pyhdf"
                     )
-                found.append((place.offset, min(place.length, left)))
-                left -= place.length
+                found.append((located.offset, min(located.length, left)))
+                left -= located.length
         return found
 
 
@@ -272,7 +272,7 @@ def _stop_at(size: int, read: Read) -> Read:
 
 
 def _read_exactly(read: Read, offset: int, length: int) -> bytes:
-    """Return bytes of a file, all of them."""
+    """Return exactly ``length`` bytes of a file."""
     data = read(offset, length)
     if len(data) < length:
         raise FormatError(
@@ -283,14 +283,16 @@ def _read_exactly(read: Read, offset: int, length: int) -> bytes:
 
 
 def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
-    """Follow the blocks of descriptors (section 2.2)."""
-    place, seen, known = len(MAGIC), set[int](), set[Key]()
-    while place:
-        if place in seen:
+    """Yield the keys and descriptors in the blocks of descriptors (section 2.2)."""
+    block_offset, seen, known = len(MAGIC), set[int](), set[Key]()
+    while block_offset:
+        if block_offset in seen:
             raise FormatError("its blocks of descriptors form a ring; fetch the file again")
-        seen.add(place)
-        begin = place + BLOCK_HEADER.size
-        count, place = BLOCK_HEADER.unpack(_read_exactly(read, place, BLOCK_HEADER.size))
+        seen.add(block_offset)
+        begin = block_offset + BLOCK_HEADER.size
+        count, block_offset = BLOCK_HEADER.unpack(
+            _read_exactly(read, block_offset, BLOCK_HEADER.size)
+        )
         data = _read_exactly(read, begin, count * DESCRIPTOR.size)
         for tag, ref, offset, length in DESCRIPTOR.iter_unpack(data):
             if tag != NULL:
@@ -312,7 +314,7 @@ TYPES = {
 }
 """Number types by their code (section 4.3)."""
 NATIVE, LITTLE, CODE = 0x1000, 0x4000, 0xFFF
-"""Bits of the type of a field for the storage of numbers, and those of the code."""
+"""The bits of a number type that describe its storage, and the bits of its code."""
 
 
 VERSIONS = (2, 3, 4)
@@ -320,7 +322,7 @@ VERSIONS = (2, 3, 4)
 VERSIONS_OF_VDATAS = (3, 4)
 """Versions of Vdatas whose number types have the same codes."""
 AFTER_VERSION = 3
-"""Bytes after the last version: two are unused, and one is there because of an old mistake."""
+"""The number of bytes after the last version: two are unused, and one is an old mistake."""
 
 
 @dataclass(frozen=True)
@@ -419,7 +421,7 @@ def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
 
 
 def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the records of a Vdata of several fields, interlaced fully, as a known type."""
+    """Return the records of a Vdata of several fields, fully interlaced, as a compound dtype."""
     data, table = elements.read((VDATA_VALUES, ref)), read_vdata(elements, ref)
     needed = table.records * dtype.itemsize
     if table.interlace or table.size != dtype.itemsize or len(data) < needed:
@@ -443,7 +445,7 @@ def _check_version(what: str, version: int, known: tuple[int, ...]) -> None:
 
 
 def _take_text(data: bytes) -> tuple[str, bytes]:
-    """Return a string that its length precedes, and the bytes after it."""
+    """Return a string that follows its length, and the bytes after the string."""
     (length,) = unpack(">H", data)
     (text,) = unpack(f">{length}s", data[2:])
     return decode_text(text), data[2 + length :]

@@ -1,6 +1,6 @@
 """HDF5 and netCDF4 files.
 
-Their structure is read as bytes; if these have an unknown form, the HDF5 library is used
+Their metadata is parsed from bytes; if it has an unknown form, the HDF5 library reads it
 (`objects.HDF5Files`).
 """
 
@@ -35,8 +35,8 @@ from virtualds.stores.scan_cache import keep_scan
 
 def detect(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is HDF5."""
-    places = itertools.takewhile(lambda n: n < len(head), (0, *(512 << k for k in range(16))))
-    return any(head[n : n + 8] == SIGNATURE for n in places)
+    offsets = itertools.takewhile(lambda n: n < len(head), (0, *(512 << k for k in range(16))))
+    return any(head[n : n + 8] == SIGNATURE for n in offsets)
 
 
 def read(
@@ -47,7 +47,7 @@ def read(
     below: bool = False,
     defers: bool = False,
 ) -> ManifestGroup:
-    """Read the structure of one group of a file; unreadable variables are among its `problems`.
+    """Read the structure of one group of a file; unreadable variables are added to its `problems`.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def read(
 
 
 def _describe(error: VirtualdsError, source: SourceFile) -> str:
-    """Return the content found in a file, without its name: other files may have it too."""
+    """Return the reason of an error without the name of the file, which other files may share."""
     found, _, _what_to_do = f"{error}".partition("; ")
     return found.rpartition(f"{without_secrets(source.url)}: ")[2]
 

@@ -1,4 +1,4 @@
-"""HDF5 files of the same structure, read together: the lengths and chunks of their variables.
+"""Reads HDF5 files of the same structure together: the lengths and chunks of their variables.
 
 `file_structure` defines what is structure, and which files match.
 """
@@ -28,7 +28,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexLayout
+from virtualds.parsers.hdf5.chunk_indexes.layout import MASK_BYTES, ChunkRows, IndexLayout
 from virtualds.parsers.hdf5.file_structure import (
     MIN_FILES,
     Dimension,
@@ -77,10 +77,10 @@ class StoredColumns:
     shape : int array, shape (files, axes)
     owner : int array, shape (rows,)
         The index of the file of each chunk, in ascending order.
-    place : int array, shape (axes, rows)
+    position : int array, shape (axes, rows)
         Where each chunk begins in its file, in elements.
     address, length : int array, shape (rows,)
-        The position of its bytes.
+        The byte range of each chunk.
     inline : tuple of bytes
         The elements of each file, if they are in the metadata.
     """
@@ -88,13 +88,13 @@ class StoredColumns:
     chunks: Ints
     shape: Ints
     owner: Ints
-    place: Ints
+    position: Ints
     address: Ints
     length: Ints
     inline: tuple[bytes, ...] = ()
 
     def have_small_grids(self) -> npt.NDArray[np.bool_]:
-        """Return which files may have a table of all chunks, including those never written."""
+        """Return a mask of the files whose grids are small enough for a table of all chunks."""
         # as floats, whose product does not overflow
         chunks = np.ceil(self.shape / self.chunks).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
@@ -102,23 +102,23 @@ class StoredColumns:
         small = chunks <= np.maximum(MAX_MISSING, CHUNKS_PER_REFERENCE * references)
         return small
 
-    def take(self, places: Ints) -> StoredColumns:
+    def take(self, indexes: Ints) -> StoredColumns:
         """Return the chunks of some files, in the given order."""
-        if len(places) == len(self.shape) and (places == np.arange(len(places))).all():
+        if len(indexes) == len(self.shape) and (indexes == np.arange(len(indexes))).all():
             return self
         rank = np.full(len(self.shape), -1)
-        rank[places] = np.arange(len(places))
+        rank[indexes] = np.arange(len(indexes))
         owner = rank[self.owner]
         rows = np.flatnonzero(owner >= 0)
         rows = rows[np.argsort(owner[rows], kind="stable")]
         return StoredColumns(
-            self.chunks[places],
-            self.shape[places],
+            self.chunks[indexes],
+            self.shape[indexes],
             owner[rows],
-            self.place[:, rows],
+            self.position[:, rows],
             self.address[rows],
             self.length[rows],
-            tuple(self.inline[n] for n in places.tolist()) if self.inline else (),
+            tuple(self.inline[n] for n in indexes.tolist()) if self.inline else (),
         )
 
     def get_values(
@@ -131,7 +131,7 @@ class StoredColumns:
         heads : uint8 array, shape (files, bytes)
             The first bytes of each file.
         dtype : numpy dtype
-            Of the stored values.
+            The dtype of the stored values.
 
         Returns
         -------
@@ -146,10 +146,10 @@ class StoredColumns:
         nbytes = self.shape.prod(axis=1) * dtype.itemsize
         if (self.address + nbytes > heads.shape[1]).any() or (nbytes > self.length).any():
             return None
-        places = zip(
+        locations = zip(
             heads, self.address.tolist(), nbytes.tolist(), self.shape.tolist(), strict=True
         )
-        return [head[at : at + n].view(dtype).reshape(shape) for head, at, n, shape in places]
+        return [head[at : at + n].view(dtype).reshape(shape) for head, at, n, shape in locations]
 
     def stack(self, sources: Sequence[SourceFile], first: ManifestArray) -> ManifestArray:
         """Return the variable of all files along a new first axis."""
@@ -157,7 +157,7 @@ class StoredColumns:
             self,
             chunks=np.insert(self.chunks, 0, 1, axis=1),
             shape=np.insert(self.shape, 0, 1, axis=1),
-            place=np.insert(self.place, 0, 0, axis=0),
+            position=np.insert(self.position, 0, 0, axis=0),
         )
         return stacked.join(sources, 0, first.insert_axis(0))
 
@@ -193,14 +193,14 @@ class StoredColumns:
         grid = tuple(one.nchunks for one in axes)
         flat = np.zeros(len(self.owner), np.int64)
         for other, stride in enumerate(compute_strides(grid)):
-            at = self.place[other] // self.chunks[self.owner, other]
+            at = self.position[other] // self.chunks[self.owner, other]
             flat += (at + starts[self.owner] if other == axis else at) * stride
         manifest = self._build_manifest(sources, grid, flat)
         fragment = Fragment.whole(tuple(axes), manifest)
         return ManifestArray.of_fragment(fragment, first.pipelines[0], first.name)
 
     def _cut(self, axis: int) -> ChunkAxis:
-        """Return the division of an axis that has the same length in all files."""
+        """Return the chunk axis of an axis that has the same length in all files."""
         return ChunkAxis.regular(int(self.shape[0, axis]), int(self.chunks[0, axis]))
 
     def _build_manifest(
@@ -250,7 +250,7 @@ MAX_ELEMENTS = 2**40
 
 
 class FoundColumns(NamedTuple):
-    """What was found in files that may match.
+    """The columns that were read from files that may match a structure.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class FoundColumns(NamedTuple):
         Which files match in all respects.
     lengths : dict of Dimension to int array
     columns : dict of Variable to StoredColumns
-        By variable; of files that do not match they have no chunks.
+        The chunks of each variable; files that do not match have no chunks.
     """
 
     sound: Bools
@@ -289,7 +289,7 @@ def read_columns(known: FileStructure, match: Match, files: ManyFiles) -> FoundC
 
 
 class _ColumnReader:
-    """Reads the slots of a structure in many files; files that do not match become not `sound`.
+    """Reads the slots of a structure in many files, and excludes files from `sound` if necessary.
 
     Attributes
     ----------
@@ -348,16 +348,16 @@ class _ColumnReader:
             else:
                 chunks[name] = self._read_chunk_lengths(variable)
         for name in chunks:
-            for form, which in self._split_by_form(name, chunks[name]):
-                by_form.setdefault(form, []).append((name, which))
+            for index_layout, which in self._split_by_form(name, chunks[name]):
+                by_form.setdefault(index_layout, []).append((name, which))
         parts: dict[Variable, list[StoredColumns]] = {name: [] for name in chunks}
-        for form, members in by_form.items():
-            for name, part in self._read_indexes(form, members, chunks):
+        for index_layout, members in by_form.items():
+            for name, part in self._read_indexes(index_layout, members, chunks):
                 parts[name].append(part)
         return columns | {name: _merge(some) for name, some in parts.items() if some}
 
     def _read_chunk_lengths(self, variable: VariableStructure) -> Ints:
-        """Return the lengths of chunks; those of files that do not match are not used."""
+        """Return the chunk lengths in all files, which are arbitrary in files that do not match."""
         axes = range(len(variable.facts.layout.dims) - 1)
         chunks = self._stack([self._get_column(variable.owner, CHUNK_LENGTH, n) for n in axes])
         self.sound &= (chunks > 0).all(axis=1)
@@ -375,9 +375,9 @@ class _ColumnReader:
         return self._stack(columns)
 
     def _split_by_form(self, name: Variable, chunks: Ints) -> Iterator[tuple[IndexLayout, Ints]]:
-        """Yield the files whose indexes have the same form: chunk lengths, and limits of axes."""
+        """Group files by the layout of their indexes: chunk lengths, and limits of axes."""
         variable = self._known.variables[name]
-        which, form = np.flatnonzero(self.sound), IndexLayout.of(variable.facts)
+        which, index_layout = np.flatnonzero(self.sound), IndexLayout.of(variable.facts)
         limits = self._read_limits(variable, self.shapes[name])
         rows = np.concatenate([chunks, limits], axis=1)[which]
         if (rows == rows[:1]).all():
@@ -388,7 +388,7 @@ class _ColumnReader:
         for number, kind in enumerate(kinds.tolist()):
             most = tuple(None if n == UNLIMITED_AXIS else n for n in kind[rank:])
             some = which[group.ravel() == number]
-            yield replace(form, chunks=tuple(kind[:rank]), limits=most), some
+            yield replace(index_layout, chunks=tuple(kind[:rank]), limits=most), some
 
     def _count_bytes(self, variable: VariableStructure, shape: Ints) -> Ints:
         rank = len(variable.facts.space.limits)
@@ -415,26 +415,28 @@ class _ColumnReader:
 
     def _read_indexes(
         self,
-        form: IndexLayout,
+        index_layout: IndexLayout,
         members: list[tuple[Variable, Ints]],
         chunks: dict[Variable, Ints],
     ) -> Iterator[tuple[Variable, StoredColumns]]:
-        """Read the indexes of one form, for each variable and file with such an index."""
-        rank = len(form.chunks)
+        """Read the indexes of one layout, for each variable and file with such an index."""
+        rank = len(index_layout.chunks)
         known = [(name, self._known.variables[name], some) for name, some in members]
         root = [self._get_column(v.owner, ADDRESS)[some] for _, v, some in known]
         shape = [self.shapes[name][some, :rank] for name, _, some in known]
-        single = [self._read_single(v, form)[:, some] for _, v, some in known]
+        single = [self._read_single(v, index_layout)[:, some] for _, v, some in known]
         file = np.concatenate([some for _, some in members])
         length, mask = np.concatenate(single, axis=1)
         roots, shapes = np.concatenate(root), np.concatenate(shape)
-        found = read_indexes(self._files, form, file, roots, shapes, length, mask)
+        found = read_indexes(self._files, index_layout, file, roots, shapes, length, mask)
         self.sound[file[found.owner[found.mask != 0]]] = False
         ends = np.cumsum([len(some) for _, some in members])
         stops = np.searchsorted(found.owner, ends).tolist()
         for (name, variable, some), begin, stop in zip(known, [0, *stops], stops, strict=False):
             if variable.facts.filters and not variable.facts.layout.is_filtering_edges:
-                whole = (self.shapes[name][some, :rank] % np.array(form.chunks) == 0).all(axis=1)
+                whole = (self.shapes[name][some, :rank] % np.array(index_layout.chunks) == 0).all(
+                    axis=1
+                )
                 self.sound[some[~whole]] = False
             yield (
                 name,
@@ -443,32 +445,34 @@ class _ColumnReader:
                 ),
             )
 
-    def _read_single(self, variable: VariableStructure, form: IndexLayout) -> Ints:
+    def _read_single(self, variable: VariableStructure, index_layout: IndexLayout) -> Ints:
         """Return bytes and filter mask of single chunks."""
         count = len(self.sound)
         if not variable.facts.layout.flags & FILTERED_SINGLE:
-            return np.stack([np.full(count, form.nbytes), np.zeros(count, np.int64)])
+            return np.stack([np.full(count, index_layout.nbytes), np.zeros(count, np.int64)])
         raw = self._match.get_column(self._slots[variable.owner, CHUNK])
         return np.stack([read_uints(raw[:, :-MASK_BYTES]), read_uints(raw[:, -MASK_BYTES:])])
 
 
 def _merge(parts: list[StoredColumns]) -> StoredColumns:
-    """Return the chunks of all files; each part has those of some."""
+    """Merge parts, each of which has the chunks of some files."""
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate([part.owner for part in parts]), kind="stable")
-    columns = zip(*((p.owner, p.place, p.address, p.length) for p in parts), strict=True)
-    owner, place, address, length = (np.concatenate(some, axis=-1)[..., order] for some in columns)
-    return StoredColumns(parts[0].chunks, parts[0].shape, owner, place, address, length)
+    columns = zip(*((p.owner, p.position, p.address, p.length) for p in parts), strict=True)
+    owner, position, address, length = (
+        np.concatenate(some, axis=-1)[..., order] for some in columns
+    )
+    return StoredColumns(parts[0].chunks, parts[0].shape, owner, position, address, length)
 
 
 def _as_one_chunk(
     shape: Ints, there: Bools, address: Ints, length: Ints, inline: tuple[bytes, ...] = ()
 ) -> StoredColumns:
     owner = np.flatnonzero(there)
-    place = np.zeros((shape.shape[1], len(owner)), np.int64)
+    position = np.zeros((shape.shape[1], len(owner)), np.int64)
     chunks = np.maximum(shape, 1)
-    return StoredColumns(chunks, shape, owner, place, address[owner], length[owner], inline)
+    return StoredColumns(chunks, shape, owner, position, address[owner], length[owner], inline)
 
 
 def _select_chunks(
@@ -487,7 +491,7 @@ def _select_chunks(
         np.concatenate([chunks, axes], axis=1),
         shape,
         owner,
-        np.concatenate([found.place[:, rows], within]),
+        np.concatenate([found.position[:, rows], within]),
         found.address[rows],
         found.length[rows],
     )
@@ -496,7 +500,7 @@ def _select_chunks(
 # ---------------------------------------------------------------------- reading together
 
 MAX_TRIES = 4
-"""Structures of a batch that may match too few files before each file is read alone."""
+"""The number of structures that may match too few files before each file is read alone."""
 MAX_KNOWN = 16
 """Maximum number of structures that are kept: an archive has one for each of its eras."""
 
@@ -508,7 +512,7 @@ class HDF5FileBatch:
     Parameters
     ----------
     known : ManifestGroup
-        Of the file from which the structure is known.
+        The group of the file from which the structure is known.
     numbers : sequence of int
     sources : sequence of SourceFile
     lengths : mapping of str to int array
@@ -549,7 +553,7 @@ class HDF5FileBatch:
 
     @cached_property
     def encodings(self) -> Mapping[tuple[str, str], Sequence[Any]]:
-        """By variable and key: the encoding that differs between files."""
+        """The encoding entries that differ between files, by variable and key."""
         return {
             (name, key): values
             for name in self.columns
@@ -558,7 +562,7 @@ class HDF5FileBatch:
         }
 
     def _iterate_encodings(self, name: str) -> Iterator[tuple[str, list[Any]]]:
-        """Yield the part of the encoding of a variable that depends on its file."""
+        """Yield the encoding entries of a variable that differ between files."""
         variable, columns = self.known.variables[name], self.columns[name]
         yield "source", self._paths
         shape, chunks = _list_rows(columns.shape), _list_rows(columns.chunks)
@@ -573,18 +577,18 @@ class HDF5FileBatch:
     def _paths(self) -> list[str]:
         return [path_or_url(source.url) for source in self.sources]
 
-    def take(self, places: Ints) -> HDF5FileBatch:
+    def take(self, indexes: Ints) -> HDF5FileBatch:
         """Return some of the files, in the given order."""
-        order = places.tolist()
+        order = indexes.tolist()
         return HDF5FileBatch(
             self.known,
             [self.numbers[n] for n in order],
             [self.sources[n] for n in order],
-            {dim: values[places] for dim, values in self.lengths.items()},
-            {name: columns.take(places) for name, columns in self.columns.items()},
+            {dim: values[indexes] for dim, values in self.lengths.items()},
+            {name: columns.take(indexes) for name, columns in self.columns.items()},
             {key: [values[n] for n in order] for key, values in self.attributes.items()},
-            self.heads[places],
-            {path: group.take(places) for path, group in self.below.items()},
+            self.heads[indexes],
+            {path: group.take(indexes) for path, group in self.below.items()},
         )
 
     def get_values(self, name: str) -> Sequence[npt.NDArray[Any]] | None:
@@ -611,7 +615,7 @@ class HDF5FileBatch:
 
 
 def _list_rows(column: Ints) -> list[tuple[int, ...]]:
-    """Return the rows of a column as tuples; equal ones are one object."""
+    """Return the rows of a column as tuples; equal tuples are one object."""
     if (column == column[:1]).all():
         return [tuple(column[0].tolist())] * len(column)
     known: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -620,7 +624,7 @@ def _list_rows(column: Ints) -> list[tuple[int, ...]]:
 
 @dataclass
 class _Structures:
-    """The most recently used structures, by the group and the names that were left out."""
+    """The most recently used structures, by the scope that was read."""
 
     kept: list[tuple[ReadScope, FileStructure]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -1,4 +1,4 @@
-"""The types of HDF5, and which of them numpy reads as stored.
+"""Converts datatypes of HDF5 to dtypes, and says which types numpy reads as stored.
 
 HDF5 converts while it reads: integers of unusual precision, floats of unusual layout, padded
 strings. If numpy cannot read the stored bytes, h5py reads the values.
@@ -30,7 +30,7 @@ POINTER = np.dtype("P").itemsize
 CHARSETS = {0: "ascii", 1: "utf-8"}
 """Character sets of strings (IV.A.2.d)."""
 NUMPY_TAG = b"NUMPY:"
-"""Start of the tag of an opaque type that h5py made from a dtype."""
+"""The beginning of the tag of an opaque type that h5py made from a dtype."""
 COMPLEX_NAMES = (b"r", b"i")
 """Members of a compound that h5py interprets as a complex number."""
 BOOLEANS = {b"FALSE": 0, b"TRUE": 1}
@@ -42,7 +42,7 @@ IMPLIED = 0b10
 
 
 class FloatRange(NamedTuple):
-    """A dtype of floats, and its range."""
+    """A floating-point dtype, and its range."""
 
     dtype: np.dtype[Any]
     fraction: int
@@ -52,7 +52,7 @@ class FloatRange(NamedTuple):
 
 @cache
 def get_float_types() -> tuple[FloatRange, ...]:
-    """Return the dtypes of floats, narrow ones first."""
+    """Return the floating-point dtypes, the narrowest first."""
     found = []
     for code in "efdg":
         info = np.finfo(code)
@@ -69,7 +69,7 @@ def _stores_first_bit(info: Any) -> bool:
 
 @cache
 def describe_floats() -> dict[tuple[int, int, bytes], np.dtype[Any]]:
-    """Return the dtypes of floats by size, bits and properties of the equivalent stored type."""
+    """Return the floating-point dtypes by size, bits and properties of the equivalent HDF5 type."""
     found: dict[tuple[int, int, bytes], np.dtype[Any]] = {}
     for number in get_float_types():
         info = np.finfo(number.dtype)
@@ -110,9 +110,9 @@ def size_in_memory(kind: HDF5Type) -> int:
 
 
 def list_members(kind: HDF5Type) -> list[tuple[bytes, int, HDF5Type]]:
-    """Return the members of a compound with their offsets after HDF5 has read it.
+    """Return the members of a compound type with their offsets after HDF5 has read it.
 
-    If members refer to the heap, HDF5 sorts all by their offset, and moves those after.
+    If members refer to the heap, HDF5 sorts all members by their offsets, and moves later members.
     """
     found = [(name, *part) for name, part in zip(kind.names, kind.parts, strict=True)]
     if not kind.refers:
@@ -182,7 +182,7 @@ def _charset_of(kind: HDF5Type) -> str:
 
 
 def _find_opaque(kind: HDF5Type) -> np.dtype[Any]:
-    """Return bytes, or the dtype in a tag of h5py if it has plain values of that size."""
+    """Return the dtype in a tag of h5py if it has plain values of that size, or else raw bytes."""
     tag = kind.properties
     if not tag.startswith(NUMPY_TAG):
         return np.dtype(f"V{kind.size}")
@@ -210,7 +210,7 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def _check_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
-    """Raise an error for members that are wider in numpy than in HDF5: h5py mixes them up."""
+    """Raise an error for members that are wider in numpy than in HDF5, which h5py mixes up."""
     stop = 0
     for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):
         if start < stop:
@@ -284,7 +284,7 @@ FINDERS: dict[TypeClass, Callable[[HDF5Type], np.dtype[Any]]] = {
 
 
 TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
-"""Variable-length strings, as xarray marks them."""
+"""The dtype with which xarray marks variable-length strings."""
 OBJECT = 0
 """The kind of references to objects, as HDF5 wrote them up to version 1.10."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
@@ -292,16 +292,16 @@ NULL_TERMINATED, NULL_PADDED = 0, 1
 ORDER = 0b1
 """The bit of the byte order of a number."""
 ENCODING_HEAD = 2
-"""Bytes before the message in the result of `H5Tencode`: type of the message, and version."""
+"""The number of bytes before the message in the result of `H5Tencode`: message type and version."""
 
 
 class StoredType(NamedTuple):
-    """How the elements of a dataset are stored.
+    """The storage of the elements of a dataset.
 
     Parameters
     ----------
     dtype : numpy dtype
-        Of the values; objects if they are in a heap.
+        The dtype of the values; objects if they are in a heap.
     declared : numpy dtype or type
         The value of xarray's ``encoding["dtype"]``.
     in_chunks : bool
@@ -318,13 +318,13 @@ class StoredType(NamedTuple):
 
 @lru_cache(4096)
 def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
-    """Return how elements are stored, from the Datatype message of a dataset.
+    """Return the storage of elements from the Datatype message of a dataset.
 
     Parameters
     ----------
     message : bytes
     name : str, optional
-        Of the type, if it is a committed one.
+        The name of the type, if it is committed.
 
     Raises
     ------
@@ -339,7 +339,7 @@ def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
 
 
 def find_stored_type(kind: Any) -> StoredType:
-    """Return how elements of a type that h5py has opened are stored.
+    """Return the storage of elements of a type that h5py has opened.
 
     Raises
     ------
@@ -395,7 +395,7 @@ def _find_dtype(kind: HDF5Type) -> np.dtype[Any]:
 
 
 def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
-    """Return an enum as its integers, with the names in the metadata as in xarray."""
+    """Return the storage of an enum as integers, with the names in the metadata as in xarray."""
     dtype = _find_dtype(kind.base)
     try:
         members = {raw.decode(): value for raw, value in read_enum_members(kind).items()}
@@ -507,4 +507,5 @@ PLAIN: dict[TypeClass, Callable[[HDF5Type], bool]] = {
     TypeClass.COMPOUND: _is_plain_compound,
     TypeClass.COMPLEX: _is_made_of_plain,
 }
-"""By class: whether stored bytes are values. Bytes of other classes never are."""
+"""Functions that return whether stored bytes are values, by class; of other classes they are
+not."""

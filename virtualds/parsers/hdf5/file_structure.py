@@ -1,4 +1,4 @@
-"""The structure of an HDF5 file that others may share, and reading files together by it.
+"""Finds the structure that HDF5 files share, and reads the files together by it.
 
 The notes of a parsed file (`file_bytes`) record which of its bytes are structure. Another file
 whose blocks, found by its own addresses, have the same structure bytes only differs in its slots.
@@ -26,7 +26,12 @@ from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.group_reader import NOT_A_COORDINATE, GroupsRead, read_groups
-from virtualds.parsers.hdf5.netcdf_rules import RESERVED, PathParts, decode_in_place, decode_texts
+from virtualds.parsers.hdf5.netcdf_rules import (
+    RESERVED,
+    PathParts,
+    decode_inline_value,
+    decode_texts,
+)
 from virtualds.parsers.hdf5.objects import HDF5Dataset, HDF5Files
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
@@ -63,12 +68,12 @@ from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
 OBJECT_HEAD = 8
-"""Bytes before the length of an object in a collection of the global heap (III.E)."""
+"""The number of bytes before the length of an object of the global heap (III.E)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """Which files have the structure of a blueprint, and their bytes.
+    """The result of comparing files with a blueprint: which files match, and their bytes.
 
     Parameters
     ----------
@@ -78,7 +83,7 @@ class Match:
         The bytes of each block; objects of the global heap are at their positions in the first
         file.
     objects : dict of (int, int) to (int array, int array)
-        By block and number of an object in a collection: where it begins, and its length.
+        Offsets and lengths of objects in a collection, by block and number of the object.
     heaps : dict of int to uint8 array
         The bytes of collections as stored in the files.
     """
@@ -99,27 +104,29 @@ class Blueprint:
     Parameters
     ----------
     notes : ByteNotes
-        Of the file; they are complete.
+        The notes of the file, which are complete.
     offset_size, length_size : int
-        Bytes of addresses and lengths.
+        The sizes in bytes of addresses and lengths.
     """
 
     def __init__(self, notes: ByteNotes, offset_size: int, length_size: int) -> None:
         self.notes = notes
         self.offset_size, self.length_size = offset_size, length_size
-        self._places = [np.flatnonzero(np.frombuffer(b.structure, np.uint8)) for b in notes.blocks]
+        self._structure_offsets = [
+            np.flatnonzero(np.frombuffer(b.structure, np.uint8)) for b in notes.blocks
+        ]
         data = [np.frombuffer(b.data, np.uint8) for b in notes.blocks]
-        self._expected = [d[p] for d, p in zip(data, self._places, strict=True)]
+        self._expected = [d[p] for d, p in zip(data, self._structure_offsets, strict=True)]
         self._levels = _sort_by_level(notes.blocks)
         referring = notes.references.values()
         self._values = {(r.block, r.number) for references in referring for r in references}
 
     def match(self, files: ManyFiles) -> Match:
-        """Return which files have this structure."""
+        """Compare files with this structure."""
         count = len(files.ends)
         none = np.empty((0, 0), np.uint8)
-        match = Match(np.ones(count, bool), [none] * len(self._places), {}, {})
-        addresses = np.zeros((len(self._places), count), np.int64)
+        match = Match(np.ones(count, bool), [none] * len(self._structure_offsets), {}, {})
+        addresses = np.zeros((len(self._structure_offsets), count), np.int64)
         for level in self._levels:
             for number in level:
                 addresses[number] = self._find_addresses(number, match, files)
@@ -128,9 +135,11 @@ class Blueprint:
                 rows = self._take_rows(number, addresses[number], match, files)
                 if number in self.notes.objects:
                     match.heaps[number] = rows
-                    rows = self._put_objects_in_place(number, rows, match)
+                    rows = self._align_objects(number, rows, match)
                 match.rows[number] = rows
-                match.sound[:] &= (rows[:, self._places[number]] == self._expected[number]).all(1)
+                match.sound[:] &= (
+                    rows[:, self._structure_offsets[number]] == self._expected[number]
+                ).all(1)
             if not match.sound.any():
                 return match
         self._check_addresses(addresses, match)
@@ -143,8 +152,8 @@ class Blueprint:
     def _fetch(self, level: list[int], addresses: Ints, match: Match, files: ManyFiles) -> None:
         which = np.flatnonzero(match.sound)
         sizes = [len(self.notes.blocks[number].data) for number in level]
-        places = zip(level, sizes, strict=True)
-        files.fetch(which, [(addresses[number, which], size) for number, size in places])
+        blocks = zip(level, sizes, strict=True)
+        files.fetch(which, [(addresses[number, which], size) for number, size in blocks])
 
     def _take_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
         """Return a block of each file, with zeros for a file that does not match."""
@@ -157,7 +166,7 @@ class Blueprint:
         return rows
 
     def _find_addresses(self, number: int, match: Match, files: ManyFiles) -> Ints:
-        """Return the address of a block in each file; impossible ones exclude a file."""
+        """Return the address of a block in each file; exclude files with impossible addresses."""
         block = self.notes.blocks[number]
         found = self._get_addresses(block.pointer, match, len(files.ends))
         fits = (found >= 0) & (found <= files.ends - len(block.data))
@@ -166,11 +175,11 @@ class Blueprint:
 
     def _get_addresses(self, pointer: Pointer, match: Match, count: int) -> Ints:
         if pointer.block == FIXED:
-            return np.full(count, pointer.place)
+            return np.full(count, pointer.offset)
         return read_uints(match.get_column(Slot(*pointer, self.offset_size)))
 
     def _check_addresses(self, addresses: Ints, match: Match) -> None:
-        """Require that blocks that are equal in the first file are equal in all, and vice versa."""
+        """Exclude files in which other addresses are equal than in the first file."""
         count = addresses.shape[1]
         for pointer, number in self.notes.same:
             found = self._get_addresses(pointer, match, count)
@@ -179,37 +188,37 @@ class Blueprint:
         match.sound[:] &= (ordered[1:] > ordered[:-1]).all(axis=0)
 
     def _check_checksums(self, match: Match) -> None:
-        for number, place in self.notes.checksums.items():
+        for number, start in self.notes.checksums.items():
             rows = match.rows[number]
-            stop = place + CHECKSUM_BYTES
-            summed = rows[:, :place]
+            stop = start + CHECKSUM_BYTES
+            summed = rows[:, :start]
             if stop < rows.shape[1]:
                 # a checksum within a block counts as zeros
                 summed = rows.copy()
-                summed[:, place:stop] = 0
+                summed[:, start:stop] = 0
             found = compute_checksums(np.ascontiguousarray(summed))
-            match.sound[:] &= found == read_uints(rows[:, place:stop])
+            match.sound[:] &= found == read_uints(rows[:, start:stop])
 
     def _check_references(self, match: Match) -> None:
-        """Require that objects of the global heap have the recorded number of elements."""
+        """Exclude files whose heap objects do not have the recorded number of elements."""
         for references in self.notes.references.values():
             for reference in references:
                 count = read_uints(match.get_column(reference.counted))
                 _, length = match.objects[reference.block, reference.number]
                 match.sound[:] &= count * reference.width <= length
 
-    def _put_objects_in_place(self, number: int, rows: Bytes, match: Match) -> Bytes:
-        """Return collections with their objects at the positions of the first file.
+    def _align_objects(self, number: int, rows: Bytes, match: Match) -> Bytes:
+        """Move the objects of collections to their offsets in the first file.
 
         Strings of other lengths move the objects after them.
         """
         count, size = rows.shape
         moved = rows.copy()
         head = OBJECT_HEAD + self.length_size
-        place = np.full(count, 8 + self.length_size)
+        offset = np.full(count, 8 + self.length_size)
         for index, begin, length in self.notes.objects[number]:
-            fits = place <= size - head
-            at = np.where(fits, place, 0)
+            fits = offset <= size - head
+            at = np.where(fits, offset, 0)
             heads = _gather(rows, at, head)
             nbytes = read_uints(heads[:, OBJECT_HEAD:])
             fits &= (read_uints(heads[:, :2]) == index) & (nbytes >= 0)
@@ -218,11 +227,11 @@ class Blueprint:
             match.sound[:] &= fits if (number, index) in self._values else fits & (nbytes == length)
             match.objects[number, index] = at + head, nbytes
             moved[:, begin : begin + length] = _gather(rows, at + head, length)
-            place = at + head + (nbytes + 7 & -8)
+            offset = at + head + (nbytes + 7 & -8)
         return moved
 
     def find_equal(self, match: Match, keys: Iterable[Hashable]) -> npt.NDArray[np.bool_]:
-        """Return which files have the values of the first file in some slots."""
+        """Return a mask of the files with the values of the first file in some slots."""
         equal = np.ones(len(match.sound), bool)
         for key in keys:
             if key in self.notes.slots:
@@ -242,19 +251,19 @@ class Blueprint:
         """Compare an object of the global heap with as many elements as in the first file."""
         block, begin, _ = self._find_object(reference)
         counted = self.notes.blocks[reference.counted.block].data
-        place = reference.counted.begin
-        nbytes = int.from_bytes(counted[place : place + 4], "little") * reference.width
+        offset = reference.counted.begin
+        nbytes = int.from_bytes(counted[offset : offset + 4], "little") * reference.width
         at, _ = match.objects[reference.block, reference.number]
         found = _gather(match.heaps[reference.block], at, nbytes)
         known = np.frombuffer(block.data, np.uint8)[begin : begin + nbytes]
         equal: Bools = (found == known).all(axis=1)
         return equal
 
-    def read_texts(self, match: Match, reference: HeapReference, places: Ints) -> list[bytes]:
-        """Return an object of the global heap in some files, with the counted number of bytes."""
-        count = read_uints(match.get_column(reference.counted)[places]) * reference.width
-        begin = match.objects[reference.block, reference.number][0][places]
-        rows = match.heaps[reference.block][places]
+    def read_texts(self, match: Match, reference: HeapReference, indexes: Ints) -> list[bytes]:
+        """Return the bytes of an object of the global heap in some files."""
+        count = read_uints(match.get_column(reference.counted)[indexes]) * reference.width
+        begin = match.objects[reference.block, reference.number][0][indexes]
+        rows = match.heaps[reference.block][indexes]
         ends = (begin + count).tolist()
         return [row[a:b].tobytes() for row, a, b in zip(rows, begin.tolist(), ends, strict=True)]
 
@@ -267,13 +276,13 @@ class Blueprint:
 
 
 def _gather(rows: Bytes, begin: Ints, length: int) -> Bytes:
-    """Return a range of bytes of each row; past the end they are the last byte."""
-    places = np.minimum(begin[:, None] + np.arange(length), rows.shape[1] - 1)
-    return np.take_along_axis(rows, places, axis=1)
+    """Return a range of bytes of each row; bytes past the end repeat the last byte."""
+    columns = np.minimum(begin[:, None] + np.arange(length), rows.shape[1] - 1)
+    return np.take_along_axis(rows, columns, axis=1)
 
 
 def _sort_by_level(blocks: list[TrackedBlock]) -> list[list[int]]:
-    """Return the indexes of blocks by how many addresses lead to them."""
+    """Group the indexes of blocks by the number of addresses that lead to them."""
     levels: list[list[int]] = []
     level_of: list[int] = []
     for number, block in enumerate(blocks):
@@ -286,7 +295,7 @@ def _sort_by_level(blocks: list[TrackedBlock]) -> list[list[int]]:
 
 
 class ReadScope(NamedTuple):
-    """What is read of each file: a group, the groups below it or not, and names to leave out."""
+    """The part of each file to read: a group, perhaps with groups below, without some names."""
 
     path: str
     skip: frozenset[str]
@@ -294,7 +303,7 @@ class ReadScope(NamedTuple):
 
 
 Variable = tuple[str, str]
-"""The path of a group below the one that is read, "" for itself, and the name of a variable."""
+"""The path of a group relative to the group that is read, and the name of a variable."""
 Dimension = tuple[PathParts, str]
 """The group that defines a dimension, and its name."""
 
@@ -326,7 +335,7 @@ class GroupStructure(NamedTuple):
     ----------
     group : ManifestGroup
     dims : dict of str to Dimension
-        By its name in the group.
+        Dimensions by their names in the group.
     """
 
     group: ManifestGroup
@@ -335,7 +344,7 @@ class GroupStructure(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileStructure:
-    """The structure of a file, and the slots in which others may differ from it.
+    """The structure of a file, and the slots in which other files may differ.
 
     Parameters
     ----------
@@ -345,12 +354,12 @@ class FileStructure:
     source : SourceFile
         The file from which the structure is known.
     groups : dict of str to GroupStructure
-        By path, the one that is read, "", and those below it.
+        Groups by path; the group that is read has the path "".
     variables : dict of Variable to VariableStructure
     axes : dict of (int, int) to Dimension
-        By owner and axis of every dataset: its dimension.
+        The dimension of each axis, by owner and axis.
     attributes : dict of (str, str, str) to Attribute
-        By group, variable ("" for the group), and name: the attributes visible to users.
+        The attributes visible to users, by group, variable ("" for the group), and name.
     """
 
     blueprint: Blueprint
@@ -362,9 +371,9 @@ class FileStructure:
     attributes: Mapping[tuple[str, str, str], Attribute]
 
     def read_attributes(
-        self, match: Match, places: Ints
+        self, match: Match, indexes: Ints
     ) -> dict[str, dict[tuple[str, str], list[Any]]]:
-        """Return the attributes that differ from the known file, with the value in each, by group.
+        """Return the attributes that differ from the known file, with all values, by group.
 
         Raises
         ------
@@ -375,16 +384,18 @@ class FileStructure:
         found: dict[str, dict[tuple[str, str], list[Any]]] = {path: {} for path in self.groups}
         for (path, *key), attribute in self.attributes.items():
             # files that agree with each other may still differ from the known file
-            same = self.blueprint.find_equal(match, [attribute.key])[places]
+            same = self.blueprint.find_equal(match, [attribute.key])[indexes]
             if same.all():
                 continue
             values: list[Any]
             if attribute.key in notes.slots:
-                rows = match.get_column(notes.slots[attribute.key])[places]
-                values = [decode_in_place(attribute._replace(data=row.tobytes())) for row in rows]
+                rows = match.get_column(notes.slots[attribute.key])[indexes]
+                values = [
+                    decode_inline_value(attribute._replace(data=row.tobytes())) for row in rows
+                ]
             else:
                 references = notes.references[attribute.key]
-                texts = [self.blueprint.read_texts(match, one, places) for one in references]
+                texts = [self.blueprint.read_texts(match, one, indexes) for one in references]
                 known = len(references) == attribute.elements
                 values = [
                     decode_texts(some) if known else None for some in zip(*texts, strict=True)
@@ -395,7 +406,7 @@ class FileStructure:
         return found
 
     def find_equal(self, match: Match, must_be_equal: MustBeEqual) -> Bools:
-        """Return which files agree with the known one in the attributes that must be equal."""
+        """Return a mask of the files that agree in the attributes that must be equal."""
         shown = {one.key: self._get_value(*path) for path, one in self.attributes.items()}
         keys = [
             key
@@ -413,7 +424,7 @@ class FileStructure:
 
 
 class SeparateAttributesError(Exception):
-    """Some files have attributes that cannot be read together; ``same`` is which do not."""
+    """Some files have attributes that cannot be read together; ``same`` masks the others."""
 
     def __init__(self, same: Bools) -> None:
         super().__init__()
@@ -425,7 +436,7 @@ OF_DECODING = frozenset({"_FillValue", "least_significant_digit"})
 
 
 def read_structure(source: SourceFile, part: ReadScope) -> FileStructure | None:
-    """Read a file with notes of its bytes, or return None if it reveals nothing about others."""
+    """Read a file with notes of its bytes; return None if its structure cannot be shared."""
     notes = ByteNotes()
     try:
         with HDF5Files(source, notes) as files:
@@ -460,7 +471,7 @@ def _make_structure(read: GroupsRead, notes: ByteNotes, file: FileBytes) -> File
             attributes |= _find_attributes(path, shown, dataset.attributes)
         if any((path, name) not in variables for name in group.variables):
             return None
-        attributes |= _find_attributes(path, "", one.place.attributes)
+        attributes |= _find_attributes(path, "", one.location.attributes)
         names = {dim for _, dims in one.axes.named for dim in dims if dim is not None}
         alone = replace(group, groups=dict.fromkeys(group.groups, ManifestGroup()))
         groups[path] = GroupStructure(alone, {n: _find_dimension(read, where, n) for n in names})
@@ -478,7 +489,7 @@ def _find_attributes(
 
 
 def _find_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
-    """Return the dimension of every axis, or None unless scales name all, with their lengths."""
+    """Return the dimension of every axis, or None unless scales with the right lengths name all."""
     axes: dict[tuple[int, int], Dimension] = {}
     lengths: dict[Dimension, int] = {}
     for where, one in read.groups.items():
@@ -490,7 +501,7 @@ def _find_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
                 if lengths.setdefault(found, length) != length:
                     return None
                 axes[dataset.address[1], axis] = found
-    if any(one.axes.grow for one in read.groups.values()):
+    if any(one.axes.depend_on_unlimited for one in read.groups.values()):
         # in netCDF a dimension is as long as the longest of its variables, in any group
         for where, others in read.together.axes.items():
             for dataset, dims in others.named:
@@ -505,7 +516,7 @@ def _find_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
 
 def _find_dimension(read: GroupsRead, where: PathParts, name: str) -> Dimension:
     """Return a dimension by its name in a group."""
-    if len(read.groups) == 1 and not read.groups[read.where].axes.grow:
+    if len(read.groups) == 1 and not read.groups[read.where].axes.depend_on_unlimited:
         return read.where, name
     return read.together.find_owner(where, name), name
 
@@ -528,7 +539,7 @@ def _is_plain(dataset: HDF5Dataset, data: object, notes: ByteNotes) -> bool:
 MIN_FILES = 3
 """Minimum number of files that are read together."""
 OPEN_ERRORS = (OSError, ValueError)
-"""What opening raises for an unreadable file, which is then opened alone for its own error."""
+"""Errors of opening an unreadable file, which is then opened alone to raise its own error."""
 
 Result = TypeVar("Result")
 
@@ -548,7 +559,7 @@ class FileReader(Protocol):
         """Fill a buffer with the bytes from an address on; return how many there are."""
 
     def hold(self) -> AbstractContextManager[None]:
-        """Share what is fetched of the file with all its readers, until the end of the block."""
+        """Share fetched bytes with all readers of the file until the block ends."""
 
     def close(self) -> None:
         """Release the file."""
@@ -606,7 +617,7 @@ class RemoteReader:
         self._blocks.fetch_together(ranges)
 
     def hold(self) -> AbstractContextManager[None]:
-        """Share what is fetched of the file with all its readers, until the end of the block."""
+        """Share fetched bytes with all readers of the file until the block ends."""
         return self._scan.hold()
 
     def close(self) -> None:
@@ -701,8 +712,8 @@ class ManyFiles:
         files, addresses, length = file[which].tolist(), address[which].tolist(), rows.shape[1]
         self.fetch(file[which], [(address[which], length)])
         readers, view = self.readers, rows.reshape(-1).data
-        for place, number, at in zip((which * length).tolist(), files, addresses, strict=True):
-            if readers[number].read_into(at, view[place : place + length]) < length:
+        for offset, number, at in zip((which * length).tolist(), files, addresses, strict=True):
+            if readers[number].read_into(at, view[offset : offset + length]) < length:
                 reason = "a file ends earlier than when it was opened"
                 raise RowsError(frozenset({number}), reason)
 

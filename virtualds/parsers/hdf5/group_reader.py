@@ -1,4 +1,4 @@
-"""Reading one HDF5 group, or all groups below one.
+"""Reads one HDF5 group, or a group and all groups below it.
 
 `netcdf_rules` applies the conventions of netCDF. The values of a dataset become references to its
 chunks (`storage`) or to the sources of a virtual dataset (`virtual_datasets`). Values that are not
@@ -59,7 +59,7 @@ from virtualds.parsers.hdf5.objects import (
     HDF5Location,
     descend_to,
     describe_damage,
-    explain_damage,
+    find_damage_error,
     find_dataset,
     follow_link,
     is_dataset,
@@ -142,7 +142,7 @@ def check_heap(dataset: HDF5Dataset, files: HDF5Files, box: Sequence[slice] | No
 def read_elements(
     dataset: HDF5Dataset, size: int, box: Sequence[slice] | None = None
 ) -> Iterator[tuple[tuple[slice, ...], Elements]]:
-    """Yield parts of a box inside a dataset, and the bytes of their elements, one per row."""
+    """Yield parts of a box inside a dataset, and the bytes of their elements as rows."""
     array = build_raw_array(dataset, size)
     for part in _cut_box(array.shape, box, size):
         raw = np.ascontiguousarray(array.read(part))
@@ -290,17 +290,17 @@ class HDF5Array:
 
 
 def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int64]]:
-    """Return the slice of an axis that covers an index, and what the index selects of it."""
+    """Return the slice of an axis that covers a key, and the key relative to that slice."""
     if isinstance(key, slice):
         # an axis may have more elements than memory has bytes
         chosen = range(size)[key]
         first, last = sorted((chosen[0], chosen[-1])) if chosen else (0, -1)
         return slice(first, last + 1), slice(None, None, chosen.step)
-    places = resolve_index(key, size)
-    if not places.size:
-        return slice(0, 0), places
-    first = int(places.min())
-    return slice(first, int(places.max()) + 1), places - first
+    positions = resolve_index(key, size)
+    if not positions.size:
+        return slice(0, 0), positions
+    first = int(positions.min())
+    return slice(first, int(positions.max()) + 1), positions - first
 
 
 def _check_source(source: SourceFile) -> None:
@@ -353,8 +353,8 @@ def _read_values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> 
     if dtype != TEXT_DTYPE or h5py.check_ref_dtype(dataset.dtype) is None:
         return found.astype(dtype.newbyteorder("="), copy=False)
     paths = np.empty(found.shape, dtype)
-    for place in np.ndindex(found.shape):
-        paths[place] = path_of(found[place], dataset)
+    for index in np.ndindex(found.shape):
+        paths[index] = path_of(found[index], dataset)
     return paths
 
 
@@ -400,7 +400,7 @@ def load_or_defer(
 def fetch_groups(
     above: Sequence[HDF5Location], here: HDF5Location, skip: Collection[str], *, below: bool
 ) -> None:
-    """Fetch what is read of a group, and of the groups above it or all below it.
+    """Fetch the metadata of a group, and of the groups above it or all groups below it.
 
     Parameters
     ----------
@@ -435,33 +435,33 @@ class _Visitor:
     below: bool = False
     seen: set[tuple[str, int]] = field(default_factory=set)
 
-    def visit_links(self, place: HDF5Location) -> list[Work]:
+    def visit_links(self, location: HDF5Location) -> list[Work]:
         """Read the links of a group."""
-        works: list[Work] = [partial(_visit_attributes, place)]
-        for link in place.links:
+        works: list[Work] = [partial(_visit_attributes, location)]
+        for link in location.links:
             if link.kind != HARD:
                 continue
-            member = follow_link(place, link)
+            member = follow_link(location, link)
             if member.address not in self.seen:
                 self.seen.add(member.address)
                 works.append(partial(self.visit_member, link.name, member))
         return works
 
-    def visit_member(self, name: bytes, place: HDF5Location) -> list[Work]:
+    def visit_member(self, name: bytes, location: HDF5Location) -> list[Work]:
         """Read the header of a member of a group."""
-        if is_group(place):
-            return [partial(self.visit_links, place)] if self.below else []
-        works: list[Work] = [partial(_visit_attributes, place)]
+        if is_group(location):
+            return [partial(self.visit_links, location)] if self.below else []
+        works: list[Work] = [partial(_visit_attributes, location)]
         if self.skip is not None and name.decode("utf-8", "surrogateescape") not in self.skip:
-            works.append(partial(_visit_chunks, place))
-        return works if is_dataset(place) else []
+            works.append(partial(_visit_chunks, location))
+        return works if is_dataset(location) else []
 
 
-def _visit_attributes(place: HDF5Location) -> list[Work]:
+def _visit_attributes(location: HDF5Location) -> list[Work]:
     """Read the attributes of an object."""
     return [
-        partial(_visit_heap, place.file, one)
-        for one in place.attributes.values()
+        partial(_visit_heap, location.file, one)
+        for one in location.attributes.values()
         if is_sequence(one.kind) and one.name not in UNREAD
     ]
 
@@ -472,11 +472,11 @@ def _visit_heap(file: FileBytes, attribute: Attribute) -> list[Work]:
     return []
 
 
-def _visit_chunks(place: HDF5Location) -> list[Work]:
+def _visit_chunks(location: HDF5Location) -> list[Work]:
     """Read the positions of the chunks of a dataset."""
-    dataset = make_dataset("", place)
+    dataset = make_dataset("", location)
     layout = dataset.facts.layout
-    if place.files.defers and can_defer(dataset):
+    if location.files.defers and can_defer(dataset):
         return []
     # HDF5 lists the chunks of indexes of other kinds
     if layout.kind == LayoutClass.CHUNKED and layout.index_kind is not None:
@@ -494,16 +494,16 @@ NOT_A_COORDINATE = "_nc4_non_coord_"
 
 
 class GroupRead(NamedTuple):
-    """A group as read, its source, and how its dimensions were found."""
+    """A group that was read, its members, the names of its axes, and its location."""
 
     group: ManifestGroup
     members: GroupMembers
     axes: NamedAxes
-    place: HDF5Location
+    location: HDF5Location
 
 
 class GroupsRead(NamedTuple):
-    """Groups of a file, by their paths, the inner ones first; and all groups of the file."""
+    """Groups of a file by path, inner groups first; and all groups of the file."""
 
     groups: Mapping[PathParts, GroupRead]
     where: PathParts
@@ -511,7 +511,7 @@ class GroupsRead(NamedTuple):
 
     @property
     def group(self) -> ManifestGroup:
-        """The requested group, with those below it."""
+        """The requested group, with the groups below it."""
         return self.groups[self.where].group
 
 
@@ -544,7 +544,7 @@ def read_groups(files: HDF5Files, skip: frozenset[str], path: str, *, below: boo
         }
         reader = _GroupReader(files, skip, group.where)
         read = reader.read(group, together, children)
-        done[group.where] = GroupRead(read, group.found, reader.axes, group.place)
+        done[group.where] = GroupRead(read, group.found, reader.axes, group.location)
     return GroupsRead(done, where, together)
 
 
@@ -555,7 +555,7 @@ MAX_METADATA = 2**24
 
 
 def _read_eos_metadata(root: HDF5Location) -> list[Structure]:
-    """Return the structures of an HDF-EOS5 file, or none if their description cannot be read."""
+    """Return the structures of an HDF-EOS5 file, or an empty list if they cannot be read."""
     parts = []
     with suppress(VirtualdsError, FileNotFoundError), describe_damage(root.source):
         for name, dataset in read_members(descend_to(root, EOS_INFORMATION)[-1]).datasets.items():
@@ -609,7 +609,7 @@ class _GroupReader:
         dims = self._read_dimensions(group, together)
         return ManifestGroup(
             self._read_variables(found.datasets, dims),
-            self._read_attributes("", group.place),
+            self._read_attributes("", group.location),
             below,
             {"unlimited_dims": dims.unlimited_here},
             self.problems,
@@ -621,7 +621,7 @@ class _GroupReader:
         given = together.name_by_file(group.where, axes)
         if not group.where and not group.found.groups:
             return Dimensions(axes, lambda: len(axes.scales), {}, given)
-        lengths = together.find_lengths(group.where, axes) if axes.grow else {}
+        lengths = together.find_lengths(group.where, axes) if axes.depend_on_unlimited else {}
         first = partial(together.count_earlier_dimensions, group.where)
         return Dimensions(axes, first, lengths, given)
 
@@ -673,9 +673,9 @@ class _GroupReader:
         kind: str = "variable",
         source: SourceFile | None = None,
     ) -> VirtualdsError:
-        """Record what cannot be read; errors of HDF5 that concern no file are raised again."""
+        """Record the error of a variable or group; raise it again if it concerns no file."""
         if not isinstance(error, VirtualdsError):
-            found = explain_damage(source or self.files.source, error)
+            found = find_damage_error(source or self.files.source, error)
             if found is None:
                 raise error
             error = found

@@ -62,14 +62,14 @@ NETCDF_FILLS: dict[str, Any] = {
 
 
 def find_fill_beyond(chosen: bytes | None, dtype: np.dtype[Any]) -> Any:
-    """Return what netCDF reads past the end of a dataset that is shorter than its dimension.
+    """Return the value that netCDF reads past the end of a dataset shorter than its dimension.
 
     Parameters
     ----------
     chosen : bytes or None
         The storage fill value, if the writer of the dataset chose it.
     dtype : numpy dtype
-        Of the values.
+        The dtype of the values.
     """
     if dtype.hasobject:
         return ""
@@ -116,7 +116,7 @@ STRINGS = {
 
 
 def read_attribute(owner: Any, name: str) -> Any:
-    """Return one attribute as netCDF4-python does.
+    """Return the value of an attribute as netCDF4-python does.
 
     Strings are str, several of them a list; one number is a scalar, several are an array.
     References to objects are the paths of these objects.
@@ -188,7 +188,7 @@ def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
     """Return a value of a common type as h5py would read it, or None for other types."""
     if known.elements and known.kind in STRINGS:
         return decode_texts(read_sequences(file, known, is_value=True))
-    return decode_in_place(known)
+    return decode_inline_value(known)
 
 
 def decode_texts(raw: Sequence[bytes]) -> Any:
@@ -197,7 +197,7 @@ def decode_texts(raw: Sequence[bytes]) -> Any:
     return texts[0] if len(texts) == 1 else texts
 
 
-def decode_in_place(known: Attribute) -> Any:
+def decode_inline_value(known: Attribute) -> Any:
     """Return the value of an attribute without references, or None for uncommon types."""
     count = known.elements
     dtype = _find_plain_type(known.kind)
@@ -271,7 +271,8 @@ def _to_text(value: Any) -> Any:
 SCALES = b"DIMENSION_LIST"
 """The attribute that refers to the scales of every axis."""
 DIMENSION_ID, COORDINATES = "_Netcdf4Dimid", "_Netcdf4Coordinates"
-"""Attributes of the netCDF library: the number of a dimension; those of the axes of a scale."""
+"""Attributes of the netCDF library: the number of a dimension, and numbers of the axes of a
+scale."""
 Names = list[tuple[HDF5Dataset, tuple[str | None, ...]]]
 
 
@@ -299,13 +300,13 @@ def read_scale_addresses(dataset: HDF5Dataset) -> tuple[int | None, ...]:
 
 
 def _find_last_reference(dataset: HDF5Dataset, references: bytes) -> int | None:
-    """Return the address in the last of some references to objects."""
+    """Return the address in the last reference of a list of object references."""
     width = dataset.file.offset_size
-    place = len(references) - width
-    if place < 0:
+    offset = len(references) - width
+    if offset < 0:
         return None
-    address = int.from_bytes(references[place:], "little")
-    note_same(references, place, width, address)
+    address = int.from_bytes(references[offset:], "little")
+    note_same(references, offset, width, address)
     return address
 
 
@@ -352,7 +353,7 @@ class NamedAxes:
     Parameters
     ----------
     datasets : collection of HDF5Dataset
-        Of the group.
+        The datasets of the group.
     above : iterable of HDF5Dataset
         Scales of the groups above it, the outermost first.
     """
@@ -376,7 +377,7 @@ class NamedAxes:
         }
 
     def _find_unlimited_lengths(self) -> dict[str, int]:
-        """Return the length of every visible unlimited dimension, from the group's variables."""
+        """Return the lengths of visible unlimited dimensions in the variables of the group."""
         # a dimension hides those of the same name further up
         seen = {d.name: d for d in [*self._by_address.values(), *self.scales]}
         lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
@@ -387,7 +388,7 @@ class NamedAxes:
         return lengths
 
     @property
-    def grow(self) -> bool:
+    def depend_on_unlimited(self) -> bool:
         """Whether any of the datasets depends on the length of unlimited dimensions."""
         names = {name for _, dims in self.named for name in dims}
         return bool(self.lengths) and (None in names or not names.isdisjoint(self.lengths))
@@ -406,7 +407,7 @@ class NamedAxes:
         )
 
     def _find_dimension(self, scale: HDF5Dataset) -> HDF5Dataset:
-        """Return the link to a scale after which its dimension is named.
+        """Return the link to a scale that gives its dimension a name.
 
         A scale that the netCDF library numbered is one dimension, whatever links there are to it.
         For another scale, each link is a dimension, as in the library.
@@ -457,7 +458,7 @@ class Dimensions:
         ]
         scales = len(self._here)
         self.of = {d.name: self._complete(d, dims) for d, dims in axes.named if not d.is_bare}
-        self.unlimited_here = {name for name, _, grows in self._here if grows}
+        self.unlimited_here = {name for name, _, is_unlimited in self._here if is_unlimited}
         phony = {name for name, _, _ in self._here[scales:]}
         for name, names in (given or {}).items():
             self._replace_phony(name, names, phony)
@@ -465,7 +466,7 @@ class Dimensions:
     def _replace_phony(
         self, dataset: str, names: Iterable[str | None], phony: Collection[str]
     ) -> None:
-        """Put names that the file has for the axes of a dataset in the place of invented ones."""
+        """Replace invented names of axes of a dataset by names that the file has for them."""
         found = list(self.of.get(dataset, ()))
         for axis, (invented, name) in enumerate(zip(found, names, strict=False)):
             if name is not None and invented in phony and name not in found:
@@ -480,22 +481,24 @@ class Dimensions:
         if len(taken) == len(names):
             return tuple(taken)
         complete = []
-        for name, size, grows in zip(names, dataset.shape, dataset.grows, strict=True):
+        for name, size, is_unlimited in zip(
+            names, dataset.shape, dataset.unlimited_axes, strict=True
+        ):
             if name is None:
-                name = self._find_or_invent(size, grows, taken)
+                name = self._find_or_invent(size, is_unlimited, taken)
                 taken.append(name)
             complete.append(name)
         return tuple(complete)
 
-    def _find_or_invent(self, size: int, grows: bool, taken: list[str]) -> str:
+    def _find_or_invent(self, size: int, is_unlimited: bool, taken: list[str]) -> str:
         """Return a dimension for an axis without scale; invent one if none fits."""
-        for name, length, may_grow in self._here:
-            if (length, may_grow) == (size, grows) and name not in taken:
+        for name, length, unlimited in self._here:
+            if (length, unlimited) == (size, is_unlimited) and name not in taken:
                 return name
         name = f"{PHONY}{self._first() + self.invented}"
         self.invented += 1
         # to the netCDF library, length 0 means unlimited
-        self._here.append((name, size, grows or not size))
+        self._here.append((name, size, is_unlimited or not size))
         return name
 
 
@@ -517,52 +520,52 @@ GivenNames = Mapping[str, tuple[str | None, ...]]
 DimensionLengths = dict[str, set[int]]
 """The lengths that dimensions have, by name; a file that contradicts itself has several."""
 PHONY = "phony_dim_"
-"""How the names begin that netCDF invents."""
+"""The beginning of the names that netCDF invents."""
 
 
 class HDF5Group(NamedTuple):
     """A group, its content, and the scales of the groups above it, the outermost first."""
 
     where: PathParts
-    place: HDF5Location
+    location: HDF5Location
     found: GroupMembers
     above: tuple[HDF5Dataset, ...] = ()
 
     @property
     def axes(self) -> NamedAxes:
-        """Its datasets, with the names of their axes."""
+        """The datasets of the group, with the names of their axes."""
         return NamedAxes(self.found.datasets.values(), self.above)
 
 
 def read_groups_below(
-    place: HDF5Location,
+    location: HDF5Location,
     where: PathParts = (),
     above: tuple[HDF5Dataset, ...] = (),
     skip: Collection[str] = (),
     around: Collection[tuple[str, int]] = (),
 ) -> Iterator[HDF5Group]:
-    """Yield every group below one, inner groups first, and finally the group itself.
+    """Yield all groups below a group, inner groups first, and finally the group itself.
 
     A group that cannot be read, or to which a link leads back, is ``broken`` in its parent.
     """
-    found = read_members(place, skip)
+    found = read_members(location, skip)
     scales = (*above, *found.scales)
-    around = {*around, place.address}
+    around = {*around, location.address}
     for name, child in list(found.groups.items()):
         try:
             with describe_damage(child.source):
                 if child.address in around:
-                    raise _loop_error(place, name)
+                    raise _loop_error(location, name)
                 yield from read_groups_below(child, (*where, name), scales, skip, around)
         except VirtualdsError as error:
             found.broken[name] = error
             del found.groups[name]
-    yield HDF5Group(where, place, found, above)
+    yield HDF5Group(where, location, found, above)
 
 
-def _loop_error(place: HDF5Location, name: str) -> FormatError:
+def _loop_error(location: HDF5Location, name: str) -> FormatError:
     return FormatError(
-        f"{place.source.url}: the link {name!r} leads back to a group that it lies in, so that "
+        f"{location.source.url}: the link {name!r} leads back to a group that it lies in, so that "
         f"there is no end; open one group with group=, or leave the link out with drop_variables"
     )
 
@@ -580,7 +583,7 @@ EOS_FOLDERS = {"SWATHS": "SWATH", "GRIDS": "GRID", "ZAS": "ZA"}
 
 
 def _find_given_names(where: PathParts, axes: NamedAxes, eos: Iterable[Structure]) -> GivenNames:
-    """Return names of the axes of those datasets that lack scales, as far as they fit the shape."""
+    """Return names for the axes of datasets without scales, as far as they fit the shapes."""
     found = {}
     for dataset, dims in axes.named:
         if None in dims:
@@ -605,7 +608,7 @@ def _read_names(dataset: HDF5Dataset) -> tuple[str, ...]:
 def _find_eos_names(
     where: PathParts, dataset: HDF5Dataset, eos: Iterable[Structure]
 ) -> tuple[str, ...]:
-    """Return the dimensions of a field of HDF-EOS5, if their lengths are those of its axes."""
+    """Return the dimensions of a field of HDF-EOS5 if their lengths match its axes."""
     if len(where) < 3 or where[0] != "HDFEOS" or where[1] not in EOS_FOLDERS:
         return ()
     for one in eos:
@@ -748,9 +751,9 @@ class FileGroups:
         return first
 
     def count_earlier_dimensions(self, where: PathParts) -> int:
-        """Return the number of dimensions that netCDF counts before those invented for a group.
+        """Return the number of dimensions that precede the dimensions invented for a group.
 
-        It numbers all dimensions of the file first, then invented ones, those of child groups
-        before those of their parent.
+        netCDF numbers all dimensions of the file first, then invented dimensions, child groups
+        before their parent.
         """
         return self._first.get(where, sum(len(axes.scales) for axes in self.axes.values()))

@@ -1,4 +1,4 @@
-"""Groups and datasets of HDF5 files: how they are found, and the content of their object headers.
+"""Finds groups and datasets of HDF5 files, and reads their object headers.
 
 HDF5 File Format Specification 3.0, IV.A. Forms that are unknown here raise `DeclinedError`. Then
 the file is read once more, and links and datasets are those reported by HDF5
@@ -84,12 +84,12 @@ PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 HDF5_ERRORS = (OSError, RuntimeError, ValueError, OverflowError)
 """Errors that h5py raises for damaged files."""
 OWN_ERRORS = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
-"""Errors among them that already say what is wrong."""
+"""Errors that already say what is wrong, and are raised unchanged."""
 
 
 @contextmanager
 def open_hdf5(source: SourceFile) -> Iterator[Any]:
-    """Open a file with h5py; errors of HDF5 within the block become `FormatError`."""
+    """Open a file with h5py; raise `FormatError` in place of errors of HDF5 in the block."""
     import h5py
 
     local = scheme_of(source.url) == "file"
@@ -107,17 +107,17 @@ def open_hdf5(source: SourceFile) -> Iterator[Any]:
 
 @contextmanager
 def describe_damage(source: SourceFile) -> Iterator[None]:
-    """Convert errors of HDF5 within the block to `FormatError`."""
+    """Raise `FormatError` in place of errors of HDF5 in the block."""
     try:
         yield
     except HDF5_ERRORS as error:
-        if found := explain_damage(source, error):
+        if found := find_damage_error(source, error):
             raise found from found.__cause__
         raise
 
 
-def explain_damage(source: SourceFile, error: BaseException) -> FormatError | None:
-    """Return the meaning of an error of HDF5, or None if it says itself what is wrong."""
+def find_damage_error(source: SourceFile, error: BaseException) -> FormatError | None:
+    """Return the error to raise for an error of HDF5, or None if it already says what is wrong."""
     if isinstance(error, OWN_ERRORS) or getattr(error, "errno", None) in (EMFILE, ENFILE):
         return None
     found = FormatError(
@@ -130,7 +130,7 @@ def explain_damage(source: SourceFile, error: BaseException) -> FormatError | No
 
 
 class HDF5Files:
-    """A file, and the others that are needed to read it, each opened once.
+    """A file and the other files that reading it needs, each opened once.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class HDF5Files:
     defers : bool
         Whether large indexes of chunks are not read; chunks are looked up when they are read.
     by_library : bool
-        Whether links and datasets are those reported by the HDF5 library.
+        Whether the HDF5 library reports the links and datasets.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class HDF5Files:
 
     @contextmanager
     def lend(self, source: SourceFile) -> Iterator[None]:
-        """Close at the end of the block what it opens: the system may not allow all at once."""
+        """Close the files that the block opens, since the system may limit open files."""
         if source in self._open or source in self._bytes:
             yield
             return
@@ -201,33 +201,33 @@ class HDF5Files:
 
 
 ListCandidates = Callable[[str, SourceFile], list[str]]
-"""Takes a name and the file that contains it, and returns possible urls of the named file."""
+"""A function that takes a name and the file that contains it, and returns candidate urls."""
 
 
 def list_beside(name: str, holder: SourceFile) -> list[str]:
-    """Return the urls beside the holder, and beside the target if the holder is a link."""
+    """Return the urls beside the holder, and beside its target if the holder is a link."""
     if scheme_of(holder.url) != "file":
         return [join_url(holder.url, name)]
     folder, real = (os.path.dirname(p(local_path(holder.url))) for p in (str, os.path.realpath))
-    return [normalise_url(os.path.join(place, name)) for place in dict.fromkeys((folder, real))]
+    return [normalise_url(os.path.join(parent, name)) for parent in dict.fromkeys((folder, real))]
 
 
 def list_absolute(name: str, holder: SourceFile) -> list[str]:
-    """Return the url of an absolute name, or none for a relative one."""
+    """Return the url of an absolute name, or no url for a relative name."""
     return [normalise_url(name)] if os.path.isabs(name) else []
 
 
 def list_in_working_directory(name: str, holder: SourceFile) -> list[str]:
-    """Return the url in the working directory, or none if the holder is remote."""
+    """Return the url in the working directory, or no url if the holder is remote."""
     return [normalise_url(name)] if scheme_of(holder.url) == "file" else []
 
 
 def find_referenced_file(
     name: str,
     holder: SourceFile,
-    places: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
+    candidates: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
 ) -> SourceFile:
-    """Return the file to which another one refers by ``name``.
+    """Return the file to which ``holder`` refers by ``name``.
 
     HDF5 looks beside the file with the name and then in the working directory (HDF5 reference
     manual, `H5Pset_virtual_prefix`, `H5Pset_elink_prefix`), for raw data in the working directory
@@ -252,17 +252,19 @@ def find_referenced_file(
             f"{holder.url}: it refers to {name!r}, which a file may not do (a url, or from a "
             f"server to a local disk); copy the files beside each other if you trust them"
         )
-    for place in dict.fromkeys(url for look in places for url in look(name, holder)):
+    for candidate in dict.fromkeys(url for look in candidates for url in look(name, holder)):
         try:
-            return describe_file(place, holder.options)
+            return describe_file(candidate, holder.options)
         except FileNotFoundError:
             continue
         except PermissionError as error:
             raise AccessError(
-                f"{place}: {holder.url} refers to it, and it may not be read ({error}); ask for "
-                f"read access to it"
+                f"{candidate}: {holder.url} refers to it, and it may not be read ({error}); ask "
+                f"for read access to it"
             ) from error
-    where = " and ".join(look.__name__.removeprefix("list_").replace("_", " ") for look in places)
+    where = " and ".join(
+        look.__name__.removeprefix("list_").replace("_", " ") for look in candidates
+    )
     raise FormatError(
         f"{holder.url}: it refers to {name!r}, which is not there (looked {where}); put it "
         f"beside the file, or leave the variable out with drop_variables"
@@ -273,7 +275,7 @@ def find_referenced_file(
 
 
 SCALE = b"DIMENSION_SCALE"
-"""The CLASS of a scale."""
+"""The value of the attribute CLASS of a scale."""
 MAX_TEXT = 2**16
 """The maximum size in bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
 NULL_TERMINATED, PADDINGS = (0,), (0, 1, 2)
@@ -324,7 +326,7 @@ class HDF5Location:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Its url and address, the same through every link."""
+        """The url and address of the object, which are the same through every link."""
         return self.source.url, int(self.at)
 
     @cached_property
@@ -384,7 +386,7 @@ class HDF5Dataset(HDF5Location):
 
     @property
     def space(self) -> Dataspace:
-        """Its dataspace; HDF5 computes that of some virtual datasets from their sources."""
+        """The dataspace; HDF5 computes it from the sources of some virtual datasets."""
         return _read_space_by_library(self) if self.is_virtual else self.facts.space
 
     @property
@@ -399,7 +401,7 @@ class HDF5Dataset(HDF5Location):
 
     @cached_property
     def stored(self) -> StoredType:
-        """How its elements are stored.
+        """The storage of its elements.
 
         Raises
         ------
@@ -432,18 +434,18 @@ class HDF5Dataset(HDF5Location):
 
     @property
     def limits(self) -> tuple[int | None, ...]:
-        """The maximum length of each axis, or None if there is no limit."""
+        """The maximum length of each axis, or None if it is unlimited."""
         return self.space.limits
 
     @cached_property
-    def grows(self) -> tuple[bool, ...]:
-        """Whether each axis may grow."""
+    def unlimited_axes(self) -> tuple[bool, ...]:
+        """Whether each axis is unlimited."""
         return tuple(n is None for n in self.limits) + (False,) * len(self._inner_axes)
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether its first axis may grow."""
-        return self.grows[:1] == (True,)
+        """Whether its first axis is unlimited."""
+        return self.unlimited_axes[:1] == (True,)
 
     @cached_property
     def is_scale(self) -> bool:
@@ -484,14 +486,14 @@ class HDF5Dataset(HDF5Location):
         return self.type if self.type.refers else None
 
 
-def check_fill(place: HDF5Location, of_type: HDF5Type) -> None:
+def check_fill(location: HDF5Location, of_type: HDF5Type) -> None:
     """Raise an error for a dataset whose fill value refers to objects missing from the heap."""
     if not of_type.refers:
         return
-    for raw in read_fill_values(place.file, place.messages):
+    for raw in read_fill_values(location.file, location.messages):
         if len(raw) != of_type.size:
-            place.file.raise_damaged(f"a fill value has {len(raw)} bytes of {of_type.size}")
-        check_elements(place.file, of_type, np.frombuffer(raw, np.uint8)[None])
+            location.file.raise_damaged(f"a fill value has {len(raw)} bytes of {of_type.size}")
+        check_elements(location.file, of_type, np.frombuffer(raw, np.uint8)[None])
 
 
 @dataclass(frozen=True)
@@ -528,23 +530,23 @@ def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
     )
 
 
-def make_dataset(name: str, place: HDF5Location) -> HDF5Dataset:
+def make_dataset(name: str, location: HDF5Location) -> HDF5Dataset:
     """Return the dataset at a location."""
     facts = (
-        _read_facts_by_library(place)
-        if place.files.by_library
-        else read_facts(place.file, place.messages, int(place.at))
+        _read_facts_by_library(location)
+        if location.files.by_library
+        else read_facts(location.file, location.messages, int(location.at))
     )
     found = HDF5Dataset(
-        files=place.files,
-        source=place.source,
-        path=place.path,
-        at=place.at,
+        files=location.files,
+        source=location.source,
+        path=location.path,
+        at=location.at,
         name=name,
         facts=facts,
     )
     # facts about the location are facts about the dataset
-    found.__dict__.update(place.__dict__)
+    found.__dict__.update(location.__dict__)
     check_fill(found, found.type)
     return found
 
@@ -561,7 +563,7 @@ MAX_LINKS = 16
 
 
 def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
-    """Return the root group of a file, the same as long as the file is open."""
+    """Return the root group of a file, the same object as long as the file is open."""
     if (root := files.roots.get(source)) is None:
         root = files.roots[source] = _find_root(files, source)
     return root
@@ -586,69 +588,69 @@ def _find_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     return HDF5Location(files=files, source=source, path=b"/", at=superblock.root)
 
 
-def read_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
+def read_members(location: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
     """Return the members of a group, without soft and external links of the names to skip."""
     result = GroupMembers()
-    for link in place.links:
+    for link in location.links:
         name = link.name.decode("utf-8", "surrogateescape")
         if link.kind != HARD and name in skip:
             continue
         try:
             # a link may lead to something other than a file, or to something that HDF5 rejects
-            with describe_damage(place.source):
-                found = follow_link(place, link)
+            with describe_damage(location.source):
+                found = follow_link(location, link)
                 _check_known(found)
                 if is_group(found):
                     result.groups[name] = found
                 elif is_dataset(found):
                     result.datasets[name] = make_dataset(name, found)
         except VirtualdsError as error:
-            if isinstance(error, DeclinedError) and not place.files.by_library:
+            if isinstance(error, DeclinedError) and not location.files.by_library:
                 raise
             result.broken[name] = error
     return result
 
 
-def _check_known(place: HDF5Location) -> None:
+def _check_known(location: HDF5Location) -> None:
     """Decline an object that HDF5 may reject because of another unknown feature."""
-    if place.files.by_library:
+    if location.files.by_library:
         # opening it shows
-        _ = place.id
+        _ = location.id
         return
-    if unknown := place.kinds - KNOWN_MESSAGES:
-        place.file.raise_unsupported(f"a message of type {min(unknown):#x}")
-    if LINK_COUNT in place.kinds:
-        counts = [m.data[1:] for m in place.messages if m.kind == LINK_COUNT]
+    if unknown := location.kinds - KNOWN_MESSAGES:
+        location.file.raise_unsupported(f"a message of type {min(unknown):#x}")
+    if LINK_COUNT in location.kinds:
+        counts = [m.data[1:] for m in location.messages if m.kind == LINK_COUNT]
         if not all(map(any, counts)):
-            place.file.raise_unsupported("an object without links")
+            location.file.raise_unsupported("an object without links")
 
 
-def is_group(place: HDF5Location) -> bool:
+def is_group(location: HDF5Location) -> bool:
     """Return whether an object is a group."""
-    return not place.kinds.isdisjoint((LINK_INFO, SYMBOL_TABLE))
+    return not location.kinds.isdisjoint((LINK_INFO, SYMBOL_TABLE))
 
 
-def is_dataset(place: HDF5Location) -> bool:
+def is_dataset(location: HDF5Location) -> bool:
     """Return whether an object is a dataset."""
-    return not is_group(place) and place.kinds.issuperset((DATASPACE, DATATYPE))
+    return not is_group(location) and location.kinds.issuperset((DATASPACE, DATATYPE))
 
 
 def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
-    """Return the groups from the root to the one at a path.
+    """Return the groups from the root to the group at a path.
 
     Raises
     ------
     FileNotFoundError
         There is no such group.
     """
-    places = [root]
+    locations = [root]
     for part in filter(None, path.split("/")):
-        link = places[-1].find_link(part.encode("utf-8", "surrogateescape"))
-        place = follow_link(places[-1], link) if link else None
-        if place is None or not is_group(place):
+        link = locations[-1].find_link(part.encode("utf-8", "surrogateescape"))
+        location = follow_link(locations[-1], link) if link else None
+        if location is None or not is_group(location):
             raise make_no_group_error(root.source, path)
-        places.append(place)
-    return places
+        locations.append(location)
+    return locations
 
 
 def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> HDF5Dataset | None:
@@ -660,7 +662,7 @@ def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> HDF5Datas
     return make_dataset(path.decode("utf-8", "surrogateescape"), found)
 
 
-def follow_link(place: HDF5Location, link: Link, left: int = MAX_LINKS) -> HDF5Location:
+def follow_link(location: HDF5Location, link: Link, left: int = MAX_LINKS) -> HDF5Location:
     """Return the target of a link.
 
     Raises
@@ -668,42 +670,44 @@ def follow_link(place: HDF5Location, link: Link, left: int = MAX_LINKS) -> HDF5L
     FormatError
         It leads nowhere.
     """
-    path = place.path.rstrip(b"/") + b"/" + link.name
+    path = location.path.rstrip(b"/") + b"/" + link.name
     if link.kind == HARD:
-        return HDF5Location(files=place.files, source=place.source, path=path, at=link.address)
-    start, source, target = place, place.source, link.target
+        return HDF5Location(
+            files=location.files, source=location.source, path=path, at=link.address
+        )
+    start, source, target = location, location.source, link.target
     if link.kind == EXTERNAL:
-        name, target = _split_external(place, link)
-        source = find_referenced_file(os.fsdecode(name), place.source)
-        start = open_root(place.files, source)
+        name, target = _split_external(location, link)
+        source = find_referenced_file(os.fsdecode(name), location.source)
+        start = open_root(location.files, source)
     if target.startswith(b"/"):
-        start = open_root(place.files, start.source)
+        start = open_root(location.files, start.source)
     # HDF5 supports links of other types, which lead nowhere here
     found = _walk_path(start, target, left - 1) if target else None
     if found is None:
-        raise make_no_target_error(place.source, link.name, target, source)
+        raise make_no_target_error(location.source, link.name, target, source)
     return found
 
 
 def _walk_path(start: HDF5Location, path: bytes, left: int) -> HDF5Location | None:
     """Return the object at a path below a group, or None if there is none."""
-    place = start
+    location = start
     for part in path.split(b"/"):
         if part in (b"", b"."):
             continue
-        link = place.find_link(part) if is_group(place) else None
+        link = location.find_link(part) if is_group(location) else None
         if link is None or left < 0:
             return None
-        place = follow_link(place, link, left)
-    return place
+        location = follow_link(location, link, left)
+    return location
 
 
-def _split_external(place: HDF5Location, link: Link) -> tuple[bytes, bytes]:
+def _split_external(location: HDF5Location, link: Link) -> tuple[bytes, bytes]:
     """Return the file name and the path of an external link (IV.A.2.g): version 0, no flags."""
     name, stop, rest = link.target[1:].partition(b"\0")
     path, end, _ = rest.partition(b"\0")
     if link.target[:1] != b"\0" or not (name and stop and path and end):
-        place.file.raise_unsupported("an external link of an unknown form")
+        location.file.raise_unsupported("an external link of an unknown form")
     return name, path
 
 
@@ -721,10 +725,10 @@ def make_no_target_error(
 # ---------------------------------------------------------------------- read by HDF5
 
 
-def _list_links_by_library(place: HDF5Location) -> list[Link]:
+def _list_links_by_library(location: HDF5Location) -> list[Link]:
     import h5py
 
-    group = place.id
+    group = location.id
     # HDF5 rejects an order that the file does not have
     tracked = group.get_create_plist().get_link_creation_order()
     for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME)[not tracked :]:
@@ -742,15 +746,15 @@ def _list_links_by_library(place: HDF5Location) -> list[Link]:
             # error messages of HDF5 are not always text
             continue
         return found
-    path = place.path.decode("utf-8", "replace")
+    path = location.path.decode("utf-8", "replace")
     raise FormatError(
-        f"{place.source.url}: HDF5 cannot list the group {path!r}; the file is damaged, fetch it "
-        f"again"
+        f"{location.source.url}: HDF5 cannot list the group {path!r}; the file is damaged, fetch "
+        f"it again"
     )
 
 
 def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
-    """Return the target of a soft or external link as in `Link`, or nothing if there is none."""
+    """Return the target of a soft or external link, as in `Link`, or b"" for other links."""
     if kind not in (SOFT, EXTERNAL):
         return b""
     try:
@@ -760,48 +764,48 @@ def _read_target_by_library(group: Any, name: bytes, kind: int) -> bytes:
     return b"\0".join((b"", *found, b"")) if kind == EXTERNAL else bytes(found)
 
 
-def _read_facts_by_library(place: HDF5Location) -> DatasetFacts:
+def _read_facts_by_library(location: HDF5Location) -> DatasetFacts:
     """Return HDF5's description of a dataset."""
-    kind = _find_type(place)
+    kind = _find_type(location)
     # HDF5 follows a fill value into the heap as soon as it reads the properties
-    check_fill(place, parse_type(place.file, kind))
-    with describe_damage(place.source):
-        plist = place.id.get_create_plist()
+    check_fill(location, parse_type(location.file, kind))
+    with describe_damage(location.source):
+        plist = location.id.get_create_plist()
         filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
         return DatasetFacts(
-            _read_space_by_library(place),
+            _read_space_by_library(location),
             kind,
             _read_fill_by_library(plist, kind),
             tuple(Filter(number, flags, values) for number, flags, values, _ in filters),
-            _find_layout(place, plist),
+            _find_layout(location, plist),
         )
 
 
-def _read_space_by_library(place: HDF5Location) -> Dataspace:
-    shape = place.id.shape
+def _read_space_by_library(location: HDF5Location) -> Dataspace:
+    shape = location.id.shape
     of_class = SpaceClass.NULL if shape is None else SpaceClass(bool(shape))
-    limits = place.id.get_space().get_simple_extent_dims(True) if shape else ()
+    limits = location.id.get_space().get_simple_extent_dims(True) if shape else ()
     return Dataspace(of_class, shape, tuple(None if n == UNLIMITED else n for n in limits), 0)
 
 
-def _find_type(place: HDF5Location) -> bytes:
-    """Return the message of the type of a dataset, created by h5py if its form is unknown.
+def _find_type(location: HDF5Location) -> bytes:
+    """Return the Datatype message of a dataset, created by h5py if its form is unknown.
 
     In h5py, variable-length types have different sizes than in the file.
     """
-    found = [m for m in place.messages if m.kind == DATATYPE]
+    found = [m for m in location.messages if m.kind == DATATYPE]
     if len(found) != 1:
-        place.file.raise_damaged(f"a dataset has {len(found)} types")
+        location.file.raise_damaged(f"a dataset has {len(found)} types")
     try:
-        kind = bytes(read_unshared(place.file, found[0]))
-        parse_type(place.file, kind)
+        kind = bytes(read_unshared(location.file, found[0]))
+        parse_type(location.file, kind)
     except DeclinedError:
-        return encode_type(place.id.get_type())
+        return encode_type(location.id.get_type())
     return kind
 
 
 def _read_fill_by_library(plist: Any, kind: bytes) -> FillValue:
-    """Return the fill value, with bytes only if those of the file are values."""
+    """Return the fill value, with bytes only if stored bytes are values."""
     state = FillState(plist.fill_value_defined())
     if state != FillState.CHOSEN:
         return FillValue(state)
@@ -823,17 +827,17 @@ def read_storage_fill(plist: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return fill.view(dtype)
 
 
-def _find_layout(place: HDF5Location, plist: Any) -> Layout:
+def _find_layout(location: HDF5Location, plist: Any) -> Layout:
     """Return the position of elements, without a chunk index if its form is unknown."""
-    found = [m.data for m in place.messages if m.kind == LAYOUT]
+    found = [m.data for m in location.messages if m.kind == LAYOUT]
     if len(found) != 1:
-        place.file.raise_damaged(f"a dataset has {len(found)} layouts")
+        location.file.raise_damaged(f"a dataset has {len(found)} layouts")
     try:
-        return parse_layout(bytes(found[0]), place.file.offset_size, place.file.length_size)
+        return parse_layout(bytes(found[0]), location.file.offset_size, location.file.length_size)
     except MessageError as error:
-        add_file_to_error(place.file, error)
+        add_file_to_error(location.file, error)
     except UnknownFormError:
-        of_class, offset = LayoutClass(plist.get_layout()), place.id.get_offset()
+        of_class, offset = LayoutClass(plist.get_layout()), location.id.get_offset()
         if of_class == LayoutClass.CHUNKED:
-            return Layout(of_class, dims=(*plist.get_chunk(), place.id.get_type().get_size()))
-        return Layout(of_class, None if offset is None else offset - place.file.base)
+            return Layout(of_class, dims=(*plist.get_chunk(), location.id.get_type().get_size()))
+        return Layout(of_class, None if offset is None else offset - location.file.base)

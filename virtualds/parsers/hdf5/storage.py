@@ -1,4 +1,4 @@
-"""How the values of an HDF5 dataset are stored: type, filters, layout, and positions of chunks.
+"""Builds virtual arrays from the storage of HDF5 datasets: filters, layout, and chunk indexes.
 
 h5py reads values that byte ranges cannot express; others raise errors that name them.
 """
@@ -31,7 +31,7 @@ from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.form import (
+from virtualds.parsers.hdf5.chunk_indexes.layout import (
     LAST,
     ChunkRows,
     Indexes,
@@ -40,7 +40,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     check_order,
 )
 from virtualds.parsers.hdf5.chunk_indexes.trees import NODE_HEAD as HEAD
-from virtualds.parsers.hdf5.chunk_indexes.trees import OF_CHUNKS, make_node_form
+from virtualds.parsers.hdf5.chunk_indexes.trees import OF_CHUNKS, make_node_layout
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.objects import (
     HDF5Dataset,
@@ -97,20 +97,20 @@ def read_chunks(dataset: HDF5Dataset) -> ChunkRows:
 
 
 def _read_index(dataset: HDF5Dataset) -> ChunkRows:
-    file, layout, form = dataset.file, dataset.facts.layout, IndexLayout.of(dataset.facts)
+    file, layout, index_layout = dataset.file, dataset.facts.layout, IndexLayout.of(dataset.facts)
     shape = dataset.facts.space.shape or ()
     one = np.zeros(1, np.int64), np.array([[min(n, LAST) for n in shape]])
     if layout.index_kind is None:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
             # perhaps an extensible array, whose chunks HDF5 lists at wrong positions
             file.raise_unsupported("an unknown index of chunks")
-        return _read_chunks_with_hdf5(dataset, Indexes(file, form, one[0], one[0], one[1]))
+        return _read_chunks_with_hdf5(dataset, Indexes(file, index_layout, one[0], one[0], one[1]))
     if layout.address is None:
         return ChunkRows.empty(len(shape))
     single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(layout.dims), 0)
     numbers = (layout.address, *single[:2])
     root, length, mask = (np.array([n], np.uint64).view(np.int64) for n in numbers)
-    return read_indexes(file, form, one[0], root, one[1], length, mask)
+    return read_indexes(file, index_layout, one[0], root, one[1], length, mask)
 
 
 class ListedChunks(NamedTuple):
@@ -126,7 +126,7 @@ def read_one_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
     if layout.index_kind != IndexKind.B_TREE_1 or layout.address is None:
         return None
     dims = layout.dims
-    node = make_node_form(len(dims), file.half, file.offset_size)
+    node = make_node_layout(len(dims), file.half, file.offset_size)
     root = file.get_if_loaded(layout.address, node.size)
     if len(root) < node.size:
         return None
@@ -136,11 +136,11 @@ def read_one_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
     stop = node.entries_at + used * node.entry.itemsize
     entry, key = _make_entry_forms(len(dims), file.offset_size)
     columns = zip(*entry.iter_unpack(root[node.entries_at : stop]), strict=True)
-    length, mask, *place, element, address = columns
+    length, mask, *position, element, address = columns
     closing = key.unpack_from(root, stop)[2:]
-    last = tuple([column[-1] for column in place])
+    last = tuple([column[-1] for column in position])
     if (
-        place != _list_chunk_starts(shape, dims[:-1], used)
+        position != _list_chunk_starts(shape, dims[:-1], used)
         or any(mask)
         or any(element)
         or any(map(mod, closing, dims))
@@ -155,7 +155,7 @@ def read_one_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
 
 @cache
 def _make_entry_forms(rank: int, offset_size: int) -> tuple[Struct, Struct]:
-    """Return an entry of a leaf (bytes, filter mask, position, address), and only its key."""
+    """Return structs of an entry of a leaf (size, filter mask, position, address) and its key."""
     return Struct(f"<II{rank}Q{FORMS[offset_size]}"), Struct(f"<II{rank}Q")
 
 
@@ -174,7 +174,7 @@ def _read_chunks_with_hdf5(dataset: HDF5Dataset, indexes: Indexes) -> ChunkRows:
     """Return the chunks as listed by HDF5."""
     listed: list[Any] = []
     dataset.id.chunk_iter(listed.append)
-    place = np.array([chunk.chunk_offset for chunk in listed], np.int64)
+    position = np.array([chunk.chunk_offset for chunk in listed], np.int64)
     mask, address, length = (
         np.array([(chunk.filter_mask, chunk.byte_offset, chunk.size) for chunk in listed], np.int64)
         .reshape(-1, 3)
@@ -183,7 +183,7 @@ def _read_chunks_with_hdf5(dataset: HDF5Dataset, indexes: Indexes) -> ChunkRows:
     owner = np.zeros(len(listed), np.int64)
     # HDF5 counts from the start of the file
     address = address - dataset.file.base
-    found = ChunkRows(owner, place.reshape(-1, dataset.rank).T, mask, address, length)
+    found = ChunkRows(owner, position.reshape(-1, dataset.rank).T, mask, address, length)
     return check_order(indexes, check_chunks(indexes, found))
 
 
@@ -196,19 +196,19 @@ def _read_chunks_with_hdf5(dataset: HDF5Dataset, indexes: Indexes) -> ChunkRows:
 
 
 MANY_CHUNKS = 1024
-"""Chunks up to which an index is read when its file is opened."""
+"""The number of chunks up to which an index is read when its file is opened."""
 MAX_FILTERS = 3
-"""Filters up to which there is a pipeline for each filter mask that a chunk may have."""
+"""The number of filters up to which there is a pipeline for each possible filter mask."""
 MAX_GRID = 2**62
 """Maximum number of chunks that can be numbered."""
 LOOKUP = {True: 2_000, False: 50_000}
-"""Chunks whose part of an index is read in the time of one lookup, by whether the file is
-local: the levels of a remote one are read one after the other."""
+"""The number of chunks whose part of an index is read in the time of one lookup, by whether the
+file is local: the levels of a remote index are read one after the other."""
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The bytes of a file as `ByteRows`, from its store, which checks whether it has changed."""
+    """Implements `ByteRows` for a file by its store, which checks that the file is unchanged."""
 
     source: SourceFile
     base: int
@@ -219,7 +219,7 @@ class StoredRows:
 
     @property
     def ends(self) -> Ints:
-        """Bytes that can be addressed, as an array of one file."""
+        """The number of bytes that can be addressed, as an array for one file."""
         return np.array([self.end])
 
     def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
@@ -238,7 +238,7 @@ class StoredRows:
 
 
 class _IndexCache:
-    """The manifest of all chunks, after it was read, and the cost of earlier lookups."""
+    """The manifest of all chunks once it is read, and the cost of earlier lookups."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -255,7 +255,7 @@ class IndexedChunks(ReferenceTable):
     Parameters
     ----------
     rows : StoredRows
-    form : IndexLayout
+    index_layout : IndexLayout
     root : int
         Address of the index.
     shape : tuple of int
@@ -268,7 +268,7 @@ class IndexedChunks(ReferenceTable):
     """
 
     rows: StoredRows
-    form: IndexLayout
+    index_layout: IndexLayout
     root: int
     shape: tuple[int, ...]
     grid: tuple[int, ...]
@@ -301,7 +301,7 @@ class IndexedChunks(ReferenceTable):
             known, row = np.unique(ids, return_inverse=True)
             found = self._look_up(known)
             # damaged keys, which have no checksum, may hide a chunk; the whole tree shows it
-            if self.form.kind != IndexKind.B_TREE_1 or (found.file != MISSING).all():
+            if self.index_layout.kind != IndexKind.B_TREE_1 or (found.file != MISSING).all():
                 return found.at(row.reshape(ids.shape))
             whole = self._read_whole()
         is_all = ids.size == whole.size and bool((ids.ravel() == np.arange(ids.size)).all())
@@ -340,14 +340,14 @@ class IndexedChunks(ReferenceTable):
     def _look_up(self, known: Ints) -> ChunkManifest:
         """Return the chunks at ascending flat indexes."""
         ndim = len(self.shape)
-        places = np.stack(np.unravel_index(known, self.grid[:ndim])).reshape(ndim, -1)
-        return self._spread(self._read(places.astype(np.int64)), known)
+        positions = np.stack(np.unravel_index(known, self.grid[:ndim])).reshape(ndim, -1)
+        return self._spread(self._read(positions.astype(np.int64)), known)
 
     def _read(self, wanted: Ints | None) -> ChunkRows:
         numbers = np.zeros(1, np.int64), np.array([self.root], np.uint64).view(np.int64)
         shape = np.array([[min(n, LAST) for n in self.shape]])
         try:
-            return read_indexes(self.rows, self.form, *numbers, shape, wanted=wanted)
+            return read_indexes(self.rows, self.index_layout, *numbers, shape, wanted=wanted)
         except UnknownRowsError as error:
             raise make_unknown_error(self.rows.source.url, error.reason) from None
         except RowsError as error:
@@ -355,7 +355,7 @@ class IndexedChunks(ReferenceTable):
 
     def _spread(self, found: ChunkRows, known: Ints) -> ChunkManifest:
         """Return the manifest of the chunks at ascending flat indexes; others may be found."""
-        number = found.count_before(self.form.chunks, self.grid)
+        number = found.count_before(self.index_layout.chunks, self.grid)
         at = np.minimum(np.searchsorted(known, number), known.size - 1)
         wanted = known[at] == number
         at = at[wanted]
@@ -375,16 +375,24 @@ class IndexedChunks(ReferenceTable):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the position of the index, not what was read of it."""
-        facts = self.rows, self.form, self.root, self.shape, self.grid, self.filters, self.name
+        """Pickle the location of the index, without the cache."""
+        facts = (
+            self.rows,
+            self.index_layout,
+            self.root,
+            self.shape,
+            self.grid,
+            self.filters,
+            self.name,
+        )
         return IndexedChunks, facts
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
 
-        source, form = self.rows.source, self.form
-        place = self.root, self.shape, self.grid, repr(form)
-        return ("virtualds-indexed", *map(normalize_token, (tuple(source), *place)))
+        source, index_layout = self.rows.source, self.index_layout
+        identity = self.root, self.shape, self.grid, repr(index_layout)
+        return ("virtualds-indexed", *map(normalize_token, (tuple(source), *identity)))
 
 
 def can_defer(dataset: HDF5Dataset) -> bool:
@@ -419,11 +427,11 @@ def defer_chunks(
         Chunks per axis, including axes within elements.
     """
     (space, _, _, filters, layout), file = dataset.facts, dataset.file
-    form, count = IndexLayout.of(dataset.facts), len(filters)
+    index_layout, count = IndexLayout.of(dataset.facts), len(filters)
     sizes = file.offset_size, file.length_size, file.half, file.end - file.base
     rows = StoredRows(dataset.source, file.base, *sizes)
     shape, root = space.shape or (), layout.address or 0
-    table = IndexedChunks(rows, form, root, shape, grid, count, dataset.name)
+    table = IndexedChunks(rows, index_layout, root, shape, grid, count, dataset.name)
     pipelines = tuple(skip_filters(pipeline, mask) for mask in range(1 << count))
     return ChunkManifest.of_table(table, grid), pipelines
 
@@ -498,7 +506,7 @@ def build_stored_array(
     encoding: dict[str, Any],
     defers: bool = False,
 ) -> ManifestArray | None:
-    """Return the values of a dataset as references; add to ``encoding`` how they are stored.
+    """Return the values of a dataset as references, and add the storage to ``encoding``.
 
     With ``defers``, a large chunk index is not read now, but consulted when chunks are read.
 
@@ -580,7 +588,7 @@ def _build_unchunked(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestA
 def _find_pipeline(
     dataset: HDF5Dataset, stored: StoredType, filters: tuple[Filter, ...]
 ) -> CodecPipeline:
-    """Return how chunks of a dataset become values; equal pipelines are one object."""
+    """Return the codec pipeline of a dataset; equal pipelines are one object."""
     made = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
     fill = get_fill(dataset, stored.dtype)
     return made(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
@@ -647,7 +655,7 @@ def _build_chunked(
 def _cut_axes(
     shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> tuple[tuple[ChunkAxis, ...], tuple[int, ...]]:
-    """Return the division of axes, and the chunks of each."""
+    """Return chunk axes, and the number of chunks of each."""
     axes = make_regular_axes(shape, chunks)
     return axes, tuple(axis.nchunks for axis in axes)
 
@@ -674,10 +682,10 @@ def _has_unfiltered_edges(
 def _find_unfiltered_edges(
     dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> npt.NDArray[np.bool_]:
-    """Return which chunks reach past the end and were written without filters."""
+    """Return a mask of the chunks that reach past the end and were written without filters."""
     if not _has_unfiltered_edges(dataset, pipeline, chunks):
         return np.zeros(index.owner.size, bool)
-    past = [p + c > n for p, c, n in zip(index.place, chunks, dataset.shape, strict=False)]
+    past = [p + c > n for p, c, n in zip(index.position, chunks, dataset.shape, strict=False)]
     bare: npt.NDArray[np.bool_] = np.any(past, axis=0)
     return bare
 
@@ -735,12 +743,12 @@ def _build_external(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestAr
 
 def list_external_segments(
     dataset: HDF5Dataset,
-    places: Sequence[ListCandidates] = (list_in_working_directory, list_beside),
+    candidates: Sequence[ListCandidates] = (list_in_working_directory, list_beside),
 ) -> list[tuple[SourceFile, int, int]]:
     """Return the positions of the bytes of a dataset with external files: file, offset, length.
 
-    HDF5 file format, IV.A.2.h, External Data Files message. ``places`` determines where to look for
-    relative names.
+    HDF5 file format, IV.A.2.h, External Data Files message. ``candidates`` determines where to look
+    for relative names.
 
     Raises
     ------
@@ -751,7 +759,7 @@ def list_external_segments(
     segments = []
     for number in range(dataset.plist.get_external_count()):
         name, offset, size = dataset.plist.get_external(number)
-        file = find_referenced_file(os.fsdecode(name), dataset.source, places)
+        file = find_referenced_file(os.fsdecode(name), dataset.source, candidates)
         length = min(size, left)
         left -= length
         if length and file.size is not None and offset + length > file.size:

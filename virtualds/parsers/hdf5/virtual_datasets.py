@@ -35,7 +35,7 @@ from virtualds.urls import scheme_of
 FILE_NUMBER_PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
 """Names with a file number in them (HDF5 reference manual, `H5Pset_virtual`)."""
 MAX_CELLS = 10**8
-"""The most cells, between the edges of all boxes, in which overlaps are searched."""
+"""The maximum number of cells, between the edges of all boxes, in which overlaps are searched."""
 SELECT_ALL, SELECT_HYPERSLABS = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
 
@@ -53,7 +53,7 @@ class HyperslabBox(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """The position of a part of a source dataset, or None for a selection other than a box."""
+    """A part of a virtual dataset and its source; a selection that is no box is None."""
 
     target: HyperslabBox | None
     file: SourceFile
@@ -99,10 +99,12 @@ def build_mapped_array(
         return None
     fill = get_fill(dataset, stored.dtype)
     rest = np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
-    placed = [(box.start, part) for box, part in zip(boxes, parts, strict=True) if part is not None]
+    located = [
+        (box.start, part) for box, part in zip(boxes, parts, strict=True) if part is not None
+    ]
     native = stored.dtype.newbyteorder("=")
     axes = range(len(dataset.shape))
-    return assemble(dataset.shape, native, np.asarray(rest, native)[()], placed, axes)
+    return assemble(dataset.shape, native, np.asarray(rest, native)[()], located, axes)
 
 
 def list_needed_files(dataset: HDF5Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
@@ -154,7 +156,7 @@ def iterate_mapped_sources(
 
 def _iterate_mappings(
     dataset: HDF5Dataset,
-    places: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
+    candidates: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
 ) -> Iterator[Mapping]:
     found: dict[str, SourceFile] = {".": dataset.source}
     for number in range(dataset.plist.get_virtual_count()):
@@ -167,7 +169,7 @@ def _iterate_mappings(
                 f"leave the variable out with drop_variables"
             )
         if name not in found:
-            found[name] = find_referenced_file(name, dataset.source, places)
+            found[name] = find_referenced_file(name, dataset.source, candidates)
         target = _to_box(dataset.plist.get_virtual_vspace(number))
         yield Mapping(
             target, found[name], path, _to_box(dataset.plist.get_virtual_srcspace(number))

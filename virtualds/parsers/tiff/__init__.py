@@ -66,9 +66,9 @@ def build_page_array(
         Pages of tifffile in C order of the leading axes, with None for a missing page; or only the
         first page, if all others follow it without a gap.
     leading : sequence of int
-        Lengths of the axes before those of a page.
+        Lengths of the axes before the axes of a page.
     keyframe : TiffPage
-        The page that defines the storage of all.
+        The page that defines the storage of all pages.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def build_page_array(
 
 
 def _count_described(pages: Sequence[Any], keyframe: Any) -> int:
-    """Return how many chunks pages describe individually."""
+    """Return the number of chunks that pages describe individually."""
     there = [page for page in pages if page is not None]
     return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in there)
 
@@ -217,7 +217,7 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
 
 
 def _count_strip_rows(page: Any) -> int:
-    """Return the number of rows of a whole strip, which may be more than those of the image."""
+    """Return the number of rows of a whole strip, which may exceed the rows of the image."""
     tag = page.tags.get("RowsPerStrip")
     # tifffile limits its own value to the image
     said = tag.value if tag and isinstance(tag.value, int) else 0
@@ -267,7 +267,7 @@ def _find_byte_ranges(
 
 
 def _find_contiguous_ranges(page: Any, count: int) -> Any:
-    """Return the positions of pages that follow the first one without a gap, as in ImageJ."""
+    """Return the byte ranges of pages that follow the first page without a gap, as in ImageJ."""
     if not page.is_contiguous:
         raise UnsupportedError(
             f"TIFF series of {count} pages that describes only the first, which is not "
@@ -286,8 +286,8 @@ def _find_page_ranges(page: Any, keyframe: Any, count: int) -> Any:
     lengths = np.asarray(page.databytecounts, np.int64)
     if keyframe.is_contiguous:
         step = keyframe.nbytes // count
-        places = offsets[0] + step * np.arange(count, dtype=np.int64)
-        return places, np.full(count, step, np.int64)
+        starts = offsets[0] + step * np.arange(count, dtype=np.int64)
+        return starts, np.full(count, step, np.int64)
     if offsets.size != count or lengths.size != count:
         raise FormatError(
             f"TIFF page {page.index}: {offsets.size} offsets and {lengths.size} lengths of "
@@ -297,7 +297,7 @@ def _find_page_ranges(page: Any, keyframe: Any, count: int) -> Any:
 
 
 def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], np.dtype[Any]]:
-    """Return how chunks are decoded, and the decoded dtype."""
+    """Return the codecs of chunks, and the decoded dtype."""
     dtype = page.dtype.newbyteorder(page.parent.byteorder)
     compression, predictor = int(page.compression), int(page.predictor)
     last = () if compression == PLAIN else (codec_from_tiff(compression, page),)
@@ -320,7 +320,7 @@ def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], 
 
 
 def _reverse_bits(page: Any) -> tuple[Codec, ...]:
-    """Return the codec of reversed bits, if the page needs it; images do not."""
+    """Return the codec of reversed bits if the page needs it; images do not need it."""
     return (ReversedBits(),) if page.fillorder == 2 and not _is_image(page) else ()
 
 
@@ -365,7 +365,7 @@ def _to_plain(value: Any) -> Any:
 # ---------------------------------------------------------------------- tiff
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-"""Byte order and version: of TIFF (6.0, section 2), then of BigTIFF."""
+"""First bytes, with byte order and version, of TIFF (6.0, section 2) and of BigTIFF."""
 STORAGE_TAGS: dict[int, tuple[int, ...]] = {
     **dict.fromkeys((256, 257, 322, 323), (0,)),
     **dict.fromkeys((258, 259, 266, 277, 284, 317, 339), (1,)),
@@ -494,8 +494,8 @@ def _check_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
     [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
     entries = file.read(count * form.tagsize)
     codes = {
-        struct.unpack_from(f"{form.byteorder}H", entries, place)[0]
-        for place in range(0, len(entries), form.tagsize)
+        struct.unpack_from(f"{form.byteorder}H", entries, offset)[0]
+        for offset in range(0, len(entries), form.tagsize)
     }
     lacking = sorted(code for code in codes if code not in page.tags)
     if lacking:
@@ -519,17 +519,17 @@ def _check_alike_pages(series: Any) -> None:
 
 
 def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
-    """Return the values of tags that define how a page is stored, or how many there are."""
+    """Return the values of tags that define how a page is stored, or the number of these values."""
     form, file = page.parent.tiff, page.parent.filehandle
     file.seek(page.offset)
     [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
     entries = file.read(count * form.tagsize)
     found = dict(STORAGE_TAGS)
-    for place in range(0, len(entries), form.tagsize):
-        code, kind = struct.unpack_from(form.tagformat1, entries, place)
+    for offset in range(0, len(entries), form.tagsize):
+        code, kind = struct.unpack_from(form.tagformat1, entries, offset)
         if code not in found:
             continue
-        number, raw = struct.unpack_from(form.tagformat2, entries, place + 4)
+        number, raw = struct.unpack_from(form.tagformat2, entries, offset + 4)
         letter = INTEGER_TYPES.get(kind, "")
         if letter and number * struct.calcsize(letter) <= len(raw):
             found[code] = struct.unpack_from(f"{form.byteorder}{number}{letter}", raw)
@@ -611,11 +611,12 @@ def _build_array(source: SourceFile, series: Any) -> ManifestArray:
 
 
 Affine = tuple[float, float, float, float, float, float]
-"""As in GDAL: x and y of the corner, then x = c + a * column + b * row, y = f + d * ... ."""
+"""The geotransform of GDAL, ``(c, a, b, f, d, e)``: x = c + a * column + b * row for a corner of a
+pixel, and y = f + d * column + e * row."""
 
 
 def _find_geotransform(page: Any) -> Affine | None:
-    """Return the position of the outer corner of the first pixel, and the size of pixels.
+    """Return the affine transformation from pixels to coordinates, or None without one.
 
     References
     ----------
@@ -722,7 +723,7 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
 
 
 def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, Any]:
-    """Return names, units and packing of bands; packing follows CF if all bands agree."""
+    """Return names, units and packing of bands; packing becomes CF attributes if bands agree."""
     found: dict[str, Any] = {}
     for role, name in {"description": "long_name", "unittype": "units"}.items():
         texts = [roles.get(role, {}).get(band, "") for band in range(count)]

@@ -1,7 +1,7 @@
-"""The positions of the chunks of HDF5 datasets: all chunk indexes, read as columns.
+"""Reads the chunk indexes of HDF5 datasets as columns.
 
-HDF5 File Format Specification 3.0, III.A and VII. The indexes of datasets of the same form, of one
-file or of many, are read together.
+HDF5 File Format Specification 3.0, III.A and VII. Indexes of the same layout, in one file or in
+many, are read together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from virtualds.chunks.columns import Ints, compute_strides
 from virtualds.parsers.hdf5.chunk_indexes.arrays import read_extensible_arrays, read_fixed_arrays
-from virtualds.parsers.hdf5.chunk_indexes.form import (
+from virtualds.parsers.hdf5.chunk_indexes.layout import (
     ChunkRows,
     Indexes,
     IndexLayout,
@@ -33,49 +33,49 @@ from virtualds.parsers.hdf5.structure.messages import IndexKind
 
 
 def find_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
-    """Return the chunk of each dataset that has only one (VII.A)."""
-    count, form = len(indexes.file), indexes.form
-    single = (indexes.shape == np.array(form.chunks)).all(axis=1)
+    """Return the chunks of datasets that have a single chunk (VII.A)."""
+    count, layout = len(indexes.file), indexes.layout
+    single = (indexes.shape == np.array(layout.chunks)).all(axis=1)
     require(
         np.asarray(single), indexes.file, "a dataset of one chunk has another shape than the chunk"
     )
-    place = np.zeros((len(form.chunks), count), np.int64)
-    return check_chunks(indexes, ChunkRows(np.arange(count), place, mask, indexes.root, length))
+    position = np.zeros((len(layout.chunks), count), np.int64)
+    return check_chunks(indexes, ChunkRows(np.arange(count), position, mask, indexes.root, length))
 
 
 def compute_implicit_chunks(indexes: Indexes) -> ChunkRows:
-    """Return consecutive chunks, all with the maximum shape (VII.B)."""
-    form, file, ends = indexes.form, indexes.file, indexes.rows.ends
-    can = not form.has_filters and None not in form.limits
+    """Return the consecutive chunks of datasets with an implicit index (VII.B)."""
+    layout, file, ends = indexes.layout, indexes.file, indexes.rows.ends
+    can = not layout.has_filters and None not in layout.limits
     require(np.full(len(file), can), file, "chunks that may grow have no index")
-    nbytes = prod(form.maximum_grid) * form.nbytes
+    nbytes = prod(layout.maximum_grid) * layout.nbytes
     fits = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
     require(fits, file, "chunks lie past the end of the file")
-    for lengths, limit in zip(indexes.shape.T, form.limits, strict=True):
+    for lengths, limit in zip(indexes.shape.T, layout.limits, strict=True):
         require(lengths <= (limit or 0), file, "a shape is greater than the greatest")
     grids, which = np.unique(
-        -(-indexes.shape // np.array(form.chunks)), axis=0, return_inverse=True
+        -(-indexes.shape // np.array(layout.chunks)), axis=0, return_inverse=True
     )
     parts = []
     for number, grid in enumerate(grids.tolist()):
         parts.append(_compute_grid_chunks(indexes, np.flatnonzero(which.ravel() == number), grid))
-    return sort_chunks(check_chunks(indexes, join_chunks(parts, len(form.chunks))))
+    return sort_chunks(check_chunks(indexes, join_chunks(parts, len(layout.chunks))))
 
 
 def _compute_grid_chunks(indexes: Indexes, owner: Ints, grid: list[int]) -> ChunkRows:
-    """Return the chunks of datasets of one shape: owner, position and address."""
-    form = indexes.form
+    """Return the implicit chunks of datasets with the same grid."""
+    layout = indexes.layout
     if indexes.wanted is None:
-        place = np.indices(grid).reshape(len(grid), -1)
+        position = np.indices(grid).reshape(len(grid), -1)
     else:
-        place = indexes.wanted.copy()
-    offset = np.zeros(place.shape[1], np.int64)
-    for values, stride in zip(place, compute_strides(form.maximum_grid), strict=True):
-        offset += values * (stride * form.nbytes)
-    place *= np.array(form.chunks)[:, None]
+        position = indexes.wanted.copy()
+    offset = np.zeros(position.shape[1], np.int64)
+    for values, stride in zip(position, compute_strides(layout.maximum_grid), strict=True):
+        offset += values * (stride * layout.nbytes)
+    position *= np.array(layout.chunks)[:, None]
     address = (indexes.root[owner, None] + offset).ravel()
-    place, of = np.tile(place, (1, len(owner))), np.repeat(owner, len(offset))
-    return ChunkRows(of, place, np.zeros_like(of), address, np.full(len(of), form.nbytes))
+    position, of = np.tile(position, (1, len(owner))), np.repeat(owner, len(offset))
+    return ChunkRows(of, position, np.zeros_like(of), address, np.full(len(of), layout.nbytes))
 
 
 # ---------------------------------------------------------------------- all kinds of index
@@ -93,7 +93,7 @@ READERS: dict[int, Callable[[Indexes], ChunkRows]] = {
 
 def read_indexes(
     rows: ByteRows,
-    form: IndexLayout,
+    layout: IndexLayout,
     file: Ints,
     root: Ints,
     shape: Ints,
@@ -101,19 +101,19 @@ def read_indexes(
     mask: Ints | None = None,
     wanted: Ints | None = None,
 ) -> ChunkRows:
-    """Read the chunk indexes of datasets of the same form.
+    """Read the chunk indexes of datasets whose indexes have the same layout.
 
     Parameters
     ----------
     rows : ByteRows
-    form : IndexLayout
+    layout : IndexLayout
     file : int64 array, shape (n,)
         The file of each dataset.
     root : int64 array, shape (n,)
         The address in its layout message, as returned by `read_uints`.
     shape : int64 array, shape (n, ndim)
     length, mask : int64 array, shape (n,), optional
-        Bytes and filter mask of single chunks, from the layout message.
+        Size and filter mask of single chunks, from the layout message.
     wanted : int64 array, shape (ndim, k), optional
         Chunks to look up in the index of a single dataset, counted in chunks and in C order. Only
         the parts of the index that they need are read; other chunks of these parts are found, too.
@@ -125,12 +125,12 @@ def read_indexes(
     """
     which = np.flatnonzero(is_defined(root, rows.offset_size))
     if not which.size:
-        return ChunkRows.empty(len(form.chunks))
-    indexes = Indexes(rows, form, file, root, shape, wanted).at(which)
-    if form.kind != IndexKind.SINGLE:
-        found = READERS[form.kind](indexes)
+        return ChunkRows.empty(len(layout.chunks))
+    indexes = Indexes(rows, layout, file, root, shape, wanted).at(which)
+    if layout.kind != IndexKind.SINGLE:
+        found = READERS[layout.kind](indexes)
     else:
-        sizes = np.full(len(file), form.nbytes) if length is None else length
+        sizes = np.full(len(file), layout.nbytes) if length is None else length
         masks = np.zeros(len(file), np.int64) if mask is None else mask
         found = find_single_chunks(indexes, sizes[which], masks[which])
     return found._replace(owner=which[found.owner])

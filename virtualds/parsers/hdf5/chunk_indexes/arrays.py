@@ -1,4 +1,4 @@
-"""Arrays of chunks, the indexes of HDF5 1.10 for datasets with at most one unlimited axis.
+"""Reads fixed and extensible arrays, HDF5 1.10's indexes for at most one unlimited axis.
 
 HDF5 File Format Specification 3.0, VII.C and VII.D.
 """
@@ -12,20 +12,20 @@ from typing import NamedTuple
 import numpy as np
 
 from virtualds.chunks.columns import Ints
-from virtualds.parsers.hdf5.chunk_indexes.form import (
+from virtualds.parsers.hdf5.chunk_indexes.layout import (
     LAST,
     ChunkRows,
     Indexes,
     check_chunks,
-    find_numbers,
-    find_places,
     group_by_header,
     intersect,
     is_element_size,
     join_chunks,
     parse_elements,
+    ravel_in_order,
     sort_chunks,
     take_heads,
+    unravel_in_order,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
@@ -46,7 +46,8 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 class ElementRun(NamedTuple):
     """Runs of elements: their array, the index of the first element, and their bytes.
 
-    ``size`` is the bytes of an element; ``used`` how many elements of each array may be used.
+    ``size`` is the size of an element in bytes; ``used`` is the number of elements of each array
+    that may be used.
     """
 
     owner: Ints
@@ -64,13 +65,13 @@ def check_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
         first = int(np.flatnonzero(~known)[0])
         unknown = f"{what} of version {version[first]} and client {client[first]}"
         require(known, indexes.file, unknown, UnknownRowsError)
-    same = client == indexes.form.has_filters
+    same = client == indexes.layout.has_filters
     require(same, indexes.file, f"{what} and the filters of its dataset contradict each other")
 
 
 def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -> None:
-    """Raise an error for blocks that are damaged, or of another array."""
-    size, client = indexes.rows.offset_size, int(indexes.form.has_filters)
+    """Raise an error for blocks that are damaged, or belong to another array."""
+    size, client = indexes.rows.offset_size, int(indexes.layout.has_filters)
     head = np.frombuffer(signature + bytes([0, client]), np.uint8)
     known = (data[:, :6] == head).all(axis=1)
     known &= read_uints(data[:, 6 : 6 + size]) == indexes.root[owner]
@@ -82,14 +83,14 @@ def check_blocks(indexes: Indexes, owner: Ints, data: Bytes, signature: bytes) -
 def join_runs(
     indexes: Indexes, runs: Iterable[ElementRun], find: Callable[[Ints], Ints]
 ) -> ChunkRows:
-    """Return the chunks of all existing elements, by ``find`` from their indexes."""
+    """Return the chunks of all elements; ``find`` converts indexes of elements to positions."""
     found = [_parse_run(indexes, run, find) for run in runs]
-    joined = join_chunks(found, len(indexes.form.chunks))
+    joined = join_chunks(found, len(indexes.layout.chunks))
     return sort_chunks(check_chunks(indexes, joined))
 
 
 def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) -> ChunkRows:
-    """Return the chunks of existing elements that may be used."""
+    """Return the chunks of the elements of a run that may be used."""
     size = indexes.rows.offset_size
     count = run.raw.shape[1] // run.size
     raw = np.ascontiguousarray(run.raw).reshape(-1, run.size)
@@ -100,12 +101,12 @@ def _parse_run(indexes: Indexes, run: ElementRun, find: Callable[[Ints], Ints]) 
         there &= number < np.repeat(run.used, count)
     if not there.all():
         owner, number, raw = owner[there], number[there], raw[there]
-    place = find(number)
+    position = find(number)
     # arrays number the chunks of the maximum shape; HDF5 never looks past the shape
-    inside = (place < indexes.shape[owner].T).all(axis=0)
+    inside = (position < indexes.shape[owner].T).all(axis=0)
     if not inside.all():
-        owner, place, raw = owner[inside], place[:, inside], raw[inside]
-    return ChunkRows(owner, place, *parse_elements(indexes.form, raw, size))
+        owner, position, raw = owner[inside], position[:, inside], raw[inside]
+    return ChunkRows(owner, position, *parse_elements(indexes.layout, raw, size))
 
 
 # ---------------------------------------------------------------------- fixed arrays
@@ -117,7 +118,7 @@ BEFORE_HEADER = 6
 
 
 class _FixedArrayLayout(NamedTuple):
-    """What arrays with the same header share: bytes of an element, elements of a page and all."""
+    """The layout in a header: size of an element, and elements of a page and of the array."""
 
     element: int
     page: int
@@ -138,26 +139,26 @@ def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
 
 
 def _read_equal_fixed(indexes: Indexes, heads: Bytes) -> ChunkRows:
-    """Read arrays whose headers only differ in the address of their data block."""
-    rows, form, file = indexes.rows, indexes.form, indexes.file
+    """Read arrays whose headers differ only in the address of their data block."""
+    rows, layout, file = indexes.rows, indexes.layout, indexes.file
     begin = 8 + rows.length_size
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     count = int(read_uints(heads[:1, 8:begin])[0])
     array = _FixedArrayLayout(int(heads[0, 6]), 1 << int(min(heads[0, 7], 62)), count)
-    is_sound = is_element_size(form, array.element, rows.offset_size)
-    is_sound = is_sound and count == prod(form.maximum_grid) and None not in form.limits
+    is_sound = is_element_size(layout, array.element, rows.offset_size)
+    is_sound = is_sound and count == prod(layout.maximum_grid) and None not in layout.limits
     require(np.full(len(file), is_sound), file, "the header of a fixed array contradicts itself")
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
     longer = "a fixed array is longer than its file"
     require(rows.ends[file[owner]] // array.element >= count, file[owner], longer)
     read = _read_fixed_pages if array.pages else _read_fixed_blocks
-    order = list(range(len(form.chunks)))
+    order = list(range(len(layout.chunks)))
     runs = read(indexes, array, owner, block[owner])
 
-    def place(number: Ints) -> Ints:
-        return find_places(form, number, order, form.maximum_grid)
+    def find_positions(number: Ints) -> Ints:
+        return unravel_in_order(layout, number, order, layout.maximum_grid)
 
-    return join_runs(indexes, runs, place)
+    return join_runs(indexes, runs, find_positions)
 
 
 def _read_fixed_blocks(
@@ -185,8 +186,8 @@ def _read_fixed_pages(
     bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
     which, page = np.nonzero(bits)
     if indexes.wanted is not None:
-        form, order = indexes.form, list(range(len(indexes.form.chunks)))
-        wanted = find_numbers(form, indexes.wanted, order, form.maximum_grid)
+        layout, order = indexes.layout, list(range(len(indexes.layout.chunks)))
+        wanted = ravel_in_order(layout, indexes.wanted, order, layout.maximum_grid)
         needed = intersect(wanted, page * array.page, (page + 1) * array.page)
         which, page = which[needed], page[needed]
     length = array.page * array.element + CHECKSUM_BYTES
@@ -213,7 +214,7 @@ CONTRADICTION = "the header of an extensible array contradicts itself"
 
 
 class _ExtensibleArrayLayout(NamedTuple):
-    """What arrays with the same header share (VII.D, "Extensible Array Header")."""
+    """The layout in a header (VII.D, "Extensible Array Header")."""
 
     element: int
     max_bits: int
@@ -224,7 +225,7 @@ class _ExtensibleArrayLayout(NamedTuple):
 
     @property
     def page(self) -> int:
-        """Elements of a page: longer data blocks are divided into pages."""
+        """The number of elements of a page; longer data blocks are divided into pages."""
         return 1 << self.page_bits
 
     @property
@@ -249,13 +250,14 @@ class _ExtensibleArrayLayout(NamedTuple):
 
 
 class _Arrays(NamedTuple):
-    """Arrays of one form, how many elements of each may be used, and the indexes of those wanted.
+    """Arrays of one layout.
 
-    ``wanted`` is None if all are wanted.
+    ``used`` is the number of elements of each array that may be used; ``wanted`` are the indexes of
+    wanted elements, or None for all.
     """
 
     indexes: Indexes
-    form: _ExtensibleArrayLayout
+    layout: _ExtensibleArrayLayout
     used: Ints
     wanted: Ints | None
 
@@ -278,7 +280,7 @@ class _IndexBlocks(NamedTuple):
 class _DataBlocks(NamedTuple):
     """Data blocks of one length: the index of the first element of each, and its pages.
 
-    ``pages`` is which pages were written, or None for blocks without pages.
+    ``pages`` is a mask of the pages that were written, or None for blocks without pages.
     """
 
     owner: Ints
@@ -296,9 +298,9 @@ def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
 
 
 def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
-    """Read arrays whose headers differ in how much is used, and where."""
+    """Read arrays whose headers differ only in addresses and in the number of used elements."""
     rows, file = indexes.rows, indexes.file
-    form = _make_form(indexes, heads)
+    layout = _parse_layout(indexes, heads)
     begin = 12 + 4 * rows.length_size
     used = read_uints(heads[:, begin : begin + rows.length_size])
     require(used >= 0, file, CONTRADICTION)
@@ -306,41 +308,41 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     block = read_uints(heads[:, begin : begin + rows.offset_size])
     owner = np.flatnonzero(is_defined(block, rows.offset_size))
     # chunks are numbered over the maximum shape, with the unlimited axis first
-    limits = indexes.form.limits
+    limits = indexes.layout.limits
     order = sorted(range(len(limits)), key=lambda axis: limits[axis] is not None)
 
-    def place(number: Ints) -> Ints:
-        return find_places(indexes.form, number, order, indexes.form.maximum_grid)
+    def find_positions(number: Ints) -> Ints:
+        return unravel_in_order(indexes.layout, number, order, indexes.layout.maximum_grid)
 
     wanted = indexes.wanted
     if wanted is not None:
-        wanted = find_numbers(indexes.form, wanted, order, indexes.form.maximum_grid)
-    arrays = _Arrays(indexes, form, used, wanted)
-    return join_runs(indexes, _iterate_runs(arrays, owner, block[owner]), place)
+        wanted = ravel_in_order(indexes.layout, wanted, order, indexes.layout.maximum_grid)
+    arrays = _Arrays(indexes, layout, used, wanted)
+    return join_runs(indexes, _iterate_runs(arrays, owner, block[owner]), find_positions)
 
 
-def _make_form(indexes: Indexes, heads: Bytes) -> _ExtensibleArrayLayout:
-    """Return the form of arrays from their common header."""
-    form, limits = _ExtensibleArrayLayout(*heads[0, 6:12].tolist()), indexes.form.limits
-    powers = all(n and not n & (n - 1) for n in (form.least, form.pointers))
-    sound = powers and form.supers_in_index <= form.supers and form.max_bits <= 64
-    sound = sound and is_element_size(indexes.form, form.element, indexes.rows.offset_size)
+def _parse_layout(indexes: Indexes, heads: Bytes) -> _ExtensibleArrayLayout:
+    """Parse the layout of arrays from their common header."""
+    layout, limits = _ExtensibleArrayLayout(*heads[0, 6:12].tolist()), indexes.layout.limits
+    powers = all(n and not n & (n - 1) for n in (layout.least, layout.pointers))
+    sound = powers and layout.supers_in_index <= layout.supers and layout.max_bits <= 64
+    sound = sound and is_element_size(indexes.layout, layout.element, indexes.rows.offset_size)
     # blocks listed in the index block have no pages
-    sound = sound and form.least << form.supers_in_index // 2 <= form.page
+    sound = sound and layout.least << layout.supers_in_index // 2 <= layout.page
     sound = sound and limits.count(None) == 1 and 0 not in limits
-    sound = sound and max(indexes.form.maximum_grid) < 2**63
+    sound = sound and max(indexes.layout.maximum_grid) < 2**63
     require(np.full(len(heads), sound), indexes.file, CONTRADICTION)
-    return form
+    return layout
 
 
 def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[ElementRun]:
     """Yield all elements that may be used, in runs."""
-    indexes, form = arrays.indexes, arrays.form
+    indexes, layout = arrays.indexes, arrays.layout
     size = indexes.rows.offset_size
     start = BEFORE_HEADER + size
-    begin = start + form.in_index * form.element
-    in_supers = begin + form.blocks_in_index * size
-    stop = in_supers + (form.supers - form.supers_in_index) * size
+    begin = start + layout.in_index * layout.element
+    in_supers = begin + layout.blocks_in_index * size
+    stop = in_supers + (layout.supers - layout.supers_in_index) * size
     named: list[_IndexBlocks] = []
     file = indexes.file[owner]
     for part, data in take_parts(indexes.rows, file, block, stop + CHECKSUM_BYTES):
@@ -356,7 +358,7 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Element
 
 
 def _make_run(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> ElementRun:
-    return ElementRun(owner, first, raw, arrays.form.element, arrays.used[owner])
+    return ElementRun(owner, first, raw, arrays.layout.element, arrays.used[owner])
 
 
 def _read_addresses(fields: Bytes, size: int) -> Ints:
@@ -368,22 +370,26 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
 
     Super block ``n`` has ``2**(n // 2)`` data blocks of ``least * 2**((n + 1) // 2)`` elements.
     """
-    form, size = arrays.form, arrays.indexes.rows.offset_size
+    layout, size = arrays.layout, arrays.indexes.rows.offset_size
     found: dict[int, list[_DataBlocks]] = {}
-    first, left = form.in_index, 0
-    for number in range(form.supers):
+    first, left = layout.in_index, 0
+    for number in range(layout.supers):
         owner = np.flatnonzero(first < arrays.used[named.owner])
         if not owner.size:
             break
-        count, length = 1 << number // 2, form.least << (number + 1) // 2
+        count, length = 1 << number // 2, layout.least << (number + 1) // 2
         pages: Bools | None = None
-        if number < form.supers_in_index:
+        if number < layout.supers_in_index:
             address = named.blocks[owner, left : left + count]
             left += count
         elif arrays.needs(first, count * length):
-            place = named.supers[owner, number - form.supers_in_index]
-            owner, place = (column[is_defined(place, size)] for column in (owner, place))
-            address, pages = _read_super_blocks(arrays, named.owner[owner], place, count, length)
+            address_of_super = named.supers[owner, number - layout.supers_in_index]
+            owner, address_of_super = (
+                column[is_defined(address_of_super, size)] for column in (owner, address_of_super)
+            )
+            address, pages = _read_super_blocks(
+                arrays, named.owner[owner], address_of_super, count, length
+            )
         else:
             first += count * length
             continue
@@ -401,18 +407,18 @@ def _find_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
 
 
 def _read_super_blocks(
-    arrays: _Arrays, owner: Ints, place: Ints, count: int, length: int
+    arrays: _Arrays, owner: Ints, address_of_super: Ints, count: int, length: int
 ) -> tuple[Ints, Bools | None]:
-    """Return the data blocks of super blocks, and which of their pages were written."""
-    indexes, form = arrays.indexes, arrays.form
-    pages = length // form.page if length > form.page else 0
-    bits = BEFORE_HEADER + indexes.rows.offset_size + form.number_size
+    """Return addresses of the data blocks of super blocks, and a mask of their written pages."""
+    indexes, layout = arrays.indexes, arrays.layout
+    pages = length // layout.page if length > layout.page else 0
+    bits = BEFORE_HEADER + indexes.rows.offset_size + layout.number_size
     begin = bits + count * -(-pages // 8)
     stop = begin + count * indexes.rows.offset_size
     file = indexes.file[owner]
     room = "a super block of an extensible array is longer than its file"
     require(indexes.rows.ends[file] >= stop, file, room)
-    data = indexes.rows.take_rows(file, place, stop + CHECKSUM_BYTES)
+    data = indexes.rows.take_rows(file, address_of_super, stop + CHECKSUM_BYTES)
     check_blocks(indexes, owner, data, b"EASB")
     address = _read_addresses(data[:, begin:stop], indexes.rows.offset_size)
     if not pages:
@@ -424,10 +430,10 @@ def _read_super_blocks(
 
 def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iterator[ElementRun]:
     """Yield the elements of data blocks of one length, by pages if they have pages."""
-    indexes, form = arrays.indexes, arrays.form
-    has_pages = length > form.page
-    start = BEFORE_HEADER + indexes.rows.offset_size + form.number_size
-    size = start + CHECKSUM_BYTES + (0 if has_pages else length * form.element)
+    indexes, layout = arrays.indexes, arrays.layout
+    has_pages = length > layout.page
+    start = BEFORE_HEADER + indexes.rows.offset_size + layout.number_size
+    size = start + CHECKSUM_BYTES + (0 if has_pages else length * layout.element)
     owner, first, address = (
         np.concatenate([blocks[column] for blocks in found]) for column in range(3)
     )
@@ -448,11 +454,11 @@ def _read_pages(
     arrays: _Arrays, owner: Ints, first: Ints, begin: Ints, written: Bools
 ) -> Iterator[ElementRun]:
     """Yield the elements of the pages that were written: any other page is undefined."""
-    indexes, form = arrays.indexes, arrays.form
-    size = form.page * form.element + CHECKSUM_BYTES
-    start = first[:, None] + np.arange(written.shape[1]) * form.page
-    which, page = np.nonzero(written & intersect(arrays.wanted, start, start + form.page))
-    owner, first = owner[which], first[which] + page * form.page
+    indexes, layout = arrays.indexes, arrays.layout
+    size = layout.page * layout.element + CHECKSUM_BYTES
+    start = first[:, None] + np.arange(written.shape[1]) * layout.page
+    which, page = np.nonzero(written & intersect(arrays.wanted, start, start + layout.page))
+    owner, first = owner[which], first[which] + page * layout.page
     address, file = begin[which] + page * size, indexes.file[owner]
     for part, data in take_parts(indexes.rows, file, address, size):
         wrong = "a page of an extensible array has a wrong checksum"

@@ -1,4 +1,4 @@
-"""B-trees of chunks, read level by level.
+"""Reads B-trees of chunks, level by level.
 
 HDF5 File Format Specification 3.0, III.A.1 and III.A.2. Version 1 is the index of most files,
 version 2 that of datasets with several unlimited axes since HDF5 1.10.
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.columns import Ints
-from virtualds.parsers.hdf5.chunk_indexes.form import (
+from virtualds.parsers.hdf5.chunk_indexes.layout import (
     LAST,
     ChunkRows,
     Indexes,
@@ -51,7 +51,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 
 
 NODE_HEAD = 8
-"""Bytes of signature, type, level and number of entries of a node (III.A.1)."""
+"""The size in bytes of signature, type, level and number of entries of a node (III.A.1)."""
 MASK_AND_LENGTH = 8
 """The size in bytes of a key before its position."""
 OF_CHUNKS = 1
@@ -78,7 +78,7 @@ class _OldNodes(NamedTuple):
 
 
 class _NodeLayout(NamedTuple):
-    """The layout of nodes: bytes, most entries, and the form of an entry."""
+    """The layout of nodes: size, maximum number of entries, and the dtype of an entry."""
 
     size: int
     most: int
@@ -87,10 +87,10 @@ class _NodeLayout(NamedTuple):
 
 
 @lru_cache(64)
-def make_node_form(rank: int, half: int, offset_size: int) -> _NodeLayout:
-    """Return the form of a node; ``rank`` counts the axes and the bytes of an element."""
+def make_node_layout(rank: int, half: int, offset_size: int) -> _NodeLayout:
+    """Return the layout of a node; ``rank`` is the number of axes plus one, as in keys."""
     # a key always has 8 bytes per axis
-    key = [("length", "<u4"), ("mask", "<u4"), ("place", "<i8", (rank,))]
+    key = [("length", "<u4"), ("mask", "<u4"), ("position", "<i8", (rank,))]
     entry = np.dtype([*key, ("child", "u1", (offset_size,))])
     begin = NODE_HEAD + 2 * offset_size
     # the last key has no child
@@ -100,8 +100,8 @@ def make_node_form(rank: int, half: int, offset_size: int) -> _NodeLayout:
 
 def read_old_trees(indexes: Indexes) -> ChunkRows:
     """Read version 1 B-trees, all nodes of a level at once."""
-    rows, form, file = indexes.rows, indexes.form, indexes.file
-    node = make_node_form(len(form.chunks) + 1, rows.half, rows.offset_size)
+    rows, layout, file = indexes.rows, indexes.layout, indexes.file
+    node = make_node_layout(len(layout.chunks) + 1, rows.half, rows.offset_size)
     roots = _OldNodes(np.arange(len(file)), indexes.root, None, None)
     data = rows.take_rows(file, roots.address, node.size)
     levels = data[:, 5].astype(np.int64)
@@ -120,7 +120,7 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
                 children.append(_keep_wanted(indexes, below))
             else:
                 leaves.append(_find_leaf_chunks(indexes, nodes, used, entries, last))
-    found = join_chunks(leaves, len(form.chunks))
+    found = join_chunks(leaves, len(layout.chunks))
     # trees with fewer levels than others may be anywhere
     if (found.owner[1:] < found.owner[:-1]).any():
         found = found.at(np.argsort(found.owner, kind="stable"))
@@ -137,7 +137,7 @@ def _chain(
 def _read_old_nodes(
     indexes: Indexes, node: _NodeLayout, children: list[_OldNodes]
 ) -> Iterator[tuple[_OldNodes, Bytes]]:
-    """Yield the nodes of a level in parts, those of an index in order."""
+    """Yield the nodes of a level in parts; the nodes of each index are in order."""
     if not children:
         return
     nodes = _OldNodes(*(np.concatenate(column) for column in zip(*children, strict=True)))
@@ -176,10 +176,10 @@ def _check_nodes(
 
 
 def _read_last_keys(node: _NodeLayout, data: Bytes, used: Ints) -> Ints:
-    """Return the positions in the keys after the last entries."""
-    places = node.entry["place"]
+    """Return the positions in the last keys of nodes, which follow their last entries."""
+    positions = node.entry["position"]
     begin = node.entries_at + used * node.entry.itemsize + MASK_AND_LENGTH
-    at = begin[:, None] + np.arange(places.itemsize)
+    at = begin[:, None] + np.arange(positions.itemsize)
     return np.take_along_axis(data, at, 1).view("<i8")
 
 
@@ -192,7 +192,7 @@ def _check_keys(
     key of a node may be left over from a removed chunk, so it may be any greater key.
     """
     file = indexes.file[nodes.owner]
-    steps = np.array((*indexes.form.chunks, indexes.form.itemsize))
+    steps = np.array((*indexes.layout.chunks, indexes.layout.itemsize))
     whole = (last % steps == 0).all(axis=1) & (last >= 0).all(axis=1)
     require(whole, file, "a key of a node of a B-tree lies between chunks")
     greatest = "the last key of a node of a B-tree is not the greatest"
@@ -206,15 +206,15 @@ def _check_keys(
 def _find_old_children(
     indexes: Indexes, nodes: _OldNodes, used: Ints, entries: Entries, last: Ints
 ) -> _OldNodes:
-    """Return the children of nodes, with the keys before and after them."""
+    """Return the child nodes, with the keys before and after each."""
     stop = np.cumsum(used)
-    low = entries["place"]
+    low = entries["position"]
     high = np.empty_like(low)
     high[:-1] = low[1:]
     high[stop - 1] = last
     owner = np.repeat(nodes.owner, used)
     file = indexes.file[owner]
-    steps = np.array((*indexes.form.chunks, indexes.form.itemsize))
+    steps = np.array((*indexes.layout.chunks, indexes.layout.itemsize))
     whole = ((low % steps == 0) & (low >= 0)).all(axis=1)
     require(whole, file, "a key of a node of a B-tree lies between chunks")
     require(is_before(low, high), file, "the keys of a B-tree are not in order")
@@ -226,7 +226,7 @@ def _keep_wanted(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
     """Return the nodes below which HDF5 would look for the wanted chunks."""
     if indexes.wanted is None or nodes.low is None or nodes.high is None:
         return nodes
-    steps = np.array(indexes.form.chunks)
+    steps = np.array(indexes.layout.chunks)
     low, high = (indexes.count_before((k[:, :-1] // steps).T) for k in (nodes.low, nodes.high))
     return nodes.cut(np.flatnonzero(intersect(indexes.count_before(indexes.wanted), low, high)))
 
@@ -234,21 +234,21 @@ def _keep_wanted(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
 def _find_leaf_chunks(
     indexes: Indexes, nodes: _OldNodes, used: Ints, entries: Entries, last: Ints
 ) -> ChunkRows:
-    """Return the chunks in leaves."""
+    """Return the chunks to which leaves point."""
     owner = np.repeat(nodes.owner, used)
-    file, places = indexes.file, entries["place"]
-    place = np.ascontiguousarray(places[:, :-1].T)
-    whole = places[:, -1] == 0
-    for values, chunk in zip(place, indexes.form.chunks, strict=True):
+    file, keys = indexes.file, entries["position"]
+    position = np.ascontiguousarray(keys[:, :-1].T)
+    whole = keys[:, -1] == 0
+    for values, chunk in zip(position, indexes.layout.chunks, strict=True):
         whole &= values // chunk * chunk == values
     if not whole.all():
         require(whole, file[owner], "a key of a B-tree is not the position of a chunk")
     some = used > 0
     stop = np.cumsum(used)[some]
-    edge = places[stop - used[some]], places[stop - 1], last[some]
+    edge = keys[stop - used[some]], keys[stop - 1], last[some]
     _check_keys(indexes, nodes.cut(np.flatnonzero(some)), used[some], *edge)
     mask, length = (entries[name].astype(np.int64) for name in ("mask", "length"))
-    return ChunkRows(owner, place, mask, read_uints(entries["child"]), length)
+    return ChunkRows(owner, position, mask, read_uints(entries["child"]), length)
 
 
 # ---------------------------------------------------------------------- version 2
@@ -262,9 +262,10 @@ TREE_HEAD = 16
 
 
 class _Nodes(NamedTuple):
-    """Nodes of one level: owners, addresses, records, and all records up to their last one.
+    """Nodes of one level.
 
-    ``begin`` counts the records of all trees that come before.
+    ``records`` and ``total`` are the numbers of records of a node without and with the nodes below
+    it; ``begin`` is the number of records of all trees that come before.
     """
 
     owner: Ints
@@ -290,7 +291,7 @@ def read_trees(indexes: Indexes) -> ChunkRows:
     rows, file = indexes.rows, indexes.file
     size = TREE_HEAD + rows.offset_size + 2 + rows.length_size
     heads = take_heads(indexes, size, b"BTHD", "version 2 B-tree")
-    kind = FILTERED if indexes.form.has_filters else PLAIN
+    kind = FILTERED if indexes.layout.has_filters else PLAIN
     require(heads[:, 4] == 0, file, "a B-tree of an unknown version", UnknownRowsError)
     require(heads[:, 5] == kind, file, f"a B-tree has no records of type {kind}")
     return group_by_header(indexes, heads, slice(6, 14), _read_equal_headers)
@@ -299,7 +300,7 @@ def read_trees(indexes: Indexes) -> ChunkRows:
 def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     """Read trees whose headers only differ in their roots."""
     rows, file = indexes.rows, indexes.file
-    form = _make_form(indexes, heads)
+    layout = _parse_layout(indexes, heads)
     address, rest = (
         heads[:, TREE_HEAD : TREE_HEAD + rows.offset_size],
         heads[:, TREE_HEAD + rows.offset_size :],
@@ -307,18 +308,18 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     root, count = read_uints(address), read_uints(rest[:, :2])
     total = read_uints(rest[:, 2 : 2 + rows.length_size])
     there = is_defined(root, rows.offset_size)
-    fits = (total >= 0) & (total <= rows.ends[file] // form.record) & (there | (total == 0))
+    fits = (total >= 0) & (total <= rows.ends[file] // layout.record) & (there | (total == 0))
     require(fits, file, "a B-tree has more records than its file has room for")
     owner = np.flatnonzero(there)
     begin = np.cumsum(total) - total
     nodes = _Nodes(owner, root[owner], count[owner], begin[owner], total[owner])
     parts: list[_Records] = []
-    for level in range(form.depth, -1, -1):
+    for level in range(layout.depth, -1, -1):
         children: list[_Nodes] = []
-        for some, data in _take_nodes(indexes, form, nodes, level):
-            raw = _read_records(form, some, data, level)
+        for some, data in _take_nodes(indexes, layout, nodes, level):
+            raw = _read_records(layout, some, data, level)
             if level:
-                below, number = _find_children(indexes, form, some, data, level)
+                below, number = _find_children(indexes, layout, some, data, level)
                 if indexes.wanted is not None:
                     below = below.cut(_find_needed(indexes, some, raw, indexes.wanted))
                 children.append(below)
@@ -330,25 +331,25 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
         nodes = _Nodes(*(np.concatenate(column) for column in zip(*children, strict=True)))
     if indexes.wanted is not None:
         return _order_records(indexes, parts)
-    return _join_records(indexes, form, total, parts)
+    return _join_records(indexes, layout, total, parts)
 
 
 def _find_needed(indexes: Indexes, nodes: _Nodes, raw: Bytes, wanted: Ints) -> Bools:
-    """Return below which children of nodes the wanted chunks may be.
+    """Return a mask of the children of nodes below which wanted chunks may be.
 
     ``raw`` are the records of the nodes, which are between the children.
     """
-    steps = np.array(indexes.form.chunks)[:, None]
-    place = _parse_records(indexes, np.repeat(nodes.owner, nodes.records), raw).place
-    before = indexes.count_before(place // steps)
+    steps = np.array(indexes.layout.chunks)[:, None]
+    position = _parse_records(indexes, np.repeat(nodes.owner, nodes.records), raw).position
+    before = indexes.count_before(position // steps)
     edges = np.concatenate(([-1], before, [LAST]))
     at = _count_up(np.cumsum(nodes.records) - nodes.records, nodes.records + 1)
     return intersect(indexes.count_before(wanted), edges[at] + 1, edges[at + 1])
 
 
 def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
-    """Return the records of one tree that were read as rows, in order."""
-    ndim = len(indexes.form.chunks)
+    """Return the chunks of the records of one tree, in order."""
+    ndim = len(indexes.layout.chunks)
     if not parts:
         return ChunkRows.empty(ndim)
     number, raw = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -357,42 +358,42 @@ def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
     return check_order(indexes, check_chunks(indexes, found))
 
 
-def _make_form(indexes: Indexes, heads: Bytes) -> TreeLayout:
-    """Return the form of trees from their common header."""
+def _parse_layout(indexes: Indexes, heads: Bytes) -> TreeLayout:
+    """Parse the layout of trees from their common header."""
     size, record, depth = (
         int(read_uints(heads[:1, a:b])[0]) for a, b in ((6, 10), (10, 12), (12, 14))
     )
-    form = TreeLayout.of(size, record, depth, indexes.rows.offset_size)
-    element = record - 8 * len(indexes.form.chunks)
-    if form is None or not is_element_size(indexes.form, element, indexes.rows.offset_size):
+    layout = TreeLayout.of(size, record, depth, indexes.rows.offset_size)
+    element = record - 8 * len(indexes.layout.chunks)
+    if layout is None or not is_element_size(indexes.layout, element, indexes.rows.offset_size):
         every = frozenset(indexes.file.tolist())
         raise RowsError(every, "the header of a B-tree contradicts itself")
-    return form
+    return layout
 
 
 def _take_nodes(
-    indexes: Indexes, form: TreeLayout, nodes: _Nodes, level: int
+    indexes: Indexes, layout: TreeLayout, nodes: _Nodes, level: int
 ) -> Iterator[tuple[_Nodes, Bytes]]:
     """Yield checked nodes of a level in parts."""
     file = indexes.file[nodes.owner]
     two = "a node of a B-tree has two parents"
-    check_once(indexes.rows, file, nodes.owner, nodes.address, form.size, two)
+    check_once(indexes.rows, file, nodes.owner, nodes.address, layout.size, two)
     counts = "a node of a B-tree has another number of records than it says"
-    fits = nodes.records <= form.most[level]
+    fits = nodes.records <= layout.most[level]
     require(fits & (nodes.total >= nodes.records), file, counts)
     if not level:
         require(nodes.total == nodes.records, file, counts)
     head = (b"BTIN" if level else b"BTLF") + bytes(
-        [0, FILTERED if indexes.form.has_filters else PLAIN]
+        [0, FILTERED if indexes.layout.has_filters else PLAIN]
     )
-    for part, data in take_parts(indexes.rows, file, nodes.address, form.size):
+    for part, data in take_parts(indexes.rows, file, nodes.address, layout.size):
         some = nodes.cut(part)
         known = (data[:, : len(head)] == np.frombuffer(head, np.uint8)).all(axis=1)
         require(known, file[part], f"a B-tree lacks a node of level {level}")
         stop = (
             BEFORE_RECORDS
-            + some.records * form.record
-            + (some.records + bool(level)) * form.pointer[level]
+            + some.records * layout.record
+            + (some.records + bool(level)) * layout.pointer[level]
         )
         sums = compute_checksums([row[:n] for row, n in zip(data, stop.tolist(), strict=True)])
         stated = np.take_along_axis(data, stop[:, None] + np.arange(CHECKSUM_BYTES), 1)
@@ -405,27 +406,27 @@ def _count_up(begin: Ints, count: Ints) -> Ints:
     return np.arange(count.sum()) + np.repeat(begin - np.cumsum(count) + count, count)
 
 
-def _read_records(form: TreeLayout, nodes: _Nodes, data: Bytes, level: int) -> Bytes:
-    """Return the records in the nodes themselves."""
-    most = form.most[level]
-    stop = BEFORE_RECORDS + most * form.record
-    room = data[:, BEFORE_RECORDS:stop].view(f"V{form.record}")
+def _read_records(layout: TreeLayout, nodes: _Nodes, data: Bytes, level: int) -> Bytes:
+    """Return the records that nodes contain."""
+    most = layout.most[level]
+    stop = BEFORE_RECORDS + most * layout.record
+    room = data[:, BEFORE_RECORDS:stop].view(f"V{layout.record}")
     picked = room[np.arange(most) < nodes.records[:, None]]
-    return picked.view(np.uint8).reshape(-1, form.record)
+    return picked.view(np.uint8).reshape(-1, layout.record)
 
 
 def _find_children(
-    indexes: Indexes, form: TreeLayout, nodes: _Nodes, data: Bytes, level: int
+    indexes: Indexes, layout: TreeLayout, nodes: _Nodes, data: Bytes, level: int
 ) -> tuple[_Nodes, Ints]:
-    """Return the children of nodes, and the indexes of the records between them."""
-    at, most = indexes.rows.offset_size, form.most[level]
-    pointer = form.pointer[level]
-    begin = BEFORE_RECORDS + nodes.records * form.record
+    """Return the child nodes, and the indexes of the records between them."""
+    at, most = indexes.rows.offset_size, layout.most[level]
+    pointer = layout.pointer[level]
+    begin = BEFORE_RECORDS + nodes.records * layout.record
     fields = np.take_along_axis(data, begin[:, None] + np.arange((most + 1) * pointer), 1)
     used = np.arange(most + 1) <= nodes.records[:, None]
     raw = fields.reshape(len(data), most + 1, pointer)[used]
-    count = read_uints(raw[:, at : at + form.count_size])
-    total = read_uints(raw[:, at + form.count_size :]) if level > 1 else count
+    count = read_uints(raw[:, at : at + layout.count_size])
+    total = read_uints(raw[:, at + layout.count_size :]) if level > 1 else count
     children = nodes.records + 1
     start = np.cumsum(children) - children
     owner = np.repeat(nodes.owner, children)
@@ -443,10 +444,10 @@ def _find_children(
 
 
 def _join_records(
-    indexes: Indexes, form: TreeLayout, total: Ints, parts: list[_Records]
+    indexes: Indexes, layout: TreeLayout, total: Ints, parts: list[_Records]
 ) -> ChunkRows:
-    """Return all records in order as rows."""
-    raw = np.empty((int(total.sum()), form.record), np.uint8)
+    """Return the chunks of all records, in order."""
+    raw = np.empty((int(total.sum()), layout.record), np.uint8)
     while parts:
         part = parts.pop()
         raw[part.number] = part.raw
@@ -454,18 +455,18 @@ def _join_records(
     slices = [slice(begin, begin + 2**16) for begin in range(0, len(raw), 2**16)]
     columns = [_parse_records(indexes, owner[part], raw[part]) for part in slices]
     del raw, owner
-    found = join_chunks(columns, len(indexes.form.chunks))
+    found = join_chunks(columns, len(indexes.layout.chunks))
     return check_order(indexes, check_chunks(indexes, found))
 
 
 def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:
-    """Return records as rows; positions are counted in chunks."""
-    chunks = indexes.form.chunks
+    """Return the chunks of records, whose positions are counted in chunks."""
+    chunks = indexes.layout.chunks
     stop = raw.shape[1] - 8 * len(chunks)
-    columns = parse_elements(indexes.form, raw[:, :stop], indexes.rows.offset_size)
-    place = np.ascontiguousarray(read_uints(raw[:, stop:].reshape(-1, len(chunks), 8)).T)
-    for values, chunk in zip(place, chunks, strict=True):
+    columns = parse_elements(indexes.layout, raw[:, :stop], indexes.rows.offset_size)
+    position = np.ascontiguousarray(read_uints(raw[:, stop:].reshape(-1, len(chunks), 8)).T)
+    for values, chunk in zip(position, chunks, strict=True):
         countable = (values >= 0) & (values <= LAST // chunk)
         require(countable, indexes.file[owner], "a chunk lies outside of the shape")
         values *= chunk
-    return ChunkRows(owner, place, *columns)
+    return ChunkRows(owner, position, *columns)

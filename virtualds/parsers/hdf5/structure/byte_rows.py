@@ -23,9 +23,9 @@ Bools = npt.NDArray[np.bool_]
 CHECKSUM_BYTES = 4
 """The size in bytes of a checksum."""
 NEAR = 2**14
-"""Bytes between rows up to which they are read instead of skipped."""
+"""The maximum number of bytes between rows that are read instead of skipped."""
 READ_TOGETHER = 2**22
-"""Bytes of rows that are read at a time."""
+"""The size in bytes of rows that are read at a time."""
 
 
 class RowsError(Exception):
@@ -64,7 +64,7 @@ class ByteRows(Protocol):
 
     @property
     def ends(self) -> Ints:
-        """Bytes that can be addressed in each file."""
+        """The number of bytes that can be addressed in each file."""
 
     def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, one for each address, of shape ``(n, length)``.
@@ -83,7 +83,7 @@ def require(sound: Bools, file: Ints, reason: str, error: type[RowsError] = Rows
 
 
 def have_checksums(rows: Bytes) -> Bools:
-    """Return which rows end with the checksum of their other bytes (lookup3)."""
+    """Return a mask of the rows that end with the checksum of their other bytes (lookup3)."""
     stated = read_uints(rows[:, -CHECKSUM_BYTES:])
     return np.equal(compute_checksums(rows[:, :-CHECKSUM_BYTES]), stated)
 
@@ -113,20 +113,20 @@ def read_uints(fields: Bytes) -> Ints:
         whole = fields.view("<i8" if width == 8 else f"<u{width}")
         return whole[..., 0].astype(np.int64)
     found = np.zeros(fields.shape[:-1], np.int64)
-    for place in range(width):
-        found |= fields[..., place].astype(np.int64) << 8 * place
+    for index in range(width):
+        found |= fields[..., index].astype(np.int64) << 8 * index
     return found
 
 
 def is_defined(address: Ints, offset_size: int) -> Bools:
-    """Return which addresses are defined: all bits set means that one is not (II.A)."""
+    """Return a mask of the defined addresses; all bits of an undefined address are set (II.A)."""
     return np.not_equal(address, -1 if offset_size == 8 else (1 << 8 * offset_size) - 1)
 
 
 def take_parts(
     rows: ByteRows, file: Ints, address: Ints, length: int
 ) -> Iterator[tuple[slice, Bytes]]:
-    """Yield rows in parts of about `READ_TOGETHER` bytes, and which rows a part has."""
+    """Yield the rows of each part, and the part, in parts of about `READ_TOGETHER` bytes."""
     step = max(READ_TOGETHER // length, 1)
     for begin in range(0, len(address), step):
         part = slice(begin, begin + step)
@@ -151,7 +151,7 @@ def check_once(
 def gather_rows(
     address: Ints, length: int, end: int, read: Callable[[list[Range]], Iterator[bytes]]
 ) -> Bytes:
-    """Return rows of a file of equal length; close ones are read in one range.
+    """Return rows of equal length of one file; adjacent rows are read in one range.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
 BEFORE_RECORDS = 6
 """The size in bytes of a node before its records: signature, version and type (III.A.2)."""
 MAX_DEPTH = 32
-"""More levels than any tree has: it would have more records than there are addresses."""
+"""The maximum depth of a tree; a deeper tree would have more records than there are addresses."""
 
 
 class TreeLayout(NamedTuple):
@@ -221,7 +221,7 @@ class TreeLayout(NamedTuple):
 
     @classmethod
     def of(cls, size: int, record: int, depth: int, offset_size: int) -> TreeLayout | None:
-        """Return the form that a header states, or None if it contradicts itself."""
+        """Return the layout that a header states, or None if it contradicts itself."""
         room = size - BEFORE_RECORDS - CHECKSUM_BYTES
         if depth > MAX_DEPTH or not 0 < record <= room:
             return None
@@ -239,5 +239,5 @@ class TreeLayout(NamedTuple):
 
 
 def _count_bytes(number: int) -> int:
-    """Return the number of bytes of a number."""
+    """Return the number of bytes that a number needs."""
     return -(-number.bit_length() // 8)

@@ -49,7 +49,7 @@ from virtualds.parsers.hdf5.structure.object_header import MAX_BYTES, Attribute
 VERSIONS = range(1, 6)
 """Known versions: 3 has no padding, 4 has other references, 5 has complex numbers."""
 TYPE_HEAD = 8
-"""Bytes at the beginning of all types: version and class, class bits, bytes of an element."""
+"""The size in bytes of the head of all types: version and class, class bits, size of an element."""
 REGION = 1
 """The sort of references to regions."""
 SEQUENCE, TEXT = 0, 1
@@ -68,7 +68,7 @@ PROPERTY_LENGTHS = {
     TypeClass.BITFIELD: 4,
     TypeClass.REFERENCE: 0,
 }
-"""Bytes after the head of types that contain no others."""
+"""The number of bytes after the head of types that contain no other types."""
 NUMBERS = frozenset({TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.BITFIELD})
 """Classes of types with a bit offset and a precision."""
 
@@ -92,7 +92,7 @@ class HDF5Type(NamedTuple):
     parts : tuple of (int, HDF5Type)
         The types that it contains, each with its offset in an element.
     names : tuple of bytes
-        Of the members of a compound or an enum.
+        Names of the members of a compound or an enum.
     dims : tuple of int
         Lengths of the axes of an array.
     """
@@ -172,7 +172,7 @@ def is_region(kind: bytes) -> bool:
 
 
 def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
-    """Return the type of a message of a file."""
+    """Parse the type in a message of a file."""
     try:
         return parse_type_message(bytes(data))
     except MESSAGE_ERRORS as error:
@@ -181,7 +181,7 @@ def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
 
 @lru_cache(4096)
 def parse_type_message(data: bytes) -> HDF5Type:
-    """Return the type of a message."""
+    """Parse the type in a message."""
     found = _parse(data, 0, 0)
     # old writers reserved more for members of compounds than they used, and HDF5 reads past it
     behind = data[found.length :]
@@ -190,11 +190,11 @@ def parse_type_message(data: bytes) -> HDF5Type:
     return found
 
 
-def _parse(data: bytes, place: int, depth: int) -> HDF5Type:
-    """Return the type that begins at an offset in a message."""
+def _parse(data: bytes, offset: int, depth: int) -> HDF5Type:
+    """Parse the type that begins at an offset in a message."""
     if depth > MAX_DEPTH:
         raise MessageError("a type holds types without end")
-    head = read_bytes(data, place, TYPE_HEAD)
+    head = read_bytes(data, offset, TYPE_HEAD)
     version, of_class = head[0] >> 4, head[0] & 0x0F
     bits, size = read_uint(head, 1, 3), read_uint(head, 4, 4)
     if version not in VERSIONS:
@@ -204,16 +204,16 @@ def _parse(data: bytes, place: int, depth: int) -> HDF5Type:
     if not size:
         raise MessageError("a type has elements without bytes")
     kind = TypeClass(of_class)
-    found = PARSERS[kind](data, place, HDF5Type(kind, size, TYPE_HEAD, bits), depth + 1)
+    found = PARSERS[kind](data, offset, HDF5Type(kind, size, TYPE_HEAD, bits), depth + 1)
     if kind != TypeClass.VLEN and any(start + part.size > size for start, part in found.parts):
         raise MessageError(f"a type of {size} bytes holds types that do not lie in it")
     return found
 
 
-def _parse_plain(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
-    """Read a type that contains no others."""
+def _parse_plain(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
+    """Read a type that contains no other types."""
     length = PROPERTY_LENGTHS[head.kind]
-    properties = read_bytes(data, place + TYPE_HEAD, length)
+    properties = read_bytes(data, offset + TYPE_HEAD, length)
     found = head._replace(length=TYPE_HEAD + length, properties=properties)
     if head.kind in NUMBERS:
         last = found.offset + found.precision
@@ -224,72 +224,72 @@ def _parse_plain(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Typ
     return found
 
 
-def _parse_opaque(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+def _parse_opaque(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     """Read an opaque type: its tag is padded to 8 bytes."""
     length = head.bits & 0xFF
     if length % 8:
         raise MessageError(f"an opaque type has a tag of {length} bytes")
-    tag = read_bytes(data, place + TYPE_HEAD, length).partition(b"\0")[0]
+    tag = read_bytes(data, offset + TYPE_HEAD, length).partition(b"\0")[0]
     return head._replace(length=TYPE_HEAD + length, properties=tag)
 
 
-def _parse_sequence(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+def _parse_sequence(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     """Read a variable-length type."""
     if head.sort not in (SEQUENCE, TEXT):
         raise MessageError(f"a variable-length type is of sort {head.sort}")
-    return _hold(head, _parse(data, place + TYPE_HEAD, depth), TYPE_HEAD)
+    return _hold(head, _parse(data, offset + TYPE_HEAD, depth), TYPE_HEAD)
 
 
-def _parse_complex(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
-    base = _parse(data, place + TYPE_HEAD, depth)
+def _parse_complex(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
+    base = _parse(data, offset + TYPE_HEAD, depth)
     if head.bits != RECTANGULAR or base.kind != TypeClass.FLOAT or head.size != 2 * base.size:
         raise UnknownFormError(f"complex numbers of form {head.bits} and {head.size} bytes")
     return _hold(head, base, TYPE_HEAD)
 
 
 def _hold(head: HDF5Type, base: HDF5Type, start: int) -> HDF5Type:
-    """Return a type with the one inside it, whose message begins ``start`` bytes after it."""
+    """Return a type with its base type, whose message begins ``start`` bytes later."""
     return head._replace(length=start + base.length, parts=((0, base),))
 
 
-def _parse_enum(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+def _parse_enum(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     """Read an enum: its integer type, all names, all values."""
-    base = _parse(data, place + TYPE_HEAD, depth)
+    base = _parse(data, offset + TYPE_HEAD, depth)
     if base.kind != TypeClass.INTEGER:
         raise UnknownFormError(f"an enum of type {base.kind.name.lower()}")
     if base.size != head.size:
         raise MessageError(f"an enum of {head.size} bytes is made of integers of {base.size}")
-    at, names = place + TYPE_HEAD + base.length, []
+    at, names = offset + TYPE_HEAD + base.length, []
     for _ in range(head.bits & 0xFFFF):
-        name, at = _read_name(data, place, at)
+        name, at = _read_name(data, offset, at)
         names.append(name)
     values = read_bytes(data, at, len(names) * base.size)
-    found = _hold(head, base, at + len(values) - place - base.length)
+    found = _hold(head, base, at + len(values) - offset - base.length)
     return found._replace(names=tuple(names), properties=values)
 
 
-def _read_name(data: bytes, place: int, at: int) -> tuple[bytes, int]:
-    """Return a name, and where it ends; before version 3, names are padded to 8 bytes."""
+def _read_name(data: bytes, offset: int, at: int) -> tuple[bytes, int]:
+    """Return a name, and the offset of its end; before version 3, names are padded to 8 bytes."""
     end = data.find(b"\0", at)
     if end < 0:
         raise MessageError("a name in a type has no end")
     length = end + 1 - at
-    stop = at + (length if data[place] >> 4 >= 3 else -(-length // 8) * 8)
+    stop = at + (length if data[offset] >> 4 >= 3 else -(-length // 8) * 8)
     return data[at:end], stop
 
 
-def _parse_array(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
-    old, rank = data[place] >> 4 < 3, read_uint(data, place + TYPE_HEAD, 1)
+def _parse_array(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
+    old, rank = data[offset] >> 4 < 3, read_uint(data, offset + TYPE_HEAD, 1)
     # before version 3, reserved bytes come first, and the order of axes after their lengths
     start = TYPE_HEAD + (4 if old else 1)
-    dims = read_uints(data, place + start, 4, rank)
+    dims = read_uints(data, offset + start, 4, rank)
     start += 4 * rank * (2 if old else 1)
-    found = _hold(head, _parse(data, place + start, depth), start)
+    found = _hold(head, _parse(data, offset + start, depth), start)
     return _check_sound_array(found._replace(dims=dims))
 
 
 def _check_sound_array(kind: HDF5Type) -> HDF5Type:
-    """Return an array type whose axes and size agree."""
+    """Check that axes and size of an array type agree, and return it."""
     size = kind.base.size * prod(kind.dims)
     if not 0 < len(kind.dims) <= MAX_AXES or not 0 < size == kind.size:
         raise MessageError(
@@ -298,31 +298,31 @@ def _check_sound_array(kind: HDF5Type) -> HDF5Type:
     return kind
 
 
-def _parse_compound(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
-    width = 4 if data[place] >> 4 < 3 else -(-head.size.bit_length() // 8)
-    at, names, parts = place + TYPE_HEAD, [], []
+def _parse_compound(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
+    width = 4 if data[offset] >> 4 < 3 else -(-head.size.bit_length() // 8)
+    at, names, parts = offset + TYPE_HEAD, [], []
     for _ in range(head.bits & 0xFFFF):
-        name, at = _read_name(data, place, at)
+        name, at = _read_name(data, offset, at)
         start, axes = read_uint(data, at, width), at + width
-        at = axes + (28 if data[place] >> 4 == 1 else 0)
+        at = axes + (28 if data[offset] >> 4 == 1 else 0)
         part = _parse(data, at, depth)
         at += part.length
-        if data[place] >> 4 == 1:
+        if data[offset] >> 4 == 1:
             part = _repeat(data, axes, part)
         names.append(name)
         parts.append((start, part))
     _check_apart(names, parts)
-    return head._replace(length=at - place, names=tuple(names), parts=tuple(parts))
+    return head._replace(length=at - offset, names=tuple(names), parts=tuple(parts))
 
 
-def _repeat(data: bytes, place: int, part: HDF5Type) -> HDF5Type:
-    """Return the type of a member: in version 1, its axes, at most four, precede it."""
-    rank = read_uint(data, place, 1)
+def _repeat(data: bytes, offset: int, part: HDF5Type) -> HDF5Type:
+    """Return the type of a member; in version 1, up to four axes precede it."""
+    rank = read_uint(data, offset, 1)
     if rank > 4:
         raise MessageError(f"a member of a type has {rank} axes")
     if not rank:
         return part
-    dims = read_uints(data, place + 12, 4, rank)
+    dims = read_uints(data, offset + 12, 4, rank)
     size = part.size * prod(dims)
     array = HDF5Type(TypeClass.ARRAY, size, part.length, parts=((0, part),), dims=dims)
     return _check_sound_array(array)
@@ -361,13 +361,13 @@ of nesting."""
 
 
 REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
-"""References as they are read one by one, and below, as many are."""
+"""Structs of single references, by the size of an address; the dtypes below are for many."""
 REFERENCE_DTYPES = {
     size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
     for size in FORMS
 }
-"""A reference, by the bytes of an address: elements of the sequence, address of the collection with
-it, and its number there (IV.B)."""
+"""Dtypes of references by the size of an address: number of elements, address of the collection,
+and number in the collection (IV.B)."""
 REFERENCE_SIZES = Struct("<4xI4xI")
 """The size in bytes of a reference, and of an element of the sequence, in a type of sequences
 (IV.A.2.d)."""
@@ -376,9 +376,10 @@ SEQUENCE_KINDS = (0, 1)
 MIN_COLLECTION = 2**12
 """The minimum size in bytes of a collection of HDF5."""
 COLLECTION_HEAD = 16
-"""Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
+"""The number of bytes before the first object of a collection: signature, version and size, padded
+to 8 bytes."""
 OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}
-"""The number and length before an object, padded to 8 bytes, by the bytes of a length.
+"""Structs of number and length before an object, padded to 8 bytes, by the size of a length.
 
 The specification (III.E) does not show the padding; it is `H5HG_SIZEOF_OBJHDR` of HDF5.
 """
@@ -396,7 +397,7 @@ class Collection(NamedTuple):
 
 
 class Budget:
-    """How many more bytes sequences may take: in total little more than the size of the file.
+    """Limits the bytes of all sequences to little more than the size of the file.
 
     In a valid file no two elements share an object. A damaged file could refer to an object of a
     megabyte a million times.
@@ -454,11 +455,11 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
     rows = list(form.iter_unpack(data[: count * form.size]))
     file.prepare((address, MIN_COLLECTION) for _, address, _ in rows if address)
     found: list[bytes] = []
-    for place, (length, address, number) in enumerate(rows):
+    for index, (length, address, number) in enumerate(rows):
         if not address and not length:
             found.append(b"")
             continue
-        at = place * form.size + 4
+        at = index * form.size + 4
         if address not in file.collections:
             known = note_address(data, at, file.offset_size, address)
             file.collections[address] = read_collection(file, known)
@@ -527,7 +528,7 @@ def read_texts(
 
 
 class _CollectionElements(NamedTuple):
-    """Elements in one collection: their indexes, and their offsets in its data."""
+    """Elements in one collection: ``which`` are indexes, ``begins`` are offsets in the data."""
 
     which: npt.NDArray[np.intp]
     data: bytes
@@ -538,7 +539,7 @@ class _CollectionElements(NamedTuple):
 def _find_parts(
     budget: Budget, kind: HDF5Type, elements: Elements
 ) -> Iterator[_CollectionElements]:
-    """Yield the elements of each collection; those without a reference are in no part."""
+    """Yield the elements of each collection; elements without a reference are left out."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
     if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:

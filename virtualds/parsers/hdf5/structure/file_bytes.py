@@ -1,4 +1,4 @@
-"""The bytes of HDF5 files, with notes of their meaning; superblocks and object headers.
+"""Reads HDF5 files as bytes with notes of their meaning; superblocks and object headers.
 
 HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock", and IV.A.1, "Object
 Headers".
@@ -40,14 +40,14 @@ from virtualds.urls import local_path, scheme_of
 
 
 FIXED = -1
-"""The number of the block of an address that is the same in all files."""
+"""The block number that stands for an address that is the same in all files."""
 
 
 class Pointer(NamedTuple):
     """The position of an address: the index of a block, and the offset in it."""
 
     block: int
-    place: int
+    offset: int
 
 
 class Address(int):
@@ -57,7 +57,7 @@ class Address(int):
 
 
 class TrackedBytes(bytes):
-    """Bytes that know their position: the block, and the offset in it.
+    """Bytes that know their position: a block, and the offset in it.
 
     They are not hashable, so that no cache keeps the notes of a file; use ``bytes(piece)`` as a
     key.
@@ -111,14 +111,14 @@ class HeapReference(NamedTuple):
 
 @dataclass(eq=False)
 class ByteNotes:
-    """The meaning of the bytes of one file.
+    """Notes of the meaning of the bytes of one file.
 
     Parameters
     ----------
     blocks : list of TrackedBlock
-        In the order in which they were read; an address is in a block before its own.
+        Blocks in the order in which they were read; an address is in a block before its own.
     slots : dict
-        What may differ between files, by its meaning.
+        Bytes that may differ between files, by their meaning.
     references : dict
         Objects of the global heap that may differ, by their meaning.
     same : list of (Pointer, int)
@@ -126,7 +126,7 @@ class ByteNotes:
     checksums : dict of int to int
         The offset of the checksum of a block.
     objects : dict of int to list of (int, int, int)
-        For a collection of the global heap: number, begin and length of each object.
+        Number, offset and length of each object of a collection of the global heap.
     complete : bool
         Whether all bytes that were read are recorded.
     """
@@ -171,9 +171,9 @@ def fix(address: int) -> Address:
     return _make_address(address, FIXED, address)
 
 
-def _make_address(value: int, block: int, place: int) -> Address:
+def _make_address(value: int, block: int, offset: int) -> Address:
     address = Address(value)
-    address.pointer = Pointer(block, place)
+    address.pointer = Pointer(block, offset)
     return address
 
 
@@ -184,22 +184,22 @@ def cut(data: bytes, begin: int, stop: int | None = None) -> bytes:
     return _make_piece(data.notes, data.block, data.begin + begin, data[begin:stop])
 
 
-def note_address(data: bytes, place: int, size: int, value: int) -> int:
+def note_address(data: bytes, offset: int, size: int, value: int) -> int:
     """Return an address that was read at an offset in some bytes, with its position."""
     if not isinstance(data, TrackedBytes):
         return value
-    free(data, place, place + size)
-    return _make_address(value, data.block, data.begin + place)
+    free(data, offset, offset + size)
+    return _make_address(value, data.block, data.begin + offset)
 
 
 def free(data: bytes, begin: int, stop: int) -> None:
-    """Record that bytes are unused, or are recorded otherwise."""
+    """Record that bytes are unused, or are recorded in another way."""
     if isinstance(data, TrackedBytes):
         _mark(data, begin, stop, b"\0")
 
 
 def keep(data: bytes, begin: int, stop: int) -> None:
-    """Record that bytes that were free are structure."""
+    """Record that bytes that were marked free are structure."""
     if isinstance(data, TrackedBytes):
         _mark(data, begin, stop, b"\1")
 
@@ -218,22 +218,22 @@ def note_slot(data: bytes, begin: int, length: int, key: Hashable) -> None:
         data.notes.slots[key] = Slot(data.block, data.begin + begin, length)
 
 
-def note_same(data: bytes, place: int, size: int, address: int) -> None:
+def note_same(data: bytes, offset: int, size: int, address: int) -> None:
     """Record that the address at an offset points to a block that was read."""
     if isinstance(data, TrackedBytes):
         number = data.notes.find(address)
         if number is None:
             data.notes.complete = False
             return
-        free(data, place, place + size)
-        data.notes.same.append((Pointer(data.block, data.begin + place), number))
+        free(data, offset, offset + size)
+        data.notes.same.append((Pointer(data.block, data.begin + offset), number))
 
 
-def note_checksum(data: bytes, place: int, size: int) -> None:
+def note_checksum(data: bytes, offset: int, size: int) -> None:
     """Record the position of the checksum of a block, if it has one."""
     if isinstance(data, TrackedBytes) and size:
-        free(data, place, place + size)
-        data.notes.checksums[data.block] = data.begin + place
+        free(data, offset, offset + size)
+        data.notes.checksums[data.block] = data.begin + offset
 
 
 def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, int]) -> None:
@@ -243,15 +243,15 @@ def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, in
 
 
 def note_heap_reference(
-    data: bytes, place: int, collection: bytes, number: int, width: int, key: Hashable
+    data: bytes, offset: int, collection: bytes, number: int, width: int, key: Hashable
 ) -> None:
     """Record that an object of the global heap may differ between files of the same structure.
 
-    ``place`` is the offset of the number of its elements of ``width`` bytes, in four bytes.
+    ``offset`` is the offset of the number of its elements of ``width`` bytes, in four bytes.
     """
     if isinstance(data, TrackedBytes) and isinstance(collection, TrackedBytes):
-        free(data, place, place + 4)
-        count = Slot(data.block, data.begin + place, 4)
+        free(data, offset, offset + 4)
+        count = Slot(data.block, data.begin + offset, 4)
         reference = HeapReference(count, collection.block, number, width)
         known = data.notes.references.setdefault(key, [])
         if reference not in known:
@@ -270,14 +270,15 @@ def mark_incomplete(data: bytes) -> None:
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
 MAX_SUPERBLOCK = 128
-"""More bytes than a superblock with addresses of 8 bytes has."""
+"""The maximum size in bytes of a superblock with addresses of 8 bytes."""
 FORMS = {2: "H", 4: "I", 8: "Q"}
-"""Codes of `struct` by the bytes of an address or length; the specification also allows 16 and 32
-bytes."""
+"""Codes of `struct` by the size of an address or length; the specification also allows 16 and
+32."""
 DEFAULT_HALF = 32
 """Half of the children of a node of chunks, if the file does not state it (version 0)."""
 GROUP_HALF, LEAF_HALF = 16, 4
-"""The same for groups, and half of the symbols of a node (versions 2 and 3)."""
+"""Half of the children of a node of groups, and half of the symbols of a node (versions 2 and
+3)."""
 BEING_WRITTEN = 0b101
 """Flags of a file that a writer has open, alone or together with readers (version 3)."""
 END_OF_FILE = "end of file"
@@ -294,7 +295,7 @@ class Superblock(NamedTuple):
     root : int
         Address of the header of the root group.
     end : int
-        Where the file ends, counted from its first byte.
+        The offset of the end of the file from its first byte.
     driver, extension : int
         Addresses of the driver information and of the superblock extension, undefined if there is
         none.
@@ -304,7 +305,7 @@ class Superblock(NamedTuple):
     is_being_written : bool
         Whether a writer has the file open, or died before it closed it.
     checksum : int or None
-        Where the checksum is, if there is one.
+        The offset of the checksum, if there is one.
     """
 
     offset_size: int
@@ -321,11 +322,11 @@ class Superblock(NamedTuple):
 
 
 class UnknownSuperblockError(ValueError):
-    """A superblock has an unknown form; the message says which."""
+    """A superblock has an unknown form, which the message describes."""
 
 
 def measure_superblock(head: bytes) -> int:
-    """Return the size of the superblock at the beginning of some bytes.
+    """Return the size of the superblock with which some bytes begin.
 
     Raises
     ------
@@ -354,7 +355,7 @@ def measure_symbol(offset_size: int, length_size: int) -> int:
 
 
 def parse_superblock(data: bytes) -> Superblock:
-    """Return the content of a superblock."""
+    """Parse a superblock."""
     return _parse_old(data) if data[8] < 2 else _parse_new(data)
 
 
@@ -385,8 +386,8 @@ def _parse_new(data: bytes) -> Superblock:
     """Read versions 2 and 3."""
     size = data[9]
     note_slot(data, 12 + 2 * size, size, END_OF_FILE)
-    place = 12 + 4 * size
-    note_checksum(data, place, CHECKSUM_BYTES)
+    offset = 12 + 4 * size
+    note_checksum(data, offset, CHECKSUM_BYTES)
     return Superblock(
         size,
         data[10],
@@ -395,13 +396,13 @@ def _parse_new(data: bytes) -> Superblock:
         driver=_undefined(size),
         extension=_read_address(data, 12 + size, size),
         is_being_written=data[8] == 3 and bool(data[11] & BEING_WRITTEN),
-        checksum=place,
+        checksum=offset,
     )
 
 
-def _read_address(data: bytes, place: int, size: int) -> int:
-    value = parse_uint(data, place, size)
-    return value if value == _undefined(size) else note_address(data, place, size, value)
+def _read_address(data: bytes, offset: int, size: int) -> int:
+    value = parse_uint(data, offset, size)
+    return value if value == _undefined(size) else note_address(data, offset, size, value)
 
 
 def _undefined(size: int) -> int:
@@ -418,12 +419,12 @@ HEAD_BYTES = 2**14
 """The number of bytes of a local file that are read when it is opened: most metadata of many
 files."""
 AHEAD = FIRST_PAGES
-"""Pages that a round of requests fetches after those that it needs."""
+"""The number of pages that a round of requests fetches after the pages that it needs."""
 MAX_AHEAD = CACHED_PAGES // 2
-"""Pages that are fetched before they are read: they must stay cached until then."""
+"""The maximum number of pages that are fetched before they are read, and stay cached until then."""
 
 Work = Callable[[], "list[Work]"]
-"""Reads something, and returns what to read after it."""
+"""A function that reads some bytes, and returns further works that depend on them."""
 
 
 class DeclinedError(UnsupportedError):
@@ -431,11 +432,11 @@ class DeclinedError(UnsupportedError):
 
 
 class MissingError(Exception):
-    """Bytes of a remote file are not cached; ends a `Work`, and is caught there."""
+    """Bytes of a remote file are not cached; this ends a `Work`, whose caller catches it."""
 
 
 class FileBytes:
-    """The bytes of one file.
+    """Reads the bytes of one file by address.
 
     Parameters
     ----------
@@ -462,9 +463,9 @@ class FileBytes:
     leaf_half: int
     """Half of the maximum number of children of such a node of groups, and of symbols of a node."""
     shared_messages = 0, 0
-    """Address of the table of messages that objects share, and its entries."""
+    """The address of the table of messages that objects share, and its number of entries."""
     unknown = ""
-    """The part of its metadata with an unknown form, or "" if none has."""
+    """The part of the metadata that has an unknown form, or ""."""
 
     def __init__(self, source: SourceFile, notes: ByteNotes | None = None) -> None:
         self.source = source
@@ -485,7 +486,7 @@ class FileBytes:
             raise
 
     def _open(self) -> None:
-        """Open the file, and take its first bytes."""
+        """Open the file, and read its first bytes."""
         url = self.source.url
         if scheme_of(url) != "file":
             self._blocks = open_blocks(self.source)
@@ -525,7 +526,7 @@ class FileBytes:
         return self.read(address, max(min(most, self.end - self.base - address), 0))
 
     def take_all(self, ranges: Sequence[Range]) -> Iterator[bytes]:
-        """Yield the bytes of many ranges; a remote file takes few requests."""
+        """Yield the bytes of many ranges, with few requests for a remote file."""
         if self._blocks is None:
             yield from (self.read(*one) for one in ranges)
             return
@@ -534,17 +535,17 @@ class FileBytes:
             yield from (self.read(*one) for one in some)
 
     def prepare(self, ranges: Iterable[Range]) -> None:
-        """Fetch what is about to be read of a remote file, all at once."""
+        """Fetch ranges of a remote file that are about to be read, all at once."""
         if self._blocks is None or self.end <= len(self._head):
             return
-        places = [(self.base + at, n) for at, n in ranges if n <= MAX_PAGES * PAGE]
+        absolute = [(self.base + at, n) for at, n in ranges if n <= MAX_PAGES * PAGE]
         if self._wanted is None:
-            self._blocks.fetch_together(places)
+            self._blocks.fetch_together(absolute)
         else:
-            self._wanted.update(self._blocks.find_missing(places))
+            self._wanted.update(self._blocks.find_missing(absolute))
 
     def read_ahead(self, works: Iterable[Work]) -> None:
-        """Fetch what works read of a remote file, before it is actually read.
+        """Fetch the bytes of a remote file that ``works`` read, before they are actually read.
 
         A work ends if bytes are not cached, and is repeated when these have arrived: the missing
         bytes of all works are fetched at once. So there are as many rounds of requests as addresses
@@ -576,7 +577,7 @@ class FileBytes:
             wanted.clear()
 
     def read(self, address: int, length: int) -> bytes:
-        """Return exactly the bytes that begin at an address, as `take` does, unrecorded."""
+        """Return exactly the bytes that begin at an address, without notes."""
         if not 0 <= address <= self.end - self.base - length or length < 0:
             self.raise_damaged(f"it names bytes {address} to {address + length}, of {self.end}")
         return self._read(self.base + address, length)
@@ -587,50 +588,50 @@ class FileBytes:
         return np.array([self.end - self.base])
 
     def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
-        """Return rows of equal length, as in `ByteRows`; close ones are read in one range."""
+        """Return rows of equal length, as in `ByteRows`; adjacent rows are read in one range."""
         end = self.end - self.base
         if address.size == 1 and 0 <= int(address[0]) <= end - length:
             data = self._read(self.base + int(address[0]), length)
             return np.frombuffer(data, np.uint8).reshape(1, length)
         return gather_rows(address, length, end, self.take_all)
 
-    def _read(self, place: int, length: int) -> bytes:
-        if place + length <= len(self._head):
-            return self._head[place : place + length]
+    def _read(self, offset: int, length: int) -> bytes:
+        if offset + length <= len(self._head):
+            return self._head[offset : offset + length]
         if self._handle is not None and length <= NEARBY:
-            begin = place - self._near_at
+            begin = offset - self._near_at
             if not 0 <= begin <= len(self._near) - length:
-                self._near_at, begin = place, 0
-                self._near = os.pread(self._handle, NEARBY, place)
+                self._near_at, begin = offset, 0
+                self._near = os.pread(self._handle, NEARBY, offset)
             found = self._near[begin : begin + length]
         elif self._blocks is None:
-            found = os.pread(self._handle or 0, length, place)
+            found = os.pread(self._handle or 0, length, offset)
         else:
             if self._wanted is not None:
-                self._check_cached(self._blocks, place, length)
-            found = self._blocks.read(place, length)
+                self._check_cached(self._blocks, offset, length)
+            found = self._blocks.read(offset, length)
         if len(found) < length:
-            self.raise_damaged(f"it ends within the bytes {place} to {place + length}")
+            self.raise_damaged(f"it ends within the bytes {offset} to {offset + length}")
         return found
 
-    def _check_cached(self, blocks: Blocks, place: int, length: int) -> None:
-        if (missing := blocks.find_missing([(place, length)])) and self._wanted is not None:
+    def _check_cached(self, blocks: Blocks, offset: int, length: int) -> None:
+        if (missing := blocks.find_missing([(offset, length)])) and self._wanted is not None:
             self._wanted.update(missing)
             raise MissingError
 
-    def unpack_address(self, data: bytes, place: int) -> int:
+    def unpack_address(self, data: bytes, offset: int) -> int:
         """Return the address at an offset in a piece of metadata."""
-        value = parse_uint(data, place, self.offset_size)
+        value = parse_uint(data, offset, self.offset_size)
         if self.notes is None or not self.is_defined(value):
             return value
-        return note_address(data, place, self.offset_size, value)
+        return note_address(data, offset, self.offset_size, value)
 
-    def unpack_length(self, data: bytes, place: int) -> int:
+    def unpack_length(self, data: bytes, offset: int) -> int:
         """Return the length at an offset in a piece of metadata."""
-        return parse_uint(data, place, self.length_size)
+        return parse_uint(data, offset, self.length_size)
 
     def is_defined(self, address: int) -> bool:
-        """Return whether an address is defined: all bits set means that it is not (II.A)."""
+        """Return whether an address is defined; all bits of an undefined address are set (II.A)."""
         return address != (1 << 8 * self.offset_size) - 1
 
     def raise_damaged(self, reason: str) -> NoReturn:
@@ -662,11 +663,11 @@ class FileBytes:
         self.offset_size, self.length_size = superblock.offset_size, superblock.length_size
 
     def _find_signature(self) -> int:
-        place = 0
-        while place + len(SIGNATURE) <= self.end:
-            if self._read(place, len(SIGNATURE)) == SIGNATURE:
-                return place
-            place = 2 * place or 512
+        offset = 0
+        while offset + len(SIGNATURE) <= self.end:
+            if self._read(offset, len(SIGNATURE)) == SIGNATURE:
+                return offset
+            offset = 2 * offset or 512
         self.raise_damaged("it has no superblock")
 
 
@@ -684,7 +685,7 @@ def make_unknown_error(url: str, reason: str) -> DeclinedError:
 
 
 def lock_for_reading(handle: int) -> None:
-    """Lock a file like HDF5 does, so that no writer changes it meanwhile.
+    """Lock a file as HDF5 does, so that no writer changes it in the meantime.
 
     Raises
     ------
@@ -707,9 +708,9 @@ def lock_for_reading(handle: int) -> None:
         return
 
 
-def parse_uint(data: bytes, place: int, size: int) -> int:
+def parse_uint(data: bytes, offset: int, size: int) -> int:
     """Return the little-endian unsigned integer at an offset in a piece of metadata."""
-    return int.from_bytes(data[place : place + size], "little")
+    return int.from_bytes(data[offset : offset + size], "little")
 
 
 def is_sound(block: bytes) -> bool:
@@ -717,9 +718,9 @@ def is_sound(block: bytes) -> bool:
     # imported here, since it takes long and only some files have checksums
     from numcodecs.jenkins import jenkins_lookup3
 
-    place = len(block) - CHECKSUM_BYTES
-    note_checksum(block, place, CHECKSUM_BYTES)
-    return bool(jenkins_lookup3(block[:place]) == parse_uint(block, place, CHECKSUM_BYTES))
+    offset = len(block) - CHECKSUM_BYTES
+    note_checksum(block, offset, CHECKSUM_BYTES)
+    return bool(jenkins_lookup3(block[:offset]) == parse_uint(block, offset, CHECKSUM_BYTES))
 
 
 def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
@@ -742,15 +743,15 @@ def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
 SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
 MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
-"""Messages without effect: empty ones, and modification times."""
+"""Types of messages without effect: empty messages, and modification times."""
 HEADER_GUESS = 512
 """The number of bytes of a header that are read before its length is known, as in HDF5."""
 MAX_BYTES = 2**26
 """The maximum size in bytes of all messages of an object."""
 HEAD_V1 = Struct("<BxHII4x")
-"""Version, messages, references, bytes of the messages; padded to 8 bytes (IV.A.1.a)."""
+"""Version, number of messages, references, size of the messages; padded to 8 bytes (IV.A.1.a)."""
 MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
-"""Type, bytes and flags of a message (IV.A.1), and its position in creation order."""
+"""Type, size and flags of a message (IV.A.1), and its position in creation order."""
 
 
 class Message(NamedTuple):
@@ -784,17 +785,17 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
             if message.kind != CONTINUATION:
                 found.append(message)
                 continue
-            place = file.unpack_address(message.data, 0)
+            continuation = file.unpack_address(message.data, 0)
             length = file.unpack_length(message.data, file.offset_size)
-            if place in seen or nbytes + length > MAX_BYTES:
+            if continuation in seen or nbytes + length > MAX_BYTES:
                 file.raise_damaged(f"the header of the object at {address} has no end")
-            seen.add(place)
-            blocks.append(_read_continuation(file, place, length, form))
+            seen.add(continuation)
+            blocks.append(_read_continuation(file, continuation, length, form))
     return found
 
 
 def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
-    """Return the bytes of the first messages, and what precedes each message."""
+    """Return the bytes of the first messages, and the struct of the head of each message."""
     head = file.get_if_loaded(address, HEADER_GUESS)
     if head[:4] == b"OHDR":
         return _read_first_of_version_2(file, address, head)
@@ -837,28 +838,28 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
 
 def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Message]:
     """Yield the messages of a block, except for those without effect."""
-    place, step, stop = 0, form.size, len(block)
+    offset, step, stop = 0, form.size, len(block)
     # a shorter remainder is a gap
     last = stop - step
     is_noted = file.notes is not None
-    while place <= last:
-        kind, length, flags, *order = form.unpack_from(block, place)
-        begin = place + step
-        place = begin + length
-        if place > stop:
+    while offset <= last:
+        kind, length, flags, *order = form.unpack_from(block, offset)
+        begin = offset + step
+        offset = begin + length
+        if offset > stop:
             file.raise_damaged("a message is longer than the object header that it lies in")
         is_known = kind not in MEANINGLESS
         if is_noted:
-            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else place)
+            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else offset)
         if is_known:
-            data = cut(block, begin, place) if is_noted else block[begin:place]
+            data = cut(block, begin, offset) if is_noted else block[begin:offset]
             yield Message(kind, flags, data, *order)
     if is_noted:
-        free(block, place, stop)
+        free(block, offset, stop)
 
 
 def _read_extension(file: FileBytes) -> None:
-    """Read from the superblock extension how metadata is stored."""
+    """Read parameters of the file from the superblock extension."""
     if file.unknown or not file.is_defined(file.superblock.extension):
         return
     for message in read_messages(file, file.superblock.extension):
@@ -869,5 +870,5 @@ def _read_extension(file: FileBytes) -> None:
             table = file.unpack_address(message.data, 1)
             file.shared_messages = table, parse_uint(message.data, 1 + file.offset_size, 1)
         if message.kind == TREE_K:
-            halves = (parse_uint(message.data, place, 2) for place in (1, 3, 5))
+            halves = (parse_uint(message.data, offset, 2) for offset in (1, 3, 5))
             file.half, file.group_half, file.leaf_half = halves

@@ -1,4 +1,4 @@
-"""Trees and heaps of many small objects: names and messages that do not fit into a header.
+"""Reads trees and heaps of many small objects: names and messages that do not fit into a header.
 
 HDF5 File Format Specification 3.0.
 """
@@ -35,15 +35,15 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
 
 
 HEAD = Struct("<4sBBIHH")
-"""Signature, version, type, bytes of a node and of a record, levels below the root (III.A.2)."""
+"""Signature, version, type, sizes of a node and of a record, levels below the root (III.A.2)."""
 
 
 class _Tree(NamedTuple):
-    """A tree of one type of records, and the addresses of its nodes that were read."""
+    """A tree with records of one type, and the addresses of the nodes that were read."""
 
     file: FileBytes
     kind: int
-    form: TreeLayout
+    layout: TreeLayout
     seen: set[int]
 
 
@@ -54,9 +54,9 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     ----------
     file : FileBytes
     address : int
-        Of the header of the tree.
+        The address of the header of the tree.
     kind, size : int
-        The type of its records, and their bytes.
+        The type of its records, and their size in bytes.
     """
     begin = HEAD.size + 2
     data = file.take(address, begin + file.offset_size + 2 + file.length_size + CHECKSUM_BYTES)
@@ -69,10 +69,10 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     count = parse_uint(data, begin + file.offset_size, 2)
     if not file.is_defined(root):
         return []
-    form = TreeLayout.of(node, record, depth, file.offset_size)
-    if form is None:
+    layout = TreeLayout.of(node, record, depth, file.offset_size)
+    if layout is None:
         file.raise_damaged(f"a B-tree has nodes of {node} bytes on {depth} levels")
-    records = list(_read_records(_Tree(file, kind, form, set()), root, depth, count))
+    records = list(_read_records(_Tree(file, kind, layout, set()), root, depth, count))
     if len(records) != file.unpack_length(data, begin + file.offset_size + 2):
         file.raise_damaged(
             f"the B-tree at {address} does not have the {len(records)} records it says"
@@ -81,16 +81,16 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
 
 
 def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator[bytes]:
-    """Yield the records of a node and of those below it, each between its two children."""
-    file, form = tree.file, tree.form
-    stop = BEFORE_RECORDS + count * form.record
-    children = stop + (count + 1) * form.pointer[level]
-    if count > form.most[level] or address in tree.seen:
+    """Yield the records of a node and of the nodes below it, in order."""
+    file, layout = tree.file, tree.layout
+    stop = BEFORE_RECORDS + count * layout.record
+    children = stop + (count + 1) * layout.pointer[level]
+    if count > layout.most[level] or address in tree.seen:
         file.raise_damaged(
             f"a node of a B-tree at {address} has {count} records, or is there twice"
         )
     tree.seen.add(address)
-    if len(tree.seen) * form.size > file.end:
+    if len(tree.seen) * layout.size > file.end:
         file.raise_damaged("a B-tree has more bytes than the file")
     data = file.take(address, children + CHECKSUM_BYTES)
     if data[:4] != (b"BTIN" if level else b"BTLF") or data[4] or data[5] != tree.kind:
@@ -98,16 +98,16 @@ def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator
     if not is_sound(data):
         file.raise_damaged(f"a node of a B-tree at {address} has a wrong checksum")
     if level:
-        places = range(stop, children, form.pointer[level])
-        file.prepare((file.unpack_address(data, place), form.size) for place in places)
+        offsets = range(stop, children, layout.pointer[level])
+        file.prepare((file.unpack_address(data, offset), layout.size) for offset in offsets)
     for number in range(count + 1):
         if level:
-            place = stop + number * form.pointer[level]
-            below = parse_uint(data, place + file.offset_size, form.count_size)
-            yield from _read_records(tree, file.unpack_address(data, place), level - 1, below)
+            offset = stop + number * layout.pointer[level]
+            below = parse_uint(data, offset + file.offset_size, layout.count_size)
+            yield from _read_records(tree, file.unpack_address(data, offset), level - 1, below)
         if number < count:
-            begin = BEFORE_RECORDS + number * form.record
-            yield data[begin : begin + form.record]
+            begin = BEFORE_RECORDS + number * layout.record
+            yield data[begin : begin + layout.record]
 
 
 # ---------------------------------------------------------------------- fractal heaps
@@ -132,7 +132,7 @@ class FractalHeap:
     ----------
     file : FileBytes
     address : int
-        Of its header.
+        The address of its header.
     """
 
     def __init__(self, file: FileBytes, address: int) -> None:
@@ -161,7 +161,7 @@ class FractalHeap:
         powers = (self._width, self._start, self._longest)
         if not all(n and not n & (n - 1) for n in powers) or self._longest < self._start:
             file.raise_damaged(f"the fractal heap at {address} contradicts itself")
-        self._place_size = -(-bits // 8)
+        self._offset_size = -(-bits // 8)
         # the size of a length is that of the longest block or of the longest object, if shorter
         self._length_size = min(_compute_log2(self._longest) + 7, _compute_log2(most | 1) + 8) // 8
         file.prepare([(self._root, self._start)])
@@ -169,7 +169,7 @@ class FractalHeap:
         self._children: dict[int, list[int]] = {}
 
     def read_object(self, identity: bytes) -> bytes:
-        """Return the object of an identifier."""
+        """Return the object that an identifier denotes."""
         kind = identity[0] >> 4
         if kind not in (MANAGED, HUGE, TINY) or len(identity) < self._identity:
             self.file.raise_damaged(
@@ -179,10 +179,10 @@ class FractalHeap:
             return identity[1 : 2 + (identity[0] & 0x0F)]
         if kind == HUGE:
             return self.file.take(*self._locate_huge_object(identity))
-        place = parse_uint(identity, 1, self._place_size)
-        length = parse_uint(identity, 1 + self._place_size, self._length_size)
-        block, first = self._find_block(place)
-        begin = place - first
+        offset = parse_uint(identity, 1, self._offset_size)
+        length = parse_uint(identity, 1 + self._offset_size, self._length_size)
+        block, first = self._find_block(offset)
+        begin = offset - first
         if begin < self._head or begin + length > len(block):
             self.file.raise_damaged(
                 f"an object of the fractal heap at {self.address} lies in no block"
@@ -210,12 +210,12 @@ class FractalHeap:
         file = self.file
         if not file.is_defined(self._huge_tree):
             return {}
-        place, number = file.offset_size, file.offset_size + file.length_size
+        start, number = file.offset_size, file.offset_size + file.length_size
         size = number + file.length_size
         return {
             file.unpack_length(one, number): (
                 file.unpack_address(one, 0),
-                file.unpack_length(one, place),
+                file.unpack_length(one, start),
             )
             for one in read_records(file, self._huge_tree, HUGE_OBJECTS, size)
         }
@@ -223,9 +223,9 @@ class FractalHeap:
     @property
     def _head(self) -> int:
         """The size in bytes of a direct block before its objects (III.G.2)."""
-        return 5 + self.file.offset_size + self._place_size + CHECKSUM_BYTES * self._has_checksums
+        return 5 + self.file.offset_size + self._offset_size + CHECKSUM_BYTES * self._has_checksums
 
-    def _find_block(self, place: int) -> tuple[bytes, int]:
+    def _find_block(self, offset: int) -> tuple[bytes, int]:
         """Return the direct block at an offset in the heap, and the offset where it begins.
 
         Rows 0 and 1 of an indirect block have blocks of the same size, and each of the rows that
@@ -234,33 +234,33 @@ class FractalHeap:
         address, rows, first, size = self._root, self._rows, 0, self._start
         row_0 = self._width * self._start
         while rows:
-            row = ((place - first) // row_0).bit_length()
+            row = ((offset - first) // row_0).bit_length()
             size = self._start << max(row - 1, 0)
             if row >= rows:
-                self.file.raise_damaged(f"the fractal heap at {self.address} has no place {place}")
+                self.file.raise_damaged(f"the fractal heap at {self.address} has no place {offset}")
             children = self._read_children(address, rows, first)
             before = row_0 << row - 1 if row else 0
-            column = (place - first - before) // size
+            column = (offset - first - before) // size
             address = children[row * self._width + column]
             first += before + column * size
             rows = _compute_log2(size) - _compute_log2(row_0) + 1 if size > self._longest else 0
             if rows < 0 or not self.file.is_defined(address):
-                self.file.raise_damaged(f"the fractal heap at {self.address} has no place {place}")
+                self.file.raise_damaged(f"the fractal heap at {self.address} has no place {offset}")
         return self._read_direct_block(address, size, first), first
 
     def _read_children(self, address: int, rows: int, first: int) -> list[int]:
         """Return the addresses in an indirect block."""
         if address not in self._children:
             offset = self.file.offset_size
-            begin, count = 5 + offset + self._place_size, rows * self._width
+            begin, count = 5 + offset + self._offset_size, rows * self._width
             data = self.file.take(address, begin + count * offset + CHECKSUM_BYTES)
             self._check(data, b"FHIB", first)
             if not is_sound(data):
                 self.file.raise_damaged(
                     f"a block of a fractal heap at {address} has a wrong checksum"
                 )
-            places = range(begin, begin + count * offset, offset)
-            found = [self.file.unpack_address(data, place) for place in places]
+            offsets = range(begin, begin + count * offset, offset)
+            found = [self.file.unpack_address(data, at) for at in offsets]
             sizes = (self._start << max(n // self._width - 1, 0) for n in range(count))
             self.file.prepare(zip(found, sizes, strict=True))
             self._children[address] = found
@@ -270,26 +270,26 @@ class FractalHeap:
         if (address, first) not in self._blocks:
             data = self.file.take(address, size)
             self._check(data, b"FHDB", first)
-            place = self._head - CHECKSUM_BYTES
+            start = self._head - CHECKSUM_BYTES
             # the checksum is that of the whole block, with zeros in place of the checksum
-            blank = data[:place] + bytes(CHECKSUM_BYTES) + data[self._head :]
-            if self._has_checksums and not is_sound(blank + data[place : self._head]):
+            blank = data[:start] + bytes(CHECKSUM_BYTES) + data[self._head :]
+            if self._has_checksums and not is_sound(blank + data[start : self._head]):
                 self.file.raise_damaged(
                     f"a block of a fractal heap at {address} has a wrong checksum"
                 )
-            free(data, place, len(data))
-            note_checksum(data, place, CHECKSUM_BYTES * self._has_checksums)
+            free(data, start, len(data))
+            note_checksum(data, start, CHECKSUM_BYTES * self._has_checksums)
             self._blocks[address, first] = data
         return self._blocks[address, first]
 
     def _check(self, data: bytes, signature: bytes, first: int) -> None:
         """Raise an error if a block belongs to another heap, or to another offset in this one."""
         offset = self.file.offset_size
-        heap, place = (
+        heap, block_offset = (
             self.file.unpack_address(data, 5),
-            parse_uint(data, 5 + offset, self._place_size),
+            parse_uint(data, 5 + offset, self._offset_size),
         )
-        if data[:4] != signature or data[4] or (heap, place) != (self.address, first):
+        if data[:4] != signature or data[4] or (heap, block_offset) != (self.address, first):
             self.file.raise_damaged(
                 f"a block {signature.decode()} of a fractal heap belongs elsewhere"
             )
@@ -382,18 +382,18 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
         file.raise_damaged(f"there is no node of a group at {address}")
     # its neighbours; keys, since names are compared themselves; and unused bytes
     free(data, 8, len(data))
-    places = (begin + number * step + length for number in range(used))
-    return data[5], [file.unpack_address(data, place) for place in places]
+    pointers = (begin + number * step + length for number in range(used))
+    return data[5], [file.unpack_address(data, at) for at in pointers]
 
 
 def _measure_tree_node(file: FileBytes) -> int:
-    """Return the size in bytes of a node of the B-tree, used or not."""
+    """Return the size in bytes of a node of the B-tree, including unused bytes."""
     offset, length = file.offset_size, file.length_size
     return 8 + 2 * offset + 2 * file.group_half * (length + offset) + length
 
 
 def _measure_node(file: FileBytes) -> int:
-    """Return the size in bytes of a symbol table node, used or not."""
+    """Return the size in bytes of a symbol table node, including unused bytes."""
     return 8 + 2 * file.leaf_half * measure_symbol(file.offset_size, file.length_size)
 
 
@@ -411,17 +411,17 @@ def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
         keep(data, begin, begin + length)
         cache = begin + length + file.offset_size
         if parse_uint(data, cache, 4) == SOFT_LINK:
-            place = parse_uint(data, cache + 8, 4)
-            yield name, 0, _read_name(file, names, place)
+            offset = parse_uint(data, cache + 8, 4)
+            yield name, 0, _read_name(file, names, offset)
             continue
         # the scratch pad
         free(data, cache + 4, begin + step)
         yield name, file.unpack_address(data, begin + length), None
 
 
-def _read_name(file: FileBytes, names: bytes, place: int) -> bytes:
-    stop = names.find(b"\0", place)
-    if stop <= place:
+def _read_name(file: FileBytes, names: bytes, offset: int) -> bytes:
+    stop = names.find(b"\0", offset)
+    if stop <= offset:
         file.raise_damaged("a name of a group has no end")
-    keep(names, place, stop + 1)
-    return bytes(names[place:stop])
+    keep(names, offset, stop + 1)
+    return bytes(names[offset:stop])

@@ -1,4 +1,4 @@
-"""Messages of object headers: dataspaces, fill values, filters and layouts.
+"""Parses messages of object headers: dataspaces, fill values, filters and layouts.
 
 HDF5 File Format Specification 3.0, IV.A.2. Parsers of messages are functions of bytes: they do not
 know the file, so callers name it (`add_file_to_error`). Messages are the same in many files, so
@@ -35,34 +35,34 @@ MESSAGE_ERRORS = (MessageError, UnknownFormError)
 """Errors of parsers of messages, which do not know the file."""
 
 
-def read_bytes(data: bytes, place: int, length: int) -> bytes:
+def read_bytes(data: bytes, offset: int, length: int) -> bytes:
     """Return exactly the bytes that begin at an offset."""
-    if place + length > len(data):
-        raise MessageError(f"a message of {len(data)} bytes needs {place + length}")
-    return data[place : place + length]
+    if offset + length > len(data):
+        raise MessageError(f"a message of {len(data)} bytes needs {offset + length}")
+    return data[offset : offset + length]
 
 
-def read_uint(data: bytes, place: int, size: int) -> int:
+def read_uint(data: bytes, offset: int, size: int) -> int:
     """Return the little-endian unsigned integer at an offset."""
-    return int.from_bytes(read_bytes(data, place, size), "little")
+    return int.from_bytes(read_bytes(data, offset, size), "little")
 
 
-def read_uints(data: bytes, place: int, size: int, count: int) -> tuple[int, ...]:
+def read_uints(data: bytes, offset: int, size: int, count: int) -> tuple[int, ...]:
     """Return consecutive unsigned integers that begin at an offset."""
-    raw = read_bytes(data, place, size * count)
+    raw = read_bytes(data, offset, size * count)
     return tuple(
         int.from_bytes(raw[at : at + size], "little") for at in range(0, size * count, size)
     )
 
 
-def read_address(data: bytes, place: int, size: int) -> int | None:
-    """Return the address at an offset; all bits set mean that it is undefined (II.A)."""
-    address = read_uint(data, place, size)
+def read_address(data: bytes, offset: int, size: int) -> int | None:
+    """Return the address at an offset, or None if all its bits are set: it is undefined (II.A)."""
+    address = read_uint(data, offset, size)
     return None if address == (1 << 8 * size) - 1 else address
 
 
 def check_end(data: bytes, stop: int) -> None:
-    """Raise an error for a message with more bytes than its form explains."""
+    """Raise an error for a message that is longer than its content."""
     if stop > len(data):
         raise MessageError(f"a message of {len(data)} bytes needs {stop}")
     if stop + PADDING < len(data):
@@ -70,7 +70,7 @@ def check_end(data: bytes, stop: int) -> None:
 
 
 def add_file_to_error(file: FileBytes, error: Exception) -> NoReturn:
-    """Add the file to the error of a damaged message, or of one with an unknown form."""
+    """Raise the error of a message, which is damaged or has an unknown form, with the file."""
     if isinstance(error, MessageError):
         file.raise_damaged(str(error))
     file.raise_unsupported(str(error))
@@ -110,8 +110,8 @@ class SpaceClass(IntEnum):
 HAS_LIMITS, HAS_ORDER = 0b01, 0b10
 """Flags: the maximum lengths follow; so does an order of axes, which HDF5 never wrote."""
 UNLIMITED = 2**64 - 1
-"""The maximum length of an axis that may grow (H5S_UNLIMITED). Shorter lengths cannot represent
-it: HDF5 writes the maximum that they can, and reads that as a limit."""
+"""The maximum length of an unlimited axis (H5S_UNLIMITED). Lengths of fewer bytes cannot represent
+it: HDF5 writes their maximum, and reads that as a limit."""
 MAX_AXES = 32
 """Maximum number of axes of a dataset (H5S_MAX_RANK)."""
 
@@ -126,8 +126,8 @@ class Dataspace(NamedTuple):
         None if there are no elements (a null dataspace), which differs from a length of 0.
     limits : tuple of (int or None)
         The maximum length of each axis, or None if there is no limit.
-    place : int
-        Of the first length in the message.
+    offset : int
+        The offset of the first length in the message.
     has_limits : bool
         Whether the maximum lengths follow in the message.
     """
@@ -135,13 +135,13 @@ class Dataspace(NamedTuple):
     kind: SpaceClass
     shape: tuple[int, ...] | None
     limits: tuple[int | None, ...]
-    place: int
+    offset: int
     has_limits: bool = False
 
 
 @lru_cache(4096)
 def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
-    """Return the dataspace of a message, with lengths of ``length_size`` bytes."""
+    """Parse the dataspace of a message, with lengths of ``length_size`` bytes."""
     version, rank, flags, of_class = read_bytes(data, 0, 4)
     if version not in (1, 2):
         raise UnknownFormError(f"a dataspace of version {version}")
@@ -171,7 +171,7 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
 
 
 class FillState(IntEnum):
-    """Who chose a fill value (H5D_fill_value_t)."""
+    """The origin of a fill value (H5D_fill_value_t)."""
 
     UNDEFINED = 0
     DEFAULT = 1
@@ -181,7 +181,7 @@ class FillState(IntEnum):
 UNDEFINED_FLAG, CHOSEN_FLAG, KNOWN_FLAGS = 0x10, 0x20, 0x3F
 """Flags of version 3; the others determine when space is allocated, and when it is filled."""
 NEGATIVE = 2**31
-"""The first length that represents a negative number: then there is no value."""
+"""The smallest length that represents a negative number, which means that there is no value."""
 
 
 class FillValue(NamedTuple):
@@ -216,7 +216,7 @@ NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFA
 
 @lru_cache(4096)
 def parse_fill_value(data: bytes) -> FillValue:
-    """Return the fill value of a message."""
+    """Parse the fill value of a message."""
     version = read_uint(data, 0, 1)
     if version in (1, 2):
         # the times of allocation and of filling come first
@@ -239,7 +239,7 @@ def parse_fill_value(data: bytes) -> FillValue:
 
 @lru_cache(1024)
 def parse_old_fill_value(data: bytes) -> FillValue:
-    """Return the fill value of an old-style message, which is overridden by another message."""
+    """Parse the fill value of an old-style message, which a newer message overrides."""
     found = _parse_value(data, 0)
     return found if found.is_chosen else NO_FILL
 
@@ -289,31 +289,31 @@ class Filter(NamedTuple):
 
 @lru_cache(1024)
 def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
-    """Return the filters of a message, in the order in which they encoded."""
+    """Parse the filters of a message, in the order of encoding."""
     version, count = read_bytes(data, 0, 2)
     if version not in (1, 2):
         raise UnknownFormError(f"a filter pipeline of version {version}")
     if count > MAX_FILTERS:
         raise MessageError(f"a pipeline has {count} filters")
     # version 1 has six reserved bytes
-    place, found = 8 if version == 1 else 2, []
+    offset, found = 8 if version == 1 else 2, []
     for _ in range(count):
-        one, place = _parse_filter(data, place, version)
+        one, offset = _parse_filter(data, offset, version)
         found.append(one)
-    check_end(data, place)
+    check_end(data, offset)
     return tuple(found)
 
 
-def _parse_filter(data: bytes, place: int, version: int) -> tuple[Filter, int]:
-    """Return the filter at an offset, and where it ends."""
-    number = read_uint(data, place, 2)
+def _parse_filter(data: bytes, offset: int, version: int) -> tuple[Filter, int]:
+    """Parse the filter at an offset; return it and the offset of its end."""
+    number = read_uint(data, offset, 2)
     named = version == 1 or number >= RESERVED
-    length = read_uint(data, place + 2, 2) if named else 0
-    place += 4 if named else 2
-    flags, count = read_uints(data, place, 2, 2)
+    length = read_uint(data, offset + 2, 2) if named else 0
+    offset += 4 if named else 2
+    flags, count = read_uints(data, offset, 2, 2)
     if version == 1 and length % 8:
         raise MessageError(f"the name of a filter has {length} bytes")
-    begin = place + 4 + length
+    begin = offset + 4 + length
     values = read_uints(data, begin, 4, count)
     # version 1 pads parameters to 8 bytes
     padding = 4 * (count % 2) if version == 1 else 0
@@ -360,7 +360,7 @@ PARAMETERS = {
 }
 """The size in bytes of the parameters of an index, in order."""
 BARE_EDGES, FILTERED_SINGLE = 0b01, 0b10
-"""Flags of chunks: those that reach past the end are unfiltered; the only chunk is filtered."""
+"""Flags: chunks that reach past the end are unfiltered; a single chunk is filtered."""
 
 
 class Layout(NamedTuple):
@@ -374,23 +374,23 @@ class Layout(NamedTuple):
         or of the collection of the heap that lists the sources of a virtual dataset, or None if
         nothing is stored.
     size : int or None
-        Bytes of contiguous elements, or None in versions 1 and 2, which lack it.
+        The size of contiguous elements in bytes, or None in versions 1 and 2, which lack it.
     data : bytes
         Compact elements.
     dims : tuple of int
-        Elements of a chunk along each axis, and last the bytes of an element.
+        Elements of a chunk along each axis, and last the size of an element in bytes.
     index_kind : IndexKind or None
         Of chunks.
     flags : int
         Of chunks: `BARE_EDGES` and `FILTERED_SINGLE`.
-    place : int
+    offset : int
         Of the address in the message, or of compact elements.
     parameters : tuple of int
         Of the index; of a filtered single chunk its bytes and its filter mask; of a virtual dataset
         the number of the object in the collection. They are right before the address, and right
         after it in a virtual dataset.
     dims_at : (int, int)
-        The offset of ``dims`` in the message, and the bytes of each.
+        The offset of ``dims`` in the message, and the size of each in bytes.
     """
 
     kind: LayoutClass
@@ -400,7 +400,7 @@ class Layout(NamedTuple):
     dims: tuple[int, ...] = ()
     index_kind: IndexKind | None = None
     flags: int = 0
-    place: int = 0
+    offset: int = 0
     parameters: tuple[int, ...] = ()
     dims_at: tuple[int, int] = (0, 0)
 
@@ -412,7 +412,7 @@ class Layout(NamedTuple):
 
 @lru_cache(4096)
 def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Layout:
-    """Return the layout of a message, with addresses and lengths of given sizes."""
+    """Parse the layout of a message, with addresses and lengths of given sizes."""
     version = read_uint(data, 0, 1)
     if not 1 <= version <= 5:
         raise UnknownFormError(f"a data layout of version {version}")
@@ -441,7 +441,7 @@ def _parse_old(data: bytes, kind: LayoutClass, offset_size: int) -> tuple[Layout
     if kind == LayoutClass.CHUNKED:
         return _read_tree(data, 8, offset_size, rank)
     stop = 8 + offset_size + 4 * rank
-    return Layout(kind, read_address(data, 8, offset_size), place=8), stop
+    return Layout(kind, read_address(data, 8, offset_size), offset=8), stop
 
 
 def _parse_new(
@@ -455,9 +455,9 @@ def _parse_new(
     address, begin = read_address(data, 2, offset_size), 2 + offset_size
     if kind == LayoutClass.VIRTUAL:
         # the object of a collection of the heap
-        return Layout(kind, address, place=2, parameters=(read_uint(data, begin, 4),)), begin + 4
+        return Layout(kind, address, offset=2, parameters=(read_uint(data, begin, 4),)), begin + 4
     size = read_uint(data, begin, length_size)
-    return Layout(kind, address, size, place=2), begin + length_size
+    return Layout(kind, address, size, offset=2), begin + length_size
 
 
 def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
@@ -468,30 +468,30 @@ def _parse_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
     if not 0 < width <= 8:
         raise MessageError(f"a layout has lengths of {width} bytes")
     dims = _read_dims(data, 5, width, _check_rank(rank, 2))
-    place = 5 + width * rank
-    number = read_uint(data, place, 1)
+    offset = 5 + width * rank
+    number = read_uint(data, offset, 1)
     if number not in PARAMETERS:
         raise UnknownFormError(f"a chunk index of type {number}")
     index = IndexKind(number)
     widths = PARAMETERS[index]
     if index == IndexKind.SINGLE and flags & FILTERED_SINGLE:
         widths = (length_size, 4)
-    place, parameters = place + 1, []
+    offset, parameters = offset + 1, []
     for size in widths:
-        parameters.append(read_uint(data, place, size))
-        place += size
-    address = read_address(data, place, offset_size)
+        parameters.append(read_uint(data, offset, size))
+        offset += size
+    address = read_address(data, offset, offset_size)
     found = Layout(
         LayoutClass.CHUNKED,
         address,
         dims=dims,
         index_kind=index,
         flags=flags,
-        place=place,
+        offset=offset,
         parameters=tuple(parameters),
         dims_at=(5, width),
     )
-    return found, place + offset_size
+    return found, offset + offset_size
 
 
 def _check_rank(rank: int, extra: int) -> int:
@@ -501,25 +501,25 @@ def _check_rank(rank: int, extra: int) -> int:
     return rank
 
 
-def _read_compact(data: bytes, place: int, width: int) -> tuple[Layout, int]:
-    size = read_uint(data, place, width)
-    raw = read_bytes(data, place + width, size)
-    begin = place + width
-    return Layout(LayoutClass.COMPACT, size=size, data=raw, place=begin), begin + size
+def _read_compact(data: bytes, offset: int, width: int) -> tuple[Layout, int]:
+    size = read_uint(data, offset, width)
+    raw = read_bytes(data, offset + width, size)
+    begin = offset + width
+    return Layout(LayoutClass.COMPACT, size=size, data=raw, offset=begin), begin + size
 
 
-def _read_tree(data: bytes, place: int, offset_size: int, rank: int) -> tuple[Layout, int]:
+def _read_tree(data: bytes, offset: int, offset_size: int, rank: int) -> tuple[Layout, int]:
     """Read the address of a version 1 B-tree, and the dimensions of chunks."""
-    dims = _read_dims(data, place + offset_size, 4, rank)
-    address = read_address(data, place, offset_size)
+    dims = _read_dims(data, offset + offset_size, 4, rank)
+    address = read_address(data, offset, offset_size)
     kind, index = LayoutClass.CHUNKED, IndexKind.B_TREE_1
-    at = place + offset_size
-    found = Layout(kind, address, dims=dims, index_kind=index, place=place, dims_at=(at, 4))
+    at = offset + offset_size
+    found = Layout(kind, address, dims=dims, index_kind=index, offset=offset, dims_at=(at, 4))
     return found, at + 4 * rank
 
 
-def _read_dims(data: bytes, place: int, width: int, rank: int) -> tuple[int, ...]:
-    dims = read_uints(data, place, width, rank)
+def _read_dims(data: bytes, offset: int, width: int, rank: int) -> tuple[int, ...]:
+    dims = read_uints(data, offset, width, rank)
     if not all(dims):
         raise MessageError(f"chunks of {dims[:-1]}, of elements of {dims[-1:]} bytes")
     return dims

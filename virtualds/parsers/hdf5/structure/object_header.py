@@ -1,4 +1,4 @@
-"""Object headers of HDF5: messages, also those stored elsewhere, attributes, and links.
+"""Reads object headers of HDF5: messages, also shared messages, attributes, and links.
 
 HDF5 File Format Specification 3.0, IV.A. Unknown forms raise an error that names them.
 """
@@ -64,13 +64,14 @@ sequences."""
 
 
 IN_HEAP = 1
-"""The type of a shared message in a heap of the file instead of a header."""
+"""The type of a shared message that is in a heap of the file, not in a header."""
 INDEX = Struct("<BBHIHHH")
-"""Version, type, kinds of messages, the least of their bytes, two lengths of lists, messages."""
+"""Version, type, kinds of messages, their minimum size, two lengths of lists, number of
+messages."""
 
 
 def read_unshared(file: FileBytes, message: Message) -> bytes:
-    """Return the data of a message, in the message or elsewhere."""
+    """Return the data of a message, also if it is shared."""
     return (
         read_shared_data(file, message.kind, message.data)
         if message.flags & SHARED
@@ -85,8 +86,8 @@ def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
     if data[0] == 3 and data[1] == IN_HEAP:
         return find_shared_heap(file, kind).read_object(data[2:10])
     # before version 2, the position of the name of the object comes first
-    place = 8 + file.length_size if data[0] == 1 else 2
-    return _read_committed(file, kind, file.unpack_address(data, place))
+    offset = 8 + file.length_size if data[0] == 1 else 2
+    return _read_committed(file, kind, file.unpack_address(data, offset))
 
 
 def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
@@ -110,10 +111,10 @@ def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
         file.raise_damaged(
             f"there is no table of shared messages at {address}, or its checksum is wrong"
         )
-    for place in range(4, 4 + count * step, step):
-        if INDEX.unpack_from(data, place)[2] & 1 << kind:
+    for offset in range(4, 4 + count * step, step):
+        if INDEX.unpack_from(data, offset)[2] & 1 << kind:
             return FractalHeap(
-                file, file.unpack_address(data, place + INDEX.size + file.offset_size)
+                file, file.unpack_address(data, offset + INDEX.size + file.offset_size)
             )
     file.raise_damaged(f"its table of shared messages has none of type {kind}")
 
@@ -183,9 +184,9 @@ def _parse_space(file: FileBytes, message: Message, owner: int) -> Dataspace:
         return space
     rank = len(space.limits)
     for axis, limit in enumerate(space.limits):
-        note_slot(data, space.place + axis * width, width, (owner, LENGTH, axis))
+        note_slot(data, space.offset + axis * width, width, (owner, LENGTH, axis))
         if space.has_limits and limit is not None:
-            note_slot(data, space.place + (rank + axis) * width, width, (owner, LIMIT, axis))
+            note_slot(data, space.offset + (rank + axis) * width, width, (owner, LIMIT, axis))
     return space
 
 
@@ -203,17 +204,17 @@ def _parse_layout(file: FileBytes, data: bytes, owner: int) -> Layout:
     if file.notes is None:
         return layout
     if layout.kind == LayoutClass.COMPACT:
-        note_slot(data, layout.place, len(layout.data), (owner, DATA))
+        note_slot(data, layout.offset, len(layout.data), (owner, DATA))
     elif layout.kind in (LayoutClass.CONTIGUOUS, LayoutClass.CHUNKED):
-        note_slot(data, layout.place, offset, (owner, ADDRESS))
+        note_slot(data, layout.offset, offset, (owner, ADDRESS))
     if layout.kind == LayoutClass.CONTIGUOUS and layout.size is not None:
-        note_slot(data, layout.place + offset, length, (owner, SIZE))
+        note_slot(data, layout.offset + offset, length, (owner, SIZE))
     if layout.kind == LayoutClass.CHUNKED:
         begin, width = layout.dims_at
         for axis in range(len(layout.dims) - 1):
             note_slot(data, begin + axis * width, width, (owner, CHUNK_LENGTH, axis))
     if layout.index_kind == IndexKind.SINGLE and layout.flags & FILTERED_SINGLE:
-        note_slot(data, layout.place - 4 - length, length + 4, (owner, CHUNK))
+        note_slot(data, layout.offset - 4 - length, length + 4, (owner, CHUNK))
     return layout
 
 
@@ -249,14 +250,14 @@ ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
 def _find_dense(file: FileBytes, data: bytes, begin: int) -> tuple[FractalHeap, int] | None:
     """Return the heap to which an Info message points, and the address of the tree of names.
 
-    They are None if the heap is undefined; a second tree is in creation order.
+    Return None if the heap is undefined. A second tree, in creation order, is not used.
     """
     size = file.offset_size
     if file.notes is not None:
         free(data, begin + 2 * size, len(data))
     if data[begin : begin + size] == b"\xff" * size:
         return None
-    address, index = (file.unpack_address(data, place) for place in (begin, begin + size))
+    address, index = (file.unpack_address(data, at) for at in (begin, begin + size))
     file.prepare([(address, HEADER_GUESS), (index, HEADER_GUESS)])
     return FractalHeap(file, address), index
 
@@ -270,7 +271,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
     kind : int
         The type of their messages.
     data : bytes
-        Of the Attribute Info message.
+        The data of the Attribute Info message.
     """
     if len(data) < 2 or data[0]:
         file.raise_unsupported("an Attribute Info message of another version than 0")
@@ -300,7 +301,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
 ATTRIBUTE, ATTRIBUTE_INFO = 0x0C, 0x15
 """Types of messages: an attribute, and the position of attributes outside the header."""
 ATTRIBUTE_HEAD = Struct("<BBHHH")
-"""Version, flags, bytes of name, type and dataspace; in version 3 a byte follows."""
+"""Version, flags, sizes of name, type and dataspace; in version 3 a byte follows."""
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that represents a dimension without a variable."""
 DECISIVE = frozenset({b"CLASS", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
@@ -335,7 +336,7 @@ class Attribute(NamedTuple):
     elements : int
         Number of elements.
     data : bytes
-        Of the elements, possibly padded.
+        The bytes of the elements, possibly padded.
     owner : int
         Address of the object that has it.
     """
@@ -349,7 +350,7 @@ class Attribute(NamedTuple):
 
     @property
     def key(self) -> tuple[int, bytes]:
-        """The name of its slot in notes."""
+        """The key of its slot in notes."""
         return self.owner, self.name
 
 
@@ -377,7 +378,7 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
 
 
 class _Head(NamedTuple):
-    """The header of an attribute; ``shape`` is that of its own dataspace."""
+    """The header of an attribute; ``shape`` is the shape of its dataspace."""
 
     name: bytes
     kind: bytes
@@ -403,7 +404,7 @@ def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
 
 
 def _measure_head(data: bytes) -> int:
-    """Return where the elements of an attribute begin."""
+    """Return the offset of the elements of an attribute."""
     if len(data) < ATTRIBUTE_HEAD.size:
         raise MessageError("an attribute is cut short")
     version, _, name, kind, space = ATTRIBUTE_HEAD.unpack_from(data)
@@ -438,7 +439,7 @@ def _parse_head(data: bytes, length_size: int) -> _Head:
 
 
 def _note_value(attribute: Attribute) -> None:
-    """Record which bytes of a value affect other things, and which may differ."""
+    """Record in the notes which bytes of a value are structure, and which may differ."""
     name, data = attribute.name, attribute.data
     size = attribute.elements * parse_uint(attribute.kind, 4, 4)
     if name in UNREAD:
@@ -484,9 +485,9 @@ class Link(NamedTuple):
     kind : int
         `HARD`, `SOFT` or `EXTERNAL`.
     address : int
-        Of a hard link: that of the object.
+        The address of the object of a hard link.
     target : bytes
-        Of a soft link: a path; of an external one: flags, a file name and a path.
+        The path of a soft link; flags, file name and path of an external link.
     order : int
         Its position in creation order.
     """
@@ -518,13 +519,13 @@ def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
 
 
 def _read_old_links(file: FileBytes, data: bytes) -> Iterator[Link]:
-    tree, heap = (file.unpack_address(data, place) for place in (0, file.offset_size))
+    tree, heap = (file.unpack_address(data, offset) for offset in (0, file.offset_size))
     for name, address, target in read_symbols(file, tree, heap):
         yield Link(name, HARD, address) if target is None else Link(name, SOFT, target=target)
 
 
 def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
-    """Yield the links in a fractal heap: too many for an object header."""
+    """Yield the links that are stored in a fractal heap, since an object header is too small."""
     # the maximum creation index comes before the addresses
     begin = 2 + 8 * (data[1] & 1)
     free(data, 2, begin)
@@ -539,26 +540,26 @@ def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
 def _parse_link(file: FileBytes, data: bytes) -> Link:
     if len(data) < 4 or data[0] != 1:
         file.raise_unsupported("a link of another version than 1")
-    flags, place = data[1], 2
-    kind = data[place] if flags & HAS_TYPE else HARD
-    place += bool(flags & HAS_TYPE)
-    order = int.from_bytes(data[place : place + 8], "little") if flags & HAS_ORDER else 0
-    place += 8 * bool(flags & HAS_ORDER) + bool(flags & HAS_CHARSET)
+    flags, offset = data[1], 2
+    kind = data[offset] if flags & HAS_TYPE else HARD
+    offset += bool(flags & HAS_TYPE)
+    order = int.from_bytes(data[offset : offset + 8], "little") if flags & HAS_ORDER else 0
+    offset += 8 * bool(flags & HAS_ORDER) + bool(flags & HAS_CHARSET)
     width = 1 << (flags & 3)
-    length = int.from_bytes(data[place : place + width], "little")
-    place += width
-    name = bytes(data[place : place + length])
-    place += length
+    length = int.from_bytes(data[offset : offset + width], "little")
+    offset += width
+    name = bytes(data[offset : offset + length])
+    offset += length
     if not name or len(name) < length or b"\0" in name:
         file.raise_damaged("the name of a link is empty, cut short, or ends before its end")
     if kind == HARD:
-        if place + file.offset_size > len(data):
+        if offset + file.offset_size > len(data):
             file.raise_damaged("a link is cut short")
-        return Link(name, kind, file.unpack_address(data, place), order=order)
+        return Link(name, kind, file.unpack_address(data, offset), order=order)
     if kind not in (SOFT, EXTERNAL):
         file.raise_unsupported(f"a link of type {kind}")
-    size = parse_uint(data, place, 2)
-    target = bytes(cut(data, place + 2, place + 2 + size))
+    size = parse_uint(data, offset, 2)
+    target = bytes(cut(data, offset + 2, offset + 2 + size))
     if not target or len(target) < size:
         file.raise_damaged("the target of a link is cut short")
     return Link(name, kind, target=target, order=order)

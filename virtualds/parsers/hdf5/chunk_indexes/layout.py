@@ -1,4 +1,4 @@
-"""What chunk indexes have in common: the form of datasets, and the chunks as columns."""
+"""Types and functions that all chunk indexes share: their layout, and chunks as columns."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from virtualds.parsers.hdf5.structure.object_header import DatasetFacts
 MASK_BYTES = 4
 """The size in bytes of a filter mask."""
 LAST = 2**63 - 1
-"""The maximum of a column."""
+"""The maximum value in a column."""
 
 
 @dataclass(frozen=True)
 class IndexLayout:
-    """What the chunk indexes of datasets of the same form have in common.
+    """The layout of a chunk index, which the indexes of many datasets share.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class IndexLayout:
 
     @classmethod
     def of(cls, facts: DatasetFacts) -> IndexLayout:
-        """Return the form of the index of a dataset with chunks.
+        """Return the layout of the index of a chunked dataset.
 
         If it is unknown, HDF5 lists the chunks, in the order of a version 1 B-tree.
         """
@@ -76,14 +76,14 @@ class IndexLayout:
 
 
 class Indexes(NamedTuple):
-    """The indexes of datasets of the same form: the file, the root address and the shape of each.
+    """Indexes of one layout: the file, the root address and the shape of the dataset of each.
 
     ``wanted`` are the chunks to look up in a single index, one row per axis, counted in chunks and
     in C order, or None if all chunks of all indexes are read.
     """
 
     rows: ByteRows
-    form: IndexLayout
+    layout: IndexLayout
     file: Ints
     root: Ints
     shape: Ints
@@ -93,15 +93,15 @@ class Indexes(NamedTuple):
         """Return some of the indexes."""
         return self._replace(file=self.file[which], root=self.root[which], shape=self.shape[which])
 
-    def count_before(self, place: Ints) -> Ints:
-        """Return how many chunks of the only dataset come before positions, counted in chunks.
+    def count_before(self, positions: Ints) -> Ints:
+        """Return the number of chunks of the only dataset before positions, counted in chunks.
 
         Keys of trees may be outside the shape.
         """
-        grid = tuple((-(-self.shape[0] // np.array(self.form.chunks))).tolist())
-        total = np.zeros(place.shape[1:], np.int64)
-        within = np.ones(place.shape[1:], bool)
-        for values, size, stride in zip(place, grid, compute_strides(grid), strict=True):
+        grid = tuple((-(-self.shape[0] // np.array(self.layout.chunks))).tolist())
+        total = np.zeros(positions.shape[1:], np.int64)
+        within = np.ones(positions.shape[1:], bool)
+        for values, size, stride in zip(positions, grid, compute_strides(grid), strict=True):
             total += np.where(within, np.minimum(values, size) * stride, 0)
             within &= values < size
         return total
@@ -114,7 +114,7 @@ class ChunkRows(NamedTuple):
     ----------
     owner : int64 array, shape (n,)
         The position of the dataset among those that are read.
-    place : int64 array, shape (ndim, n)
+    position : int64 array, shape (ndim, n)
         The position in elements.
     mask : int64 array, shape (n,)
         Which filters were skipped.
@@ -123,24 +123,24 @@ class ChunkRows(NamedTuple):
     """
 
     owner: Ints
-    place: Ints
+    position: Ints
     mask: Ints
     address: Ints
     length: Ints
 
     @classmethod
     def empty(cls, ndim: int) -> ChunkRows:
-        """Return no chunks."""
+        """Return an empty table of chunks."""
         none = np.empty(0, np.int64)
         return cls(none, np.empty((ndim, 0), np.int64), none, none, none)
 
     def count_before(self, chunks: tuple[int, ...], grid: tuple[int, ...]) -> Ints:
-        """Return how many chunks of a grid come before each of these, in C order.
+        """Return the flat index of each chunk in a grid.
 
         The grid may have more axes, within elements, which are never divided.
         """
         total = np.zeros(self.owner.size, np.int64)
-        for first, chunk, stride in zip(self.place, chunks, compute_strides(grid), strict=False):
+        for first, chunk, stride in zip(self.position, chunks, compute_strides(grid), strict=False):
             total += first // chunk * stride
         return total
 
@@ -149,15 +149,15 @@ class ChunkRows(NamedTuple):
         return ChunkRows(*(column[..., which] for column in self))
 
 
-def parse_elements(form: IndexLayout, raw: Bytes, offset_size: int) -> tuple[Ints, Ints, Ints]:
-    """Return filter mask, address and length from elements of an array or equivalent records.
+def parse_elements(layout: IndexLayout, raw: Bytes, offset_size: int) -> tuple[Ints, Ints, Ints]:
+    """Parse filter mask, address and length from elements of an array or equivalent records.
 
     Chunks without filters all have the same length, and their elements are only addresses. The
-    width of a length follows from that of an element (VII.C.3, VII.D.3).
+    width of a length follows from the width of an element (VII.C.3, VII.D.3).
     """
     address = read_uints(raw[:, :offset_size])
-    if not form.has_filters:
-        return np.zeros(len(raw), np.int64), address, np.full(len(raw), form.nbytes)
+    if not layout.has_filters:
+        return np.zeros(len(raw), np.int64), address, np.full(len(raw), layout.nbytes)
     length = read_uints(raw[:, offset_size:-MASK_BYTES])
     return read_uints(raw[:, -MASK_BYTES:]), address, length
 
@@ -171,15 +171,15 @@ def take_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Byte
     return heads
 
 
-def is_element_size(form: IndexLayout, size: int, offset_size: int) -> bool:
+def is_element_size(layout: IndexLayout, size: int, offset_size: int) -> bool:
     """Return whether an element may have ``size`` bytes."""
-    if not form.has_filters:
+    if not layout.has_filters:
         return size == offset_size
     return 1 <= size - offset_size - MASK_BYTES <= 8
 
 
 def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
-    """Return the chunks of all parts; the list is emptied, to free columns one by one."""
+    """Join the chunks of all parts; empty the list, to free columns one by one."""
     if len(parts) == 1:
         return parts.pop()
     columns = [list(column) for column in zip(*parts, strict=True)]
@@ -192,13 +192,13 @@ def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
 
 
 def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
-    """Return chunks that are within the shape and in the file."""
-    form, file, owner = indexes.form, indexes.file, found.owner
-    if not form.has_filters:
-        same = found.length == form.nbytes
+    """Check that chunks are within the shape and in the file, and return them."""
+    layout, file, owner = indexes.layout, indexes.file, found.owner
+    if not layout.has_filters:
+        same = found.length == layout.nbytes
         _require(same, file, owner, "a chunk without filters has another length")
     # a negative number is too large when read as unsigned
-    for axis, values in enumerate(found.place):
+    for axis, values in enumerate(found.position):
         inside = values.view(np.uint64) < _of_owners(indexes.shape[:, axis], owner)
         _require(inside, file, owner, "a chunk lies outside of the shape")
     end = indexes.rows.ends[file]
@@ -210,7 +210,7 @@ def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
 
 
 def _of_owners(values: Ints, owner: Ints) -> npt.NDArray[np.uint64]:
-    """Return the value of each chunk's dataset, or one for all if there is one dataset."""
+    """Return the value of the dataset of each chunk, or one value if there is only one dataset."""
     return (values if len(values) == 1 else values[owner]).view(np.uint64)
 
 
@@ -219,10 +219,10 @@ def _require(sound: Bools, file: Ints, owner: Ints, reason: str) -> None:
         raise RowsError(frozenset(file[owner[~sound]].tolist()), reason)
 
 
-def find_ascending(owner: Ints, place: Ints) -> Bools:
-    """Return which chunks, from the second on, come after the one before them."""
+def find_ascending(owner: Ints, position: Ints) -> Bools:
+    """Return a mask of the chunks, from the second on, that come after their predecessor."""
     after = np.zeros(max(len(owner) - 1, 0), bool)
-    for values in place[::-1]:
+    for values in position[::-1]:
         low, high = values[:-1], values[1:]
         after = (low < high) | ((low == high) & after)
     low, high = owner[:-1], owner[1:]
@@ -231,14 +231,14 @@ def find_ascending(owner: Ints, place: Ints) -> Bools:
 
 
 def check_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
-    """Return chunks if each comes after the one before: trees need the order for lookups."""
-    after = find_ascending(found.owner, found.place)
+    """Check that chunks are in ascending order, as lookups in trees require, and return them."""
+    after = find_ascending(found.owner, found.position)
     _require(after, indexes.file, found.owner[1:], "chunks are listed twice, or not in their order")
     return found
 
 
 def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
-    """Compare keys, axis by axis; they have shape ``(n, axes)``."""
+    """Return which keys ``low`` come before ``high``; keys have the shape ``(n, axes)``."""
     found = np.full(len(low), or_same)
     for axis in reversed(range(low.shape[1])):
         a, b = low[:, axis], high[:, axis]
@@ -246,39 +246,43 @@ def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
     return found
 
 
-def find_places(form: IndexLayout, number: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
-    """Return the positions of chunks from their flat indexes in a grid.
+def unravel_in_order(
+    layout: IndexLayout, number: Ints, order: list[int], sizes: tuple[int, ...]
+) -> Ints:
+    """Convert flat indexes in a grid to positions of chunks.
 
     Parameters
     ----------
-    form : IndexLayout
+    layout : IndexLayout
     number : int64 array
     order : list of int
         The axes, the slowest first.
     sizes : tuple of int
-        Chunks along each axis; that of the first in order is unlimited.
+        Chunks along each axis; the first axis in the order is unlimited.
     """
-    place = np.empty((len(form.chunks), len(number)), np.int64)
+    position = np.empty((len(layout.chunks), len(number)), np.int64)
     for axis in reversed(order[1:]):
         above = number // sizes[axis]
-        np.subtract(number, above * sizes[axis], out=place[axis])
+        np.subtract(number, above * sizes[axis], out=position[axis])
         number = above
-    place[order[0]] = number
-    for axis, chunk in enumerate(form.chunks):
-        place[axis] *= chunk
-    return place
+    position[order[0]] = number
+    for axis, chunk in enumerate(layout.chunks):
+        position[axis] *= chunk
+    return position
 
 
-def find_numbers(form: IndexLayout, place: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
-    """Return the flat indexes of chunks in a grid, ascending; the inverse of `find_places`."""
-    number = np.zeros(place.shape[1:], np.int64)
+def ravel_in_order(
+    layout: IndexLayout, position: Ints, order: list[int], sizes: tuple[int, ...]
+) -> Ints:
+    """Convert positions of chunks to ascending flat indexes, the inverse of `unravel_in_order`."""
+    number = np.zeros(position.shape[1:], np.int64)
     for axis in order:
-        number = number * sizes[axis] + place[axis]
+        number = number * sizes[axis] + position[axis]
     return np.sort(number)
 
 
 def intersect(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
-    """Return which ranges of flat indexes contain one that is wanted; all do if it is None."""
+    """Return a mask of the ranges of flat indexes that contain wanted indexes (None for all)."""
     if wanted is None:
         return np.ones(begin.shape, bool)
     found: Bools = np.searchsorted(wanted, begin) < np.searchsorted(wanted, end)
@@ -288,7 +292,7 @@ def intersect(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
 def group_by_header(
     indexes: Indexes, heads: Bytes, fields: slice, read: Callable[[Indexes, Bytes], ChunkRows]
 ) -> ChunkRows:
-    """Read together the indexes with the same bytes in some fields of their headers."""
+    """Group indexes with the same bytes in some fields of their headers, and read each group."""
     same = heads[:, fields]
     if len(same) == 1 or (same == same[0]).all():
         return read(indexes, heads)
@@ -298,16 +302,16 @@ def group_by_header(
         which = np.flatnonzero(group == number)
         found = read(indexes.at(which), heads[which])
         parts.append(found._replace(owner=which[found.owner]))
-    joined = join_chunks(parts, len(indexes.form.chunks))
+    joined = join_chunks(parts, len(indexes.layout.chunks))
     return joined.at(np.argsort(joined.owner, kind="stable"))
 
 
 def sort_chunks(found: ChunkRows) -> ChunkRows:
-    """Return chunks by dataset and then in C order."""
-    if find_ascending(found.owner, found.place).all():
+    """Sort chunks by dataset, and then in C order."""
+    if find_ascending(found.owner, found.position).all():
         return found
-    order = np.lexsort((*found.place[::-1], found.owner))
+    order = np.lexsort((*found.position[::-1], found.owner))
     # in place, since a second table would take as much memory again
-    for column in (found.owner, *found.place, *found[2:]):
+    for column in (found.owner, *found.position, *found[2:]):
         column[:] = column[order]
     return found
