@@ -14,10 +14,12 @@ from virtualds.pictures.html import (
     SERIES,
     SHADES,
     STYLE,
+    TILE,
     UNKNOWN,
     Markup,
     Span,
     cell,
+    draw_labels,
     element,
     escape,
     get_shade,
@@ -185,6 +187,19 @@ def test_textures_of_two_pictures_have_different_names() -> None:
     one, other = (strip([Span(0, 1, GAP)], 1, title="t") for _ in range(2))
     found = [set(re.findall(r'id="([^"]+)"', drawn)) for drawn in (one, other)]
     assert all(found) and not found[0] & found[1]
+
+
+def test_lines_of_a_texture_continue_in_the_next_tile() -> None:
+    drawn = "".join(shade.texture for shade in SERIES)
+    lines = re.findall(r"M0 \d+h(\d+)|M\d+ 0v(\d+)", drawn)
+    assert len(lines) == 4 and {int(across or down) for across, down in lines} == {TILE}
+
+
+def test_labels_of_a_strip_stand_at_their_places_and_end_as_their_names_do() -> None:
+    name = "d" * 10 + "/2001-12-31.nc"
+    shown = ElementTree.fromstring(draw_labels([(0.25, "2001-01-01"), (1.0, name)]))
+    words = [(span.text, span.get("style", "").partition(";")[2]) for span in shown]
+    assert words == [("2001-01-01", "left:25.0%"), (f"…{name[-21:]}", "right:0")]
 
 
 def test_an_unknown_stretch_has_no_texture() -> None:
