@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from virtualds import ManifestArray
-from virtualds.accessors.display import _list_keys, draw_strips
+from virtualds.accessors.display import MAX_FILES, _list_keys, draw_strips
 from virtualds.pictures.html import SERIES
 
 DAY = np.timedelta64(1, "D")
@@ -76,6 +76,13 @@ def test_ten_thousand_files_are_a_few_rectangles() -> None:
     [shown] = strips(files_along([f"/{n}.nc" for n in range(10_000)], days))
     assert spans(shown) == [(0, 0.25, "blue"), (0.75, 1, "blue"), (0.25, 0.75, "gap")]
     assert "gap: 1983-09-10 to 2011-01-26" in words(shown)
+
+
+def test_one_file_more_than_a_strip_distinguishes_makes_one_rectangle() -> None:
+    for count, said in ((MAX_FILES, "files, in two shades by turns"), (MAX_FILES + 1, "files")):
+        [shown] = strips(files_along([f"/{n}.nc" for n in range(count)], range(count)))
+        assert len(spans(shown)) == (count if count == MAX_FILES else 1)
+        assert words(shown).endswith(said)
 
 
 def test_only_dimensions_along_which_files_follow_each_other_are_drawn() -> None:

@@ -187,6 +187,10 @@ def test_a_tree_of_many_groups_stays_short(ds: xr.Dataset) -> None:
     assert "and 130 more groups" in text_of(page)
     assert len(page) < 100_000 and len(pictures_of(page)) <= 6
     assert len(repr(tree.virtual).splitlines()) < 20
+    # the groups share the rows of one table
+    many = xr.Dataset({f"v{n}": ("x", array((4,), (2,))) for n in range(80)})
+    told = text_of(xr.DataTree.from_dict({"/a": many, "/b": many}).virtual._repr_html_())
+    assert told.count("... and 30 more") == 2
 
 
 def test_the_view_of_xarray_shows_the_picture_of_each_array(ds: xr.Dataset) -> None:

@@ -26,7 +26,7 @@ from matplotlib.patches import Patch
 import virtualds
 from virtualds import ManifestArray
 from virtualds.accessors.plots import EMPTY as WITHOUT_CHUNKS
-from virtualds.accessors.plots import add_legend_below, get_colour
+from virtualds.accessors.plots import MAX_LINES, add_legend_below, get_colour
 from virtualds.codecs.cf import Packing, TimePacking
 from virtualds.codecs.hdf import Shuffle
 from virtualds.codecs.zlib import Zlib
@@ -204,6 +204,8 @@ def test_long_names_are_shown_by_what_tells_them_apart() -> None:
     assert ax.get_ylabel().endswith("experiment_")
     ax = xr.Dataset({"t": ("x", files_along(paths[:1]))}).virtual.plot.coverage("x")
     assert names(ax) == ["a_long_name_of_an_experiment_01.nc"]
+    sizes = xr.Dataset({"a" * 30 + "b" * 30: ("x", files_along(paths))}).virtual.plot.sizes()
+    assert names(sizes) == ["a" * 18 + "…" + "b" * 19]
 
 
 def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -309,6 +311,13 @@ def test_borders_of_chunks_are_lines_within_their_fragment() -> None:
     assert lines - upright == {((0, 3), (4, 3))}
 
 
+def test_borders_that_would_cover_everything_are_not_drawn() -> None:
+    for chunks, drawn in ((MAX_LINES - 1, MAX_LINES - 2), (MAX_LINES, 0)):
+        ds = xr.Dataset({"t": ("x", files_along(["/a.nc"] * chunks))})
+        found = [c for c in ds.virtual.plot.chunks("t").collections if c.get_gid() == "borders"]
+        assert sum(len(c.get_segments()) for c in found) == drawn
+
+
 def test_other_dimensions_may_be_shown_and_holes_behind_them_are_seen() -> None:
     ax = two_encodings().virtual.plot.chunks("t", x="lon", y="lat")
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("position along lon", "position along lat")
@@ -376,6 +385,10 @@ def test_a_long_name_takes_two_lines_of_the_legend() -> None:
     array = replace(array, pipelines=(pipeline,), dtype=np.dtype("M8[ns]"))
     (words,) = legend(xr.Dataset({"t": ("x", array)}).virtual.plot.chunks("t"))
     assert words.count("\n") == 1 and words.replace("\n", " ") == str(pipeline)
+    _, ax = plt.subplots()
+    add_legend_below(ax, [Patch(label=f"{words} {words}")])
+    (cut,) = legend(ax)
+    assert cut.count("\n") == 1 and cut.endswith(" …")
 
 
 def test_an_array_of_one_axis_is_a_line() -> None:
@@ -383,6 +396,7 @@ def test_an_array_of_one_axis_is_a_line() -> None:
     ax = ds.virtual.plot.chunks("t")
     assert [row[:2] for row in rectangles(ax, "float32, uncompressed")] == [(0, 4), (8, 12)]
     assert (names(ax), title(ax)) == ([], "t: 3 chunks of (4), 1 missing")
+    assert ax.get_ylim() == (1, 0)
 
 
 def test_a_huge_grid_is_drawn_in_cells_of_many_chunks() -> None:

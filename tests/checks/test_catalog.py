@@ -320,6 +320,12 @@ def test_the_time_of_a_forecast_is_the_one_that_it_is_for() -> None:
     assert (found["valid"].axis, found["run"].axis) == ("time", "")
 
 
+def test_of_two_equally_certain_axes_the_first_counts() -> None:
+    days = np.array(["2001-01-01", "2001-01-02"], "datetime64[ns]")
+    found = find_extents(xr.Dataset(coords={"begin": ("begin", days), "end": ("end", days)}))
+    assert (found["begin"].axis, found["end"].axis) == ("time", "")
+
+
 def test_dates_of_other_calendars_and_texts_are_extents() -> None:
     days = [cftime.Datetime360Day(2001, 2, 30), cftime.Datetime360Day(2001, 1, 1)]
     found = find_extents(xr.Dataset(coords={"time": days, "member": ["r1", "r2"]}))
@@ -351,6 +357,8 @@ def test_lead_times_are_hours(tmp_path: Path) -> None:
     assert (cube["lead"]["extent"], cube["lead"]["unit"]) == ([6, 12], "hours")
     assert cube["run"]["type"] == "temporal"
     assert item["properties"]["end_datetime"] == "2001-01-01T12:00:00Z"
+    # the file has none
+    assert "title" not in item["properties"]
 
 
 def test_undeclared_fill_values_are_no_degrees() -> None:
@@ -425,6 +433,7 @@ def test_a_collection_of_stac_has_an_item_for_each_group(folder: Path) -> None:
     assert item["properties"]["end_datetime"] == "2001-12-01T00:00:00Z"
     assert item["bbox"] == collection["extent"]["spatial"]["bbox"][0] == [-180, -75, 180, 75]
     assert item["properties"]["cube:dimensions"]["lon"]["extent"] == [0, 315]
+    assert item["properties"]["title"] == "two small years"
     asset = item["assets"]["data"]
     opened = xr.open_dataset(asset["href"], **asset["xarray:open_kwargs"])
     assert opened.sizes["time"] == 12
@@ -454,6 +463,7 @@ def test_items_need_a_place_and_a_time(folder: Path) -> None:
 def test_boxes_may_cross_the_antimeridian() -> None:
     assert to_longitudes(-180, 180) == (-180, 180)
     assert to_longitudes(0, 180) == (0, 180)
+    assert to_longitudes(-180, 90) == (-180, 90)
     assert to_longitudes(200, 250) == (-160, -110)
     west, east = to_longitudes(170, 190)
     found = to_geometry(west, -10, east, 10)

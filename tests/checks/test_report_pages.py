@@ -196,6 +196,7 @@ def test_a_bad_file_among_thousands_is_seen_and_later_eras_share_a_shade() -> No
     drawn = place_eras(files, is_time=True)
     found = Diagnosis(count, count, ("t",), "as given", (), tuple(eras), (), drawn)
     page = parsed(found._repr_html_())
+    assert "cannot be opened: 1 file, bad.nc" in words(by_class(page, "vds-key")[0])
     *_, last = spans(by_class(page, "vds-strip")[0])
     assert last[2] == "vermilion" and last[0] == 0.5 and last[1] - last[0] >= 0.003
     assert "era 7 to 9: 3,000 files" in words(by_class(page, "vds-key")[0])

@@ -23,7 +23,7 @@ from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2
 from virtualds.codecs.checksums import crc32c, fletcher32
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.grib import select_field
-from virtualds.codecs.hdf import Shuffle, unshuffle_by_planes, unshuffle_portably
+from virtualds.codecs.hdf import Shuffle, SkippingHuffman, unshuffle_by_planes, unshuffle_portably
 from virtualds.codecs.images import _count_image_bytes
 from virtualds.codecs.zlib import Zlib, find_libdeflate
 
@@ -429,6 +429,12 @@ def test_blocks_that_szip_cannot_have_take_no_memory() -> None:
 def test_szip_without_its_header_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="decoded length"):
         codec_from_zarr_v2(SZIP | {"header": False})
+
+
+def test_the_first_code_of_a_huffman_tree_is_the_byte_itself() -> None:
+    values = bytes([0, 1, 128, 255])
+    bits = "".join(f"1{value:08b}" for value in values).ljust(40, "0")
+    assert SkippingHuffman(4).decode(int(bits, 2).to_bytes(5, "big"), 4) == values
 
 
 def test_a_jpegls_stream_without_an_end_is_not_decoded() -> None:

@@ -17,10 +17,13 @@ from products import few_quick
 from transforms import assert_identical
 
 import virtualds
+from virtualds import SourceFile
 from virtualds.formats import replaces_by
 from virtualds.formats.kerchunk.records import _is_filled
+from virtualds.formats.referenced_files import warn_of_unreadable
 from virtualds.formats.zarr.document import MANIFEST_KEYS, add_manifest_keys
 from virtualds.formats.zarr_manifests.write_snapshot import MAX_COPIED_COORDINATE, ChunkCopies
+from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import ChangedError
 
@@ -140,6 +143,16 @@ def test_files_of_killed_writers_are_removed_after_a_day(tmp_path: Path, target:
     assert_identical(opened(target), native(files))
 
 
+def test_chunks_in_the_set_that_a_table_of_files_lists_stay(tmp_path: Path, target: Path) -> None:
+    source = written(tmp_path, "a", days(0))
+    copy = virtual(source).virtual.materialize(target)
+    copy.virtual.to_manifest(target, manifest="parquet", mode="w")
+    for path in target.rglob("*"):
+        os.utime(path, (0, 0))
+    virtualds.expire_snapshots(target)
+    assert_identical(opened(target), native([source]))
+
+
 def test_formats_without_snapshots_say_so(tmp_path: Path) -> None:
     target = tmp_path / "refs.json"
     virtual(written(tmp_path, "a", days(0))).virtual.to_manifest(target)
@@ -229,6 +242,14 @@ def test_a_set_is_created_or_replaced_and_readers_without_manifests_reject_it() 
     node = {"chunk_key_encoding": {"name": "v2"}, "storage_transformers": [{"name": "x"}]}
     assert add_manifest_keys(node)["chunk_key_encoding"]["name"] == MANIFEST_KEYS
     assert add_manifest_keys({"name": "v"}) == {"name": "v"}
+
+
+def test_a_set_may_refer_to_files_in_itself_whatever_else_is_allowed() -> None:
+    root, allow = "s3://bucket/refs.zarr", AccessPolicy.of("/data")
+    # warnings are errors in these tests
+    warn_of_unreadable([SourceFile(f"{root}/chunks/0")], root, allow)
+    with pytest.warns(virtualds.AccessWarning, match=r"such as s3://bucket/0\.nc"):
+        warn_of_unreadable([SourceFile("s3://bucket/0.nc")], root, allow)
 
 
 def test_an_empty_column_of_any_type_has_no_values() -> None:

@@ -195,6 +195,15 @@ def test_a_record_that_is_cut_off_is_an_error_and_no_fill(form: str, tmp_path: P
         kept.w.values  # noqa: B018
 
 
+def test_of_values_without_records_none_are_counted(tmp_path: Path) -> None:
+    with netcdf_file(tmp_path / "a.nc", "w") as file:
+        file.createDimension("x", 5)
+        file.createVariable("v", "f8", ("x",))[:] = np.arange(5)
+    (tmp_path / "a.nc").write_bytes((tmp_path / "a.nc").read_bytes()[:-3])
+    with pytest.raises(FormatError, match=r"the file has \d+\nit is truncated"):
+        virtualds.open_virtual_dataset(tmp_path / "a.nc")
+
+
 def test_a_variable_larger_than_its_header_can_express_is_read(tmp_path: Path) -> None:
     """Its vsize is 2**32 - 1, or less (specification, "Note on vsize")."""
     with netcdf_file(tmp_path / "small.nc", "w", version=2) as small:

@@ -47,7 +47,8 @@ from virtualds import (
 )
 from virtualds import set_options as set_virtualds_options
 from virtualds.arrays.concatenate import concatenate
-from virtualds.chunks.columns import INLINE
+from virtualds.chunks.axes import make_regular_axes
+from virtualds.chunks.columns import INLINE, Table
 from virtualds.codecs.cf import Packing
 from virtualds.reading import fetch
 from virtualds.reading import threads as pool
@@ -629,6 +630,39 @@ def test_a_truncated_file_is_an_error(folder: Path) -> None:
         array.read()
     assert "ends 10 bytes before the chunk does" in str(caught.value)
     assert "chunk (3, 0, 1)" in caught.value.__notes__[0]
+
+
+class Counted(Table):
+    """A table of a set that notes which rows are loaded."""
+
+    def __init__(self, rows: ChunkManifest) -> None:
+        self.rows, self.seen = rows, set[int]()
+
+    def load(self, ids: Any) -> ChunkManifest:
+        self.seen.update(ids.ravel().tolist())
+        return self.rows.at(ids)
+
+    def list_sources(self) -> tuple[SourceFile, ...]:
+        return self.rows.files
+
+
+def test_a_chunk_is_named_without_references_of_others(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(bytes(36))
+    file, axes = SourceFile(str(tmp_path / "a.bin")), make_regular_axes((10,), (1,))
+    tables = [
+        Counted(ChunkManifest.build((10,), files=[file], offset=n + np.arange(10) * 4, length=4))
+        for n in (0, 40)
+    ]
+    parts = tuple(
+        Fragment((start,), axes, ChunkManifest.of_table(table, (10,)))
+        for start, table in zip((0, 10), tables, strict=True)
+    )
+    pipeline = CodecPipeline(np.dtype("f4"), layout=(0,))
+    array = ManifestArray((20,), np.dtype("f4"), 0.0, (pipeline,), parts)
+    with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
+        array.read((slice(12, 13),))
+    assert "chunk (2,)" in caught.value.__notes__
+    assert [table.seen for table in tables] == [set(), {2}]
 
 
 @pytest.mark.parametrize("number", [(0, 0, 0), (2, 0, 1), (3, 0, 1)], ids=str)

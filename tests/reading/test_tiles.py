@@ -72,6 +72,14 @@ def test_chunks_at_the_edge_of_the_grid_are_read_one_by_one(folder: Path) -> Non
     exactly(array.read((slice(3, 40), slice(2, 45))), values[3:40, 2:45])
 
 
+def test_the_last_tile_may_be_a_single_chunk(folder: Path) -> None:
+    values = np.arange(33 * 8192, dtype="f4").reshape(33, 8192)
+    array = virtual(values, folder, chunks=(1, 8192))
+    last = work(array)[-1]
+    assert isinstance(last, Tile) and len(last.ranges) == 1
+    exactly(array.read(), values)
+
+
 def test_months_of_tiny_chunks_are_tiles_each(folder: Path) -> None:
     """An axis of several lengths is cut where the length changes."""
     months = [np.full((n, 40, 40), n, "f4") for n in (31, 28, 31, 30)]

@@ -528,6 +528,10 @@ def test_blocks_grow_while_one_reads_on_and_stay_small_where_one_jumps(data: byt
     assert lengths[:2] == [32 * PAGE, 64 * PAGE]
     assert sum(lengths) == len(data) - 16 * PAGE
     blocks, store = blocks_of(data)
+    for offset in range(0, len(data) - 9, 5000):
+        blocks.read(offset, 9)
+    assert [length for _, length in store.ranges[:2]] == [16 * PAGE, 32 * PAGE]
+    blocks, store = blocks_of(data)
     for offset in (2 * MIB, MIB, MIB // 2):
         blocks.read(offset, 9)
     assert [length for _, length in store.ranges] == [MIN_PAGES * PAGE] * 3

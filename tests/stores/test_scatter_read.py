@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from virtualds import SourceFile
 from virtualds.stores import local
-from virtualds.stores.local import count_row_bytes, read_rows
+from virtualds.stores.local import LocalStore, count_row_bytes, read_rows
 
 Array = np.ndarray[Any, Any]
 BYTES = np.random.default_rng(5).bytes(100_000)
@@ -50,6 +51,16 @@ def test_an_array_holds_the_bytes_of_the_file_in_its_order(
     assert count_row_bytes(target) == length
     assert read_rows(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]
+
+
+def test_a_store_reads_into_memory_and_into_arrays_of_any_strides(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(BYTES)
+    arrays = [make() for make, _ in TARGETS.values()]
+    targets = [*arrays, memoryview(bytearray(100))]
+    ranges = [(OFFSET, target.nbytes) for target in targets]
+    LocalStore().read_into(SourceFile(f"file://{tmp_path}/file"), ranges, targets)
+    for target in targets:
+        assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]
 
 
 @pytest.mark.parametrize(("make", "length"), TARGETS.values(), ids=TARGETS)

@@ -257,6 +257,8 @@ def test_old_files_of_killed_writers_are_removed(name: str, tmp_path: Path) -> N
     folder = Path(make_temporary_name(str(target)))
     (folder / "v").mkdir(parents=True)
     (folder / "v" / "refs.0.parq").write_bytes(b"")
+    # a day is enough, and less is not
+    os.utime(new, (time.time() - 23 * 3600,) * 2)
     day_before_yesterday = (time.time() - 2 * 24 * 3600,) * 2
     for path in (old, *others, folder / "v" / "refs.0.parq", folder / "v", folder):
         os.utime(path, day_before_yesterday)

@@ -24,9 +24,9 @@ from virtual_arrays import ZLIB, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, SourceFile, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores import find_store
+from virtualds.stores import find_store, requests
 from virtualds.stores.fsspec import FsspecStore
-from virtualds.stores.local import LocalStore
+from virtualds.stores.local import KNOWS_WHAT_IT_HOLDS, LocalStore, exchange_paths
 from virtualds.stores.store import StoreError
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
@@ -149,6 +149,61 @@ def test_a_range_beyond_the_end_says_which(tmp_path: Path, ranges: list[tuple[in
     with pytest.raises(StoreError, match="ends") as caught:
         LocalStore().get_ranges(SourceFile(f"file://{path}"), ranges)
     assert caught.value.item == len(ranges) - 1
+
+
+@pytest.mark.skipif(not KNOWS_WHAT_IT_HOLDS, reason="the system does not say what it holds")
+def test_only_what_the_system_does_not_hold_is_read_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(bytes(2**20))
+    asked: list[tuple[int, int]] = []
+
+    def read(handle: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        if offset < 2**18:
+            return 1
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", read)
+    monkeypatch.setattr(os, "posix_fadvise", lambda handle, *span: asked.append(span[:2]))
+    ranges = [(begin, 2**16) for begin in (0, 2**19, 2**20 - 2**16)]
+    LocalStore().prefetch(SourceFile(f"file://{tmp_path}/a"), ranges)
+    assert asked == ranges[1:]
+
+
+def test_two_folders_are_exchanged_in_one_step_where_the_system_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for path in (one, other):
+        path.mkdir()
+        (path / path.name).touch()
+    rename, steps = os.rename, []
+
+    def note(*names: str) -> None:
+        steps.append(names)
+        rename(*names)
+
+    monkeypatch.setattr(os, "rename", note)
+    exchange_paths(str(one), str(other))
+    assert (os.listdir(one), os.listdir(other)) == (["other"], ["one"])
+    assert len(steps) == (0 if sys.platform == "linux" else 3)
+    monkeypatch.setattr("ctypes.CDLL", lambda *names, **how: None)
+    exchange_paths(str(one), str(other))
+    assert (os.listdir(one), os.listdir(other)) == (["one"], ["other"])
+    assert sorted(os.listdir(tmp_path)) == ["one", "other"]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize("ending", [False, True])
+def test_requests_end_only_if_a_user_has_interrupted_a_program_that_ends(
+    monkeypatch: pytest.MonkeyPatch, interrupted: bool, ending: bool
+) -> None:
+    event = threading.Event()
+    if interrupted:
+        event.set()
+    monkeypatch.setattr(requests, "INTERRUPTED", event)
+    monkeypatch.setattr(requests, "process_ends", lambda: ending)
+    assert requests.is_abandoned() == (interrupted and ending)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

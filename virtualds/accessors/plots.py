@@ -111,7 +111,7 @@ def add_rectangles(
         transform=ax.get_xaxis_transform() if over_all else ax.transData,
         **more,
     )
-    ax.add_collection(made, autolim=False)
+    ax.add_collection(made)
     return made
 
 

@@ -53,8 +53,8 @@ END = b"\xff\xd9"
 JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 """Second bytes of markers without a segment."""
 
-TRANSFORMS = {0: "rgb", 1: "ycbcr"}
-"""Colours of three components, by the number in Adobe's marker."""
+UNTRANSFORMED = 0
+"""The number in Adobe's marker of components that are red, green and blue."""
 
 SUBSAMPLING: dict[Any, Any] = {
     "4:4:4": [[1, 1], [1, 1], [1, 1]],
@@ -195,9 +195,11 @@ class JpegChunk(ShapedCodec):
                 f"an image of {found} lines, samples, components and bits, not {expected}"
             )
         _check_whole(bytes(memoryview(data)[-2:]))
-        colours = TRANSFORMS.get(head.transform) if self._components == 3 else None
+        # libjpeg takes such components for YCbCr if there is a JFIF marker, too
+        is_rgb = head.transform == UNTRANSFORMED and self._components == 3
+        colours = "rgb" if is_rgb else None
         out: bytes = imagecodecs.jpeg8_decode(
-            bytes(data), colorspace=colours, outcolorspace=colours and "rgb"
+            bytes(data), colorspace=colours, outcolorspace=colours
         ).tobytes()
         check_length(self, len(out), prod(self.shape) if nbytes is None else nbytes)
         return out

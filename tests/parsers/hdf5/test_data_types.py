@@ -410,6 +410,12 @@ def test_types_that_are_cut_short_are_refused_and_padding_is_not(message: bytes)
             parse_type_message(message[:stop])
 
 
+def test_axes_of_a_member_in_version_1_are_those_of_an_array() -> None:
+    [(_, old)] = parse_type_message(old_compound(8, ("a", 0, integer(4), (2,)))).parts
+    [(_, new)] = parse_type_message(compound(8, ("a", 0, array(integer(4), 2)))).parts
+    assert old._replace(length=new.length) == new
+
+
 # ---------------------------------------------------------------------- types of types
 
 NUMBERS = st.sampled_from(

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import virtualds
-from virtualds import FormatError
+from virtualds import FormatError, SourceFile
 from virtualds.parsers import hdf5
 from virtualds.parsers.hdf5 import objects
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.fractal_heap import read_symbols
 from virtualds.stores import find_store
 
 WAYS = ("auto", "library")
@@ -57,6 +59,34 @@ def test_a_link_to_what_is_no_file_spoils_no_other_variable(way: str, tmp_path: 
     problems = found.all_problems()
     assert problems.keys() == {"part", "long", "loop"}
     assert all(isinstance(problem, FormatError) for problem in problems.values()), problems
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_soft_link_without_a_slash_begins_in_its_group(way: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"], file["deep/a"], file["deep/er/b"] = [0], [1], [2]
+        file["deep/link"] = h5py.SoftLink("a")
+        file["deep/further"] = h5py.SoftLink("er/b")
+    found = scan(tmp_path / "a.h5", way).groups["deep"].variables
+    assert [found[name].read().tolist() for name in ("link", "further")] == [[1], [2]]
+
+
+def test_a_node_of_a_group_with_two_parents_is_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", libver="earliest") as file:
+        for number in range(50):
+            file[f"{number:02}"] = [number]
+    raw = bytearray((tmp_path / "a.h5").read_bytes())
+    # signature, kind and level, used entries, and neighbours; then keys and children by turns
+    tree, heap = raw.index(b"TREE\0\0"), raw.index(b"HEAP")
+    first = tree + 8 + 16 + 8
+    raw[first : first + 8] = raw[first + 16 : first + 24]
+    (tmp_path / "a.h5").write_bytes(raw)
+    file = FileBytes(SourceFile((tmp_path / "a.h5").as_uri()))
+    try:
+        with pytest.raises(FormatError, match="two parents"):
+            list(read_symbols(file, tree, heap))
+    finally:
+        file.close()
 
 
 @pytest.mark.parametrize("way", WAYS)
