@@ -14,6 +14,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import xarray as xr
+from products import looped
 from programs import run_code
 
 mpl.use("Agg")
@@ -149,11 +150,12 @@ AXES: dict[str, tuple[Any, list[tuple[float, float]], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", AXES)
+@looped("kind", AXES)
 def test_an_axis_has_the_values_of_its_coordinate_or_positions(kind: str) -> None:
     values, expected, label = AXES[kind]
     ds = xr.Dataset({"t": ("x", files_along(["/a.nc", "/b.nc", "/c.nc"]))})
-    ds = ds.assign_coords(x=("x", values, {"units": "m"} if kind.endswith("numbers") else {}))
+    # only numbers are in units: other values show theirs
+    ds = ds.assign_coords(x=("x", values, {"units": "m"}))
     ax = ds.virtual.plot.coverage("x")
     assert [row[:2] for row in rectangles(ax, "files")] == expected
     assert ax.get_xlabel() == label

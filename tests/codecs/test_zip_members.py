@@ -17,7 +17,7 @@ from products import looped
 
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.codec import CodecError
-from virtualds.codecs.zlib import ZipMember
+from virtualds.codecs.zlib import HEADER, MAGIC, STORED, ZipMember
 
 DATA = np.arange(5000, dtype="i4").tobytes()
 
@@ -41,6 +41,14 @@ def member(data: bytes, method: int, streamed: bool = False, zip64: bool = False
 
 
 METHODS = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}
+
+
+def test_a_member_may_be_no_more_than_its_header() -> None:
+    codec = ZipMember(0)
+    empty = HEADER.pack(MAGIC, 0, STORED, 0, 0, 0, 0, 0)
+    assert bytes(codec.decode(empty, 0)) == b""
+    with pytest.raises(CodecError, match="begins no member"):
+        codec.decode(empty[:-1], 0)
 
 
 @looped("zip64", [False, True])

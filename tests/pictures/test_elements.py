@@ -228,6 +228,8 @@ def test_only_what_there_is_is_drawn() -> None:
     shown, alone, whole = draw({"a": "x", "b": None}), draw(Card("t")), draw(Card("t", code="c"))
     assert ">a<" in str(shown) and ">b<" not in str(shown)
     assert "<pre" not in str(alone) and "<pre" in str(whole)
+    signed = draw(Card("t", sign="✓"))
+    assert "<b>t</b>" in str(alone) and "<b>✓ t</b>" in str(signed)
 
 
 def test_a_long_word_is_never_broken() -> None:

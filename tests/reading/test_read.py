@@ -876,13 +876,24 @@ def test_arrays_built_by_hand_take_crc32_values(folder: Path) -> None:
 
 
 def test_a_damaged_inline_chunk_is_an_error() -> None:
-    manifest = ChunkManifest.build((1,), file=INLINE, length=3, inline=[b"abc"])
-    fragment = Fragment((0,), (ChunkAxis.regular(4, 4),), manifest)
+    inline = [b"abcd", b"abc"]
+    manifest = ChunkManifest.build((2,), file=INLINE, offset=[0, 1], length=[4, 3], inline=inline)
+    fragment = Fragment((0,), (ChunkAxis.regular(8, 4),), manifest)
     array = ManifestArray.of_fragment(fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v")
     with pytest.raises(ReadError, match="inline") as caught:
         array.read()
     assert str(caught.value).startswith("variable 'v': ")
-    assert "chunk (0,)" in caught.value.__notes__
+    assert "chunk (1,)" in caught.value.__notes__
+
+
+def test_what_no_fragment_covers_is_the_fill_value() -> None:
+    """Memory of the system is zero, so the value is another one."""
+    pipeline = CodecPipeline(np.dtype("u1"), layout=(0,))
+    manifest = ChunkManifest.build((1,), file=INLINE, length=4, inline=[b"abcd"])
+    parts = tuple(Fragment((start,), (ChunkAxis.regular(4, 4),), manifest) for start in (0, 2**20))
+    array = ManifestArray((2**21,), np.dtype("u1"), np.uint8(7), (pipeline,), parts)
+    found = array.read()
+    assert bytes(found[:6]) == b"abcd\7\7" and (found == 7).sum() == 2**21 - 8
 
 
 def test_an_error_leaves_later_reads_alone(folder: Path) -> None:
