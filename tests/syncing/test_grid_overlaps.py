@@ -190,6 +190,45 @@ def test_a_window_moves_over_files_that_overlap(cells: Cells) -> None:
         np.testing.assert_array_equal(cell["t"].values, ds["t"].values)
 
 
+def test_a_window_along_another_axis_moves_back(cells: Cells) -> None:
+    cells.write("a", [1], range(2, 6))
+    cells.write("b", [1], range(9))
+    cells.write("c", [2], range(2))
+    done = cells.sync(keep={"time": 2})
+    assert (names(done.shadowed), names(done.outside)) == (["a"], ["c"])
+    cells.remove("b")
+    assert names(cells.sync(keep={"time": 2}).added) == ["a"]
+    found = xr.open_dataset(cells.folder / "set.zarr", engine="virtual").load()
+    wanted = cells.files["a"].isel(time=slice(2, 4))
+    np.testing.assert_array_equal(found["t"].values, wanted["t"].values)
+
+
+def test_files_of_different_lengths_change_at_once(tmp_path: Path) -> None:
+    def write(name: str, members: list[int], days: list[int], value: float, width: int) -> None:
+        values = np.full((len(members), len(days), width), value, "f4")
+        ds = xr.Dataset({"t": (("member", "time", "x"), values)}, {"member": members, "time": days})
+        stored = {"t": {"chunksizes": (1, 1, 1), "_FillValue": np.float32(np.nan)}}
+        ds.to_netcdf(tmp_path / f"{name}.nc", engine="netcdf4", encoding=stored)
+        date(tmp_path / f"{name}.nc")
+
+    def sync() -> Any:
+        virtualds.sync(
+            f"{tmp_path}/*.nc", tmp_path / "set.zarr", concat_dim=["member", "time"],
+            overlap="last", pad="x", settle=0,
+        )  # fmt: skip
+        return xr.open_dataset(tmp_path / "set.zarr", engine="virtual")["t"].load()
+
+    write("a", [1, 2], [0, 1], 1, 3)
+    write("b", [2], [1, 2], 2, 2)
+    sync()
+    write("a", [1, 2], [0, 1], 5, 3)
+    write("b", [2], [1, 2], 6, 2)
+    found = sync()
+    assert found.sel(member=1, time=0).values.tolist() == [5, 5, 5]
+    # the better file is shorter, so nothing stands behind its end
+    np.testing.assert_array_equal(found.sel(member=2).values[1:], [[6, 6, np.nan]] * 2)
+
+
 def test_what_a_set_holds_itself_is_no_choice(cells: Cells) -> None:
     cells.write("run1", [1], range(2))
     cells.sync(inline_threshold=10_000)

@@ -117,6 +117,18 @@ def test_what_shadowed_a_file_may_go_beyond_the_window(write: Write) -> None:
     assert_equal("refs.zarr", read_archive().isel(time=slice(-6, None)))
 
 
+def test_a_file_that_is_partly_too_old_comes_back_for_the_rest(write: Write) -> None:
+    write("0", 3, 4)
+    write("1", 7, 2)
+    path = write("2", 5, 2)
+    # the first half of the first file is too old, and the last one has the other
+    report = run(overlap="last", keep={"time": 4})
+    assert names(report.outside) == ["0"]
+    path.unlink()
+    assert names(run(overlap="last", keep={"time": 4}).added) == ["0"]
+    assert_equal("refs.zarr", read_archive().isel(time=slice(-4, None)))
+
+
 def test_a_grid_waits_for_the_only_file_that_has_it(write: Write) -> None:
     gone = write("00", 0)
     write("01", 4)

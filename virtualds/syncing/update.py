@@ -184,14 +184,15 @@ class Update:
         if lost and self.dim in present.indexes:
             values = self._find_values(group, lost).values()
             extents = [find_extent(along) for along in values if along]
-            wanted |= notes.select(SHADOWED, CUT, within=extents)
+            # one that is outside may have positions in the window, which others have
+            wanted |= notes.select(SHADOWED, CUT, OUTSIDE, within=extents)
         coming = self._predict_values(present, changes, lost)
         now = self.window.find_cutoffs(coming)
         for dim, cutoff in notes.cutoffs.items():
             begin = now.get(dim, -inf)
             if dim != self.dim:
                 # it is not noted along which axis a file is outside
-                wanted |= notes.select(OUTSIDE, CUT) if begin < cutoff else set()
+                wanted |= notes.select(OUTSIDE, CUT, SHADOWED) if begin < cutoff else set()
                 continue
             if begin == -inf and isinstance(length := self.window.lengths.get(dim), int):
                 begin = notes.find_last(length - count_values(coming[dim], dim))
@@ -318,7 +319,8 @@ class Update:
         """Return a group with files in their cells; complete the ``contested`` ones."""
         for layer in layers:
             with self._name_mismatch(group, urls):
-                found = grid.put(group, layer, replaced, contested)
+                # those of other layers are as they should be, or will be
+                found = grid.put(group, layer, urls_of(layer) & {*replaced}, contested)
                 group = group if found is group else as_read(found)
         return group
 
