@@ -444,6 +444,7 @@ def _report_group(update: Update, changes: Changes, outcome: Outcome) -> SyncRep
         unchanged=changes.unchanged
         - len(left_out - new - changed)
         - len({*added} - new)
+        - len(failed.keys() & {*changes.reopened})
         - len(again)
         + silent,
     )

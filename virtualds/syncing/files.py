@@ -469,7 +469,8 @@ class Changes:
     version is used. ``superseded`` are files of the set in place of which another version is used,
     because it is newer, or because they are not listed any more. ``noted`` are those unchanged
     files that the set notes, since it does not use them, or only in part, and ``reopened`` those
-    that it may need again. ``listing`` are all files that are there.
+    that it may need again. ``due`` are files of which it may need more, and that cannot be opened
+    now. ``listing`` are all files that are there.
     """
 
     new: tuple[str, ...]
@@ -483,6 +484,7 @@ class Changes:
     noted: tuple[str, ...]
     listing: Listing = field(compare=False)
     reopened: tuple[str, ...] = ()
+    due: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         names = ("new", "changed", "removed", "waiting")

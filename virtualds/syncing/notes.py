@@ -37,29 +37,31 @@ CUT = "cut"
 OUTSIDE = "outside"
 """All positions of the file are older than the window."""
 
-LEFT_OUT = (UNUSED, SHADOWED, CUT, OUTSIDE)
+DUE = "due"
+"""The set may need more of the file, which could not be opened when that turned out."""
+
+LEFT_OUT = (UNUSED, SHADOWED, CUT, OUTSIDE, DUE)
 """The kinds of files of which the set does not use everything."""
 DESCRIBES = "describes"
 """The file is a sidecar, which describes a file of the set."""
 DESCRIBED = "described"
 """A sidecar describes the file, and the set itself does not know its state."""
 
-Extent = tuple[tuple[float, float], ...]
-"""The smallest and largest coordinate value of a file along each dimension, as from `to_numbers`.
-
-Along dimensions for which there are none, the values are not known.
-"""
+Ends = tuple[float, float] | tuple[str, str]
+"""The smallest and largest coordinate value of a file: numbers as from `to_numbers`, or texts."""
+Extent = tuple[Ends, ...]
+"""The ends of a file along each dimension; those along further dimensions are not known."""
 ANY: Extent = ()
-UNKNOWN = (-inf, inf)
+UNKNOWN: Ends = (-inf, inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Notes:
     """Files that a group of a set knows and does not use, or only in part.
 
-    ``kinds`` and ``extents`` have one item for each file. ``cutoffs`` are the first values within
-    the window, by dimension, and ``keep`` describes that window. ``overlap`` says which files
-    positions are taken from.
+    ``kinds`` and ``extents``, along ``dims``, have one item for each file. ``cutoffs`` are the
+    first values within the window, by dimension, and ``keep`` describes that window. ``overlap``
+    says which files positions are taken from.
     """
 
     files: FileColumns = field(default_factory=lambda: FileColumns.of(()))
@@ -68,6 +70,7 @@ class Notes:
     cutoffs: Mapping[str, float] = field(default_factory=dict)
     keep: str = ""
     overlap: str = ""
+    dims: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, noted: Mapping[str, Any], root: str) -> Notes:
@@ -83,8 +86,9 @@ class Notes:
             kinds = tuple(str(row[4]) for row in rows)
             extents = tuple(_read_extent(row[5:]) for row in rows)
             cutoffs = {str(dim): value for dim, value in noted.get("cutoffs", {}).items()}
-            said = (str(noted.get(name, "")) for name in ("keep", "overlap"))
-            return cls(FileColumns.of(states), kinds, extents, cutoffs, *said)
+            keep, overlap = (str(noted.get(name, "")) for name in ("keep", "overlap"))
+            dims = tuple(map(str, noted.get("dims", ())))
+            return cls(FileColumns.of(states), kinds, extents, cutoffs, keep, overlap, dims)
         except (LookupError, TypeError, ValueError, AttributeError, OSError, EOFError):
             return cls()
 
@@ -111,36 +115,49 @@ class Notes:
         rows = [[*row, *ends[n]] for n, row in enumerate(zip(urls, *columns, strict=True))]
         rows.sort(key=lambda row: (row[0], row[4]))
         packed = gzip.compress(json.dumps(rows, separators=(",", ":")).encode(), mtime=0)
-        found = {"files": base64.b64encode(packed).decode()}
+        found = {"files": base64.b64encode(packed).decode(), "dims": [*self.dims]}
         more = {"keep": self.keep, "cutoffs": dict(self.cutoffs), "overlap": self.overlap}
         return found | {name: value for name, value in more.items() if value}
+
+    def along(self, dims: tuple[str, ...]) -> Notes:
+        """Return the notes with extents along other dimensions, of which some may not be known."""
+        if dims == self.dims:
+            return self
+        known = [dict(zip(self.dims, extent, strict=False)) for extent in self.extents]
+        extents = tuple(tuple(ends.get(dim, UNKNOWN) for dim in dims) for ends in known)
+        return replace(self, extents=extents, dims=dims)
 
     def renew(
         self,
         listed: FileColumns,
-        unchanged: Collection[str],
+        held: FileColumns,
+        opened: Collection[str],
         kinds: Mapping[str, str],
         extents: Mapping[str, Extent],
     ) -> Notes:
         """Return the notes after a run, in which files turned out to be of some ``kinds``.
 
-        Of earlier notes, those of ``unchanged`` files stay. ``listed`` are the present states.
+        Earlier notes stay, except for files that were ``opened``, and that are neither ``listed``
+        nor ``held`` by the set.
         """
-        before = zip(self.files.urls.tolist(), self.kinds, self.extents, strict=True)
-        known = {
-            url: (kind, extent)
-            for url, kind, extent in before
-            if url in unchanged and kind in LEFT_OUT
-        }
+        files = FileColumns.join([listed, held, self.files])
+        begin = len(listed) + len(held)
+        now = {str(files.urls[row]): row for row in reversed(range(begin))}
+        known: dict[str, tuple[int, str, Extent]] = {}
+        rows = zip(self.files.urls.tolist(), self.kinds, self.extents, strict=True)
+        for row, (url, kind, extent) in enumerate(rows, begin):
+            if kind in LEFT_OUT and url not in opened and url in now:
+                known[url] = row, kind, extent
+        earlier = dict(zip(self.files.urls.tolist(), self.extents, strict=True))
         for url, kind in kinds.items():
-            earlier = known[url][1] if url in known else None
-            known[url] = kind, join_extents(earlier, extents.get(url, ANY))
-        rows = {str(url): row for row, url in enumerate(listed.urls)} if known else {}
-        wanted = sorted(known.keys() & rows.keys())
+            if url in now:
+                extent = join_extents(earlier.get(url), extents.get(url, ANY))
+                known[url] = now[url], kind, extent
+        wanted = sorted(known)
         return Notes(
-            listed.take(np.array([rows[url] for url in wanted], np.intp)),
-            tuple(known[url][0] for url in wanted),
+            files.take(np.array([known[url][0] for url in wanted], np.intp)),
             tuple(known[url][1] for url in wanted),
+            tuple(known[url][2] for url in wanted),
         )
 
     def find(self, kind: str) -> FileColumns:
@@ -152,12 +169,11 @@ class Notes:
 
         The last values of files are positions, so that it is the last but ``count`` of them.
         """
-        ends = {
-            extent[0][1] if extent else inf
-            for extent, kind in zip(self.extents, self.kinds, strict=True)
-            if kind == OUTSIDE
-        }
-        return -inf if inf in ends or len(ends) < count else sorted(ends)[-count]
+        outside = zip(self.extents, self.kinds, strict=True)
+        ends = {extent[0][1] if extent else inf for extent, kind in outside if kind == OUTSIDE}
+        numbers = sorted(end for end in ends if not isinstance(end, str))
+        is_known = len(numbers) == len(ends) >= count and inf not in ends
+        return numbers[-count] if is_known else -inf
 
     def select(self, *kinds: str, within: Collection[Extent] = (ANY,)) -> set[str]:
         """Return the urls of files of some kinds whose extent meets one of those given."""
@@ -171,18 +187,21 @@ class Notes:
 
 def _meet(one: Extent, other: Extent) -> bool:
     """Return whether two extents meet along every dimension that both know."""
-    sides = zip(one, other, strict=False)
-    return all(a <= d and c <= b for (a, b), (c, d) in sides)
+    for (a, b), (c, d) in zip(one, other, strict=False):
+        # numbers and texts are not compared, such as those that are not known
+        if type(a) is type(c) and (d < a or b < c):  # type: ignore[operator]
+            return False
+    return True
 
 
-def _read_extent(numbers: Sequence[float | None]) -> Extent:
+def _read_extent(numbers: Sequence[Any]) -> Extent:
     """Return the extent of a row: two numbers for each dimension, or None where not known."""
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     found = tuple(UNKNOWN if a is None or b is None else (a, b) for a, b in pairs)
     return ANY if all(pair == UNKNOWN for pair in found) else found
 
 
-def _write_extent(extent: Extent) -> list[float | None]:
+def _write_extent(extent: Extent) -> list[float | str | None]:
     pairs = ((None, None) if pair == UNKNOWN else pair for pair in extent or [UNKNOWN])
     return [number for pair in pairs for number in pair]
 
@@ -312,18 +331,25 @@ def to_numbers(index: pd.Index[Any], dim: str) -> npt.NDArray[Any]:
 def join_extents(*extents: Extent | None) -> Extent:
     """Return the extent that has all those that are not None; `ANY` if there is none."""
     known = [extent for extent in extents if extent is not None]
-    return tuple(
-        (min(a for a, _ in some), max(b for _, b in some)) for some in zip(*known, strict=False)
-    )
+    return tuple(map(_join_ends, zip(*known, strict=False)))
+
+
+def _join_ends(some: Iterable[Ends]) -> Ends:
+    begins, ends = zip(*some, strict=True)
+    if len({type(value) is str for value in begins}) > 1:
+        return UNKNOWN
+    return min(begins), max(ends)
 
 
 def find_extent(values: Mapping[str, pd.Index[Any]]) -> Extent:
     """Return the extent of coordinate values along dimensions; `ANY` if there are none."""
     found = tuple(_find_ends(index, dim) for dim, index in values.items())
-    return ANY if all(pair == UNKNOWN for pair in found) else found
+    return ANY if all(ends == UNKNOWN for ends in found) else found
 
 
-def _find_ends(index: pd.Index[Any], dim: str) -> tuple[float, float]:
+def _find_ends(index: pd.Index[Any], dim: str) -> Ends:
+    if index.size and all(isinstance(value, str) for value in index):
+        return str(index.min()), str(index.max())
     try:
         numbers = to_numbers(index, dim)
     except CombineError:

@@ -39,6 +39,7 @@ from virtualds.datasets.source_positions import (
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, format_count, without_secrets
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.listing import FileColumns
 from virtualds.syncing.files import (
     Changes,
     FileOpener,
@@ -52,6 +53,7 @@ from virtualds.syncing.notes import (
     CUT,
     DESCRIBED,
     DESCRIBES,
+    DUE,
     OUTSIDE,
     SHADOWED,
     UNUSED,
@@ -170,16 +172,25 @@ class Update:
         They may have positions of files that are replaced or removed, the window may begin earlier,
         since its end is removed, or positions are taken from other files than before.
         """
-        lost, notes = {*self.list_dropped(changes), *changes.changed}, before.notes
-        is_turned = self.chooses and notes.overlap != self.overlap
-        is_moved = bool(lost) or notes.keep != str(self.window) or is_turned
-        if is_turned:
+        self._open_all(changes)
+        # as long as a file cannot be opened, the set keeps what it has of it
+        changed = {url for url in changes.changed if url not in self.opener.failed}
+        lost, notes = {*self.list_dropped(changes), *changed}, before.notes.along(self.dims)
+        wanted = notes.select(DUE)
+        if self.chooses and notes.overlap != self.overlap:
             # also where there are no notes, nothing tells which files have further positions
-            gone = {*changes.new, *changes.changed, *changes.waiting, *lost}
-            every = {*before.files.urls} & {*changes.listing.files.urls}
-            return replace(changes, reopened=tuple(sorted(every - gone)))
-        if not changes.noted or not is_moved:
-            return changes
+            wanted |= {*before.files.urls}
+        elif notes.kinds and (lost or notes.keep != str(self.window)):
+            wanted |= self._find_wanted(group, changes, notes, lost)
+        wanted -= {*changes.new, *changes.changed, *lost}
+        there = {*changes.listing.files.urls} - {*changes.waiting}
+        now, later = (tuple(sorted(some)) for some in (wanted & there, wanted - there))
+        return replace(changes, reopened=now, due=later)
+
+    def _find_wanted(
+        self, group: ManifestGroup, changes: Changes, notes: Notes, lost: set[str]
+    ) -> set[str]:
+        """Return the noted files that may have positions of ``lost`` files, or in the window."""
         present, wanted = to_virtual_dataset(group), set[str]()
         if lost and self.dim in present.indexes:
             values = self._find_values(group, lost).values()
@@ -200,7 +211,7 @@ class Update:
                 wanted |= notes.select(OUTSIDE, within=[((begin, inf),)])
                 # what had the positions of a shadowed file may have gone beyond the window
                 wanted |= notes.select(CUT, SHADOWED, within=[((begin, cutoff),)])
-        return replace(changes, reopened=tuple(url for url in changes.noted if url in wanted))
+        return wanted
 
     def _predict_values(
         self, present: xr.Dataset, changes: Changes, lost: set[str]
@@ -424,11 +435,15 @@ class Update:
             touched = grid.find_touched(group, outside)
             others = {dim: index for dim, index in touched.items() if dim not in cutoffs}
             trimmed = grid.drop_empty(trimmed, others)
-        stays = set(changes.noted) - set(changes.reopened)
-        notes = earlier.renew(changes.listing.files, stays, kinds, extents)
+        kinds |= dict.fromkeys({*changes.due, *changes.reopened} - opened - kinds.keys(), DUE)
+        earlier = earlier.along(self.dims)
+        held = self._list_held(before, changes)
+        notes = earlier.renew(changes.listing.files, held, opened, kinds, extents)
         notes = notes.join(self._note_sidecars(earlier, changes, opened))
         overlap = self.overlap if self.chooses else earlier.overlap
-        notes = replace(notes, cutoffs=cutoffs, keep=str(self.window), overlap=overlap)
+        notes = replace(
+            notes, cutoffs=cutoffs, keep=str(self.window), overlap=overlap, dims=self.dims
+        )
         noted, left_out = notes.write(self.known.root), notes.select(SHADOWED, OUTSIDE)
         if trimmed is before:
             after = before if noted == before.notes else replace(before, notes=noted)
@@ -442,6 +457,12 @@ class Update:
         gone = (met | {*changes.changed}) & empty - {*changes.new} - unused
         again = opened & {*changes.reopened} - unused - left_out
         return replace(trimmed, notes=noted), Outcome(notes, added, gone, again)
+
+    def _list_held(self, before: ManifestGroup, changes: Changes) -> FileColumns:
+        """Return the files of a group that are not removed from it."""
+        known = self.known.list_known(before)
+        files = known.files.take(np.arange(len(known.files)) < known.held)
+        return files.take(~find_among(files.urls, self.list_dropped(changes)))
 
     def _note_sidecars(self, earlier: Notes, changes: Changes, opened: set[str]) -> Notes:
         """Return the notes on sidecars, and on files of which only these know a state.
