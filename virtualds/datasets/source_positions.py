@@ -538,7 +538,10 @@ def find_replaced_static(
 
 CellPlaces = Mapping[str, npt.NDArray[np.intp]]
 """Where the positions of new files are in an array, along each dimension of a grid."""
-OTHER_VALUES = "it has other values in the set at the same coordinates"
+OTHER_VALUES = (
+    "it has other values in the set at the same coordinates; leave it out (drop_variables=), or "
+    "give it all dimensions of the grid (preprocess=)"
+)
 
 
 def put_boxes(

@@ -287,36 +287,42 @@ class Update:
         moved = {url for layer in changed for url in grid.list_moved(after, layer, replaced)}
         gone = {*removed, *moved}
         touched: Mapping[str, pd.Index[Any]] = grid.find_touched(after, gone)
+        # other files may have all cells of those that are removed
+        late = {*removed} if self.chooses else set()
+        grid = replace(grid, yielding=frozenset(late))
+        if gone - late or replaced:
+            after = as_read(grid.clear_values(after, {*gone, *replaced} - late))
         names, others = grid.find_lost(after)
-        if gone or replaced:
-            after = as_read(grid.clear_values(after, {*gone, *replaced}))
+        after = self._put_shared(grid, after, names, others)
         if gone or names:
             # of files that are kept, wait or cannot be opened, the references stay
-            after = as_read(grid.clear(after, gone, {*removed, *replaced}))
-        after = self._put_shared(grid, after, names, others)
+            after = as_read(grid.clear(after, gone - late, {*removed, *replaced}))
         contested: list[LostCells] = []
         after = self._put_layers(grid, after, urls[1], changed, contested, replaced)
         # changed files are now in the set as they are, and keep their cells
         grid = replace(grid, unsound=unsound - replaced)
         after = self._put_layers(grid, after, urls[0], added, contested)
         after = self._put_layers(grid, after, urls[2], again, contested)
+        if late:
+            after = as_read(grid.clear(as_read(grid.clear_values(after, late)), late, ()))
         if gone:
             # a file may store no chunks at some of its positions, which stay
             touched = _leave_out(touched, [*changed, *added, *again])
-            doubtful = grid.find_doubtful(after, touched)
+            if doubtful := grid.find_doubtful(after, touched):
+                noted = self.known.list_known(group).notes.select(UNUSED)
+                doubtful = (*doubtful, *sorted(noted & {*changes.noted}))
             touched = _leave_out(touched, self.opener.open_layers(doubtful))
             after = as_read(grid.drop_empty(after, touched))
+        contested = [one for one in contested if one.url not in late]
         return self._leave_losers(grid, after, contested, lost)
 
     def _make_grid(self, unsound: frozenset[str] = frozenset()) -> CellGrid:
-        how = {name: REMEDIES[name] for name in ("if_misfit", "if_extra")}
         prefers: Literal["", "first", "last"] = ""
         if self.overlap == "first" or self.overlap == "last":
             prefers = self.overlap
         root, padding = self.known.root, self.padding
-        return CellGrid(
-            self.dims, root, self.sorts, unsound, padding=padding, prefers=prefers, **how
-        )
+        misfit, extra = (REMEDIES[name] for name in ("if_misfit", "if_extra"))
+        return CellGrid(self.dims, root, self.sorts, unsound, misfit, extra, padding, prefers)
 
     def _put_layers(
         self,

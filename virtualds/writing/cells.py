@@ -6,7 +6,7 @@ missing. Like appending, this writes nothing; a format compares the result with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
 from typing import Any, Literal, NamedTuple
@@ -77,9 +77,9 @@ class LostCells(NamedTuple):
 
 
 class ChosenCells(NamedTuple):
-    """The cells of new files that a set takes, as masks for each variable, and the losing files."""
+    """The cells of new files that a set takes, as a mask, and the files that lose cells."""
 
-    taken: Mapping[Hashable, Mask]
+    taken: Mask
     lost: Sequence[LostCells]
 
 
@@ -91,7 +91,7 @@ class CellGrid:
     monotonic. ``unsound`` are files that have changed or are gone, from which nothing is read.
     ``if_misfit``, ``if_extra`` and ``padding`` are as in `AppendOptions`. ``prefers`` says
     whether a cell that several files have comes from the "first" or the "last" of them, by their
-    urls; without it, that is an error.
+    urls; without it, that is an error. Files in ``yielding`` are worse than all others.
     """
 
     dims: tuple[str, ...]
@@ -102,6 +102,7 @@ class CellGrid:
     if_extra: str = AppendOptions.if_extra
     padding: Padding = NO_PADDING
     prefers: Literal["", "first", "last"] = ""
+    yielding: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------ putting
 
@@ -227,8 +228,8 @@ class CellGrid:
             try:
                 if shares and get_virtual_array(there) is not None:
                     data = _put_shared(there, variable, places, taken)
-                elif chosen is not None and name in chosen.taken:
-                    data = _put_chosen(there, variable, places, chosen.taken[name])
+                elif chosen is not None and not shares:
+                    data = _put_chosen(there, variable, places, chosen.taken)
                 else:
                     data = _put(there, variable, places, replaced)
             except CombineError as error:
@@ -239,77 +240,58 @@ class CellGrid:
             return group
         return to_stored(group, replace_variables(present, changed), changed)
 
-    def _choose(self, present: xr.Dataset, new: xr.Dataset) -> ChosenCells:
+    def _choose(self, present: xr.Dataset, new: xr.Dataset) -> ChosenCells | None:
         """Return which cells of new files a set takes: those that it has from no better file.
 
-        A file that has a variable and any chunk of a cell has the cell for this variable, too, so
-        that its missing chunks are not taken from a worse file.
+        A file that has any chunk of a cell has the whole cell, so that its missing chunks are not
+        taken from a worse file. A cell of which it has no chunk at all yields to all others.
         """
         at = [present.indexes[dim].get_indexer(new.indexes[dim]) for dim in self.dims]
         box = {d: slice(a.min(), a.max() + 1) for d, a in zip(self.dims, at, strict=True)}
         inside = np.ix_(*(a - a.min() for a in at))
-        cells, added = self._list_cells(present), self._list_cells(new)
-        there = cells.isel(box)
+        there, added = self._list_cells(present).isel(box), self._list_cells(new)
         stored = {url for url in urls_of(there) if is_stored_in_set(url, self.root)}
         urls = sorted(urls_of(there) - stored | urls_of(added))
         urls = urls if self.prefers == "last" else urls[::-1]
-        owners = [self._map_owners(dataset, urls) for dataset in (there, added)]
-        held, brought = {name: o[inside] for name, o in owners[0].items()}, owners[1]
-        taken, lost = dict[Hashable, Mask](), dict[int, Mask]()
-        for name in added.variables:
-            having = None
-            if name in brought:
-                having = self._find_having(name, (cells, added), (held, brought), urls)
-            before, now = (_find_best(some, name, having) for some in (held, brought))
-            taken[name] = (now >= 0) & (now >= before)
-            if (unknown := (before == HELD) & (now >= 0)).any():
-                raise CombineError(
-                    f"{name}: the set holds values of {np.count_nonzero(unknown)} cells itself "
-                    f"that new files have, too, and does not note from which file they are, so "
-                    f"that overlap={self.prefers!r} cannot choose; write the set anew without "
-                    f"inline_threshold=, and with fewer loadable_variables="
-                )
-            gone = np.where(taken[name], before, np.where(now >= 0, now, NOBODY))
-            for number in np.unique(gone[(gone >= 0) & (before != now)]).tolist():
-                where = gone == number
-                lost[number] = lost[number] | where if number in lost else where
-        return ChosenCells(
-            taken,
-            [
-                LostCells(urls[number], self._find_values(new, where))
-                for number, where in lost.items()
-            ],
-        )
+        urls = sorted(urls, key=lambda url: url not in self.yielding)
+        before, now = self._find_owners(there, urls)[inside], self._find_owners(added, urls)
+        taken = (now >= 0) & (now >= before)
+        unknown = np.zeros([there.sizes[dim] for dim in self.dims], bool)
+        unknown[inside] = taken & (before == HELD)
+        if count := self._count_held(there, unknown):
+            raise CombineError(
+                f"the set holds values of {count} cells itself that new files have, too, and does "
+                f"not note from which file they are, so that overlap={self.prefers!r} cannot "
+                f"choose; write the set anew without inline_threshold=, and with fewer "
+                f"loadable_variables="
+            )
+        loser = np.where(before == now, NOBODY, np.where(taken, before, now))
+        numbers = np.unique(loser[loser >= 0]).tolist()
+        lost = [LostCells(urls[n], self._find_values(new, loser == n)) for n in numbers]
+        return ChosenCells(taken, lost) if urls_of(added) else None
 
-    def _map_owners(
-        self, cells: xr.Dataset, urls: Sequence[str]
-    ) -> dict[Hashable, npt.NDArray[np.int64]]:
-        """Return which of some files each cell is from, along all dimensions, for each variable."""
-        numbers, found = {url: number for number, url in enumerate(urls)}, {}
-        for name, variable in cells.variables.items():
+    def _find_owners(self, cells: xr.Dataset, urls: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Return the last of some files that has any chunk of each cell, for any variable."""
+        numbers = {url: number for number, url in enumerate(urls)}
+        found: npt.NDArray[np.int64] = np.full([cells.sizes[dim] for dim in self.dims], NOBODY)
+        for variable in cells.variables.values():
             if (array := get_virtual_array(variable)) is not None:
                 axes = [variable.dims.index(dim) for dim in self.dims]
-                found[name] = map_files(array, axes, numbers)
+                found = np.maximum(found, map_files(array, axes, numbers))
         return found
 
-    def _find_having(
-        self,
-        name: Hashable,
-        datasets: Iterable[xr.Dataset],
-        owners: Sequence[Mapping[Hashable, npt.NDArray[np.int64]]],
-        urls: Sequence[str],
-    ) -> Mask:
-        """Return the mask of files that have a variable, in these cells or any others."""
-        having, met = np.zeros(len(urls), bool), np.zeros(len(urls), bool)
-        for some in owners:
-            for other, numbers in some.items():
-                used = np.unique(numbers[numbers >= 0])
-                met[used] = True
-                having[used] |= other == name
-        arrays = [get_virtual_array(dataset.variables[name]) for dataset in datasets]
-        for number in np.flatnonzero(met & ~having).tolist():
-            having[number] = any(has_chunks_in(a, {urls[number]}) for a in arrays if a is not None)
-        return having
+    def _count_held(self, cells: xr.Dataset, where: Mask) -> int:
+        """Return how many cells, of which no file has a chunk, have values that are not missing."""
+        count = 0
+        for box in cover_with_boxes(np.argwhere(where)):
+            inside = {dim: slice(*ends) for dim, ends in zip(self.dims, box, strict=True)}
+            has = np.zeros([stop - begin for begin, stop in box], bool)
+            for variable in cells.isel(inside).variables.values():
+                present = variable.notnull()
+                others = [dim for dim in variable.dims if dim not in self.dims]
+                has |= present.any(others).transpose(*self.dims).values
+            count += int(has.sum())
+        return count
 
     def _find_values(self, new: xr.Dataset, where: Mask) -> dict[str, pd.Index[Any]]:
         """Return the coordinate values of some cells along each dimension."""
@@ -586,8 +568,8 @@ def _put(
         if others := sorted(met.difference(replaced, files)):
             raise CombineError(
                 f"{name_some(files, 1)}: the set has this cell of the grid from {others[0]}; leave "
-                f"one of the files out of the pattern, or choose by newest=, where their paths "
-                f"differ in nothing else"
+                f"one of the files out of the pattern, or choose by overlap='first' or 'last', or "
+                f"by newest=, where their paths differ in nothing else"
             )
         array = put_region(array, start, part, replaces=True)
     return None if array is before else array
@@ -637,22 +619,6 @@ def _list_runs(at: npt.NDArray[np.intp], begin: int, stop: int) -> list[tuple[in
     runs = find_runs(at[begin:stop])
     ends = [*accumulate((b - a for a, b in runs), initial=begin)]
     return [(start, ends[n], ends[n + 1]) for n, (start, _) in enumerate(runs)]
-
-
-def _find_best(
-    owners: Mapping[Hashable, npt.NDArray[np.int64]], name: Hashable, having: Mask | None
-) -> npt.NDArray[np.int64]:
-    """Return the best file that has each cell for any variable, out of those ``having`` this one.
-
-    Where none has it, that is `HELD` or `NOBODY`, as for the variable itself.
-    """
-    shape = next(iter(owners.values())).shape
-    best = owners.get(name, np.full(shape, NOBODY))
-    for numbers in owners.values():
-        has = numbers >= 0
-        has[has] = True if having is None else having[numbers[has]]
-        best = np.maximum(best, np.where(has, numbers, NOBODY))
-    return best
 
 
 def _clear_sources(there: xr.Variable, urls: Collection[str], new: xr.Variable) -> xr.Variable:
