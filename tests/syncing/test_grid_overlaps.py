@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from effort import times
 from nights import date, opened_below
 
 import virtualds
+import virtualds.syncing as sync_module
 from virtualds import CombineError
 
 WIDTH = 3
@@ -227,6 +229,112 @@ def test_files_of_different_lengths_change_at_once(tmp_path: Path) -> None:
     assert found.sel(member=1, time=0).values.tolist() == [5, 5, 5]
     # the better file is shorter, so nothing stands behind its end
     np.testing.assert_array_equal(found.sel(member=2).values[1:], [[6, 6, np.nan]] * 2)
+
+
+def spoil(path: Path) -> Any:
+    """Make a file unreadable without a change of its state; return what mends it."""
+    whole, state = path.read_bytes(), path.stat()
+
+    def write(content: bytes) -> None:
+        path.write_bytes(content)
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+    write(b"x" * len(whole))
+    return lambda: write(whole)
+
+
+def test_what_is_noted_outlives_a_night_in_which_a_file_waits(cells: Cells) -> None:
+    path = cells.write("run1", [1], range(4))
+    cells.write("run2", [1], range(2, 6))
+    cells.sync()
+    state = path.stat()
+    os.utime(path)
+    cells.write("other", [1], [9])
+    assert names(cells.sync(settle=60).waiting) == ["run1"]
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    cells.sync()
+    cells.remove("run2")
+    cells.sync()
+    cells.check()
+
+
+def test_what_is_noted_outlives_another_writer(
+    cells: Cells, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells.write("run1", [1], range(4))
+    cells.sync()
+    cells.write("other", [2], range(4))
+    listed = sync_module.commit
+
+    def commit_late(*given: Any) -> Any:
+        """Another run lists more files, and is faster."""
+        monkeypatch.setattr(sync_module, "commit", listed)
+        cells.write("run2", [1], range(2, 6))
+        cells.sync()
+        return listed(*given)
+
+    monkeypatch.setattr(sync_module, "commit", commit_late)
+    cells.sync()
+    cells.check()
+    cells.remove("run2")
+    cells.sync()
+    cells.check()
+
+
+@pytest.mark.parametrize("way", ["withdrawn", "turned"])
+def test_a_file_that_cannot_be_opened_when_it_is_needed_is_tried_again(
+    way: str, cells: Cells
+) -> None:
+    path = cells.write("run1", [1], range(4))
+    cells.write("run2", [1], range(2, 6))
+    cells.sync()
+    mend = spoil(path)
+    if way == "withdrawn":
+        cells.remove("run2")
+    else:
+        cells.overlap = "first"
+    done = cells.sync(on_error="collect")
+    assert (len(done.failed), done.unchanged) == (1, 0)
+    mend()
+    assert names(cells.sync(on_error="collect").replaced) == ["run1"]
+    cells.check()
+    assert not cells.sync(on_error="collect").is_written
+
+
+def test_dimensions_may_be_named_in_another_order(cells: Cells) -> None:
+    cells.write("run1", [1], range(2, 6))
+    cells.write("run2", [1], range(2, 6))
+    cells.write("run3", [1], [9])
+    cells.sync()
+    cells.remove("run2")
+    assert names(cells.sync(concat_dim=["time", "member"]).added) == ["run1"]
+    cells.check()
+
+
+def test_a_cell_that_a_set_lacks_is_none_that_it_holds_itself(cells: Cells) -> None:
+    how = {"loadable_variables": ["member", "time", "mean"]}
+    cells.write("run1", [1], range(2))
+    cells.write("run2", [2], range(2, 4))
+    cells.sync(**how)
+    cells.write("run3", [1], range(2, 4))
+    cells.sync(**how)
+    cells.check()
+
+
+def test_whole_numbers_go_to_files_that_have_all_cells_of_a_removed_one(tmp_path: Path) -> None:
+    for name, days, value in (("a", range(4), 1), ("b", range(2, 6), 2), ("c", range(1, 6), 3)):
+        ds = xr.Dataset(
+            {"n": (("member", "time"), np.full((2, len(days)), value))},
+            {"member": [1, 2], "time": days},
+        )
+        ds.to_netcdf(tmp_path / f"{name}.nc", engine="netcdf4")
+        date(tmp_path / f"{name}.nc")
+    how: Any = {"concat_dim": ["member", "time"], "overlap": "last", "on_removed": "drop"}
+    virtualds.sync(f"{tmp_path}/*.nc", tmp_path / "set.zarr", settle=0, **how)
+    (tmp_path / "c.nc").unlink()
+    virtualds.sync(f"{tmp_path}/*.nc", tmp_path / "set.zarr", settle=0, **how)
+    found = xr.open_dataset(tmp_path / "set.zarr", engine="virtual")["n"]
+    assert (found.dtype, found.values.tolist()) == (np.dtype("i8"), [[1, 1, 2, 2, 2, 2]] * 2)
 
 
 def test_what_a_set_holds_itself_is_no_choice(cells: Cells) -> None:

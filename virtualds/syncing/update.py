@@ -281,7 +281,8 @@ class Update:
         urls = self.list_opened(changes)
         added, changed, again = (self.opener.open_layers(some) for some in urls)
         replaced = {url for url in changes.changed if url not in self.opener.failed}
-        unsound = frozenset({*removed, *changes.removed, *changes.changed, *changes.waiting})
+        doubtful = {*changes.removed, *changes.changed, *changes.waiting, *self.opener.failed}
+        unsound = frozenset({*removed, *doubtful})
         grid = self._make_grid(unsound)
         after = self._refresh_static(self._add_options(group), changes)
         moved = {url for layer in changed for url in grid.list_moved(after, layer, replaced)}
@@ -308,10 +309,10 @@ class Update:
         if gone:
             # a file may store no chunks at some of its positions, which stay
             touched = _leave_out(touched, [*changed, *added, *again])
-            if doubtful := grid.find_doubtful(after, touched):
+            if near := grid.find_doubtful(after, touched):
                 noted = self.known.list_known(group).notes.select(UNUSED)
-                doubtful = (*doubtful, *sorted(noted & {*changes.noted}))
-            touched = _leave_out(touched, self.opener.open_layers(doubtful))
+                near = (*near, *sorted(noted & {*changes.noted}))
+            touched = _leave_out(touched, self.opener.open_layers(near))
             after = as_read(grid.drop_empty(after, touched))
         contested = [one for one in contested if one.url not in late]
         return self._leave_losers(grid, after, contested, lost)
