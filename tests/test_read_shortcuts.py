@@ -86,7 +86,7 @@ def test_a_chunk_that_is_all_of_the_result_is_decoded_there(
 ) -> None:
     values = np.arange(20_000.0).reshape(100, 200)
     array = virtual(values, tmp_path, chunks=(50, 200), codecs=codecs)
-    monkeypatch.delattr(decode, "place_stored")
+    monkeypatch.delattr(decode, "write_stored")
     exactly(array.read(), values)
 
 
@@ -123,7 +123,7 @@ def test_plain_chunks_of_a_tile_are_placed_together(
     """Those, too, that are verified one by one."""
     values = np.arange(10_000).reshape(100, 100)
     array = virtual(values, tmp_path, chunks=(10, 10), checksums=True)
-    monkeypatch.delattr(fetch, "place_tile")
+    monkeypatch.delattr(fetch, "write_tile")
     exactly(array.read(), values)
 
 

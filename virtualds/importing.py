@@ -139,7 +139,7 @@ class LateTable(Sequence[Entry]):
 
 
 def import_named(location: str) -> Any:
-    """Import what a name refers to: a module and a name, as in entry points."""
+    """Return the object that ``location`` names: a module and a name, as in entry points."""
     module, _, name = location.partition(":")
     with importing:
         return getattr(import_module(module), name)

@@ -15,7 +15,7 @@ from virtualds.errors import public
 MIB = 2**20
 
 FILE_RETRIES = 2
-"""How often a build opens a file again by default."""
+"""Number of times that a build opens a file again by default."""
 SETTLE = 60.0
 """Seconds without a change after which a file counts as written, by default."""
 
@@ -28,12 +28,12 @@ def count_cores() -> int:
 
 
 def count_memory() -> int:
-    """Return the bytes of memory that this process may use, on its machine or in its container."""
+    """Return the memory in bytes that this process may use, on its machine or in its container."""
     return min([_count_installed(), *find_memory_limits()])
 
 
 def _count_installed() -> int:
-    """Return the bytes of memory of this machine, or 4 GiB if the system does not report it."""
+    """Return the memory of this machine in bytes, or 4 GiB if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -103,7 +103,7 @@ class Options:
 
 
 HDF5_READERS = ("auto", "library")
-"""How HDF5 files are read: by virtualds if possible, or always by the HDF5 library."""
+"""Ways to read HDF5 files: by virtualds if possible, or always by the HDF5 library."""
 COUNTS = ("max_requests", "retries")
 """Settings that are integers; bytes and seconds may be any number."""
 

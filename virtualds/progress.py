@@ -95,8 +95,8 @@ class Progress:
 
 ProgressCallback = Callable[[Progress], object]
 ProgressOption = bool | ProgressCallback | None
-"""How users ask for progress: True for a bar, False for none, None for a bar on a terminal or in a
-notebook, or a function that gets the progress."""
+"""The ways to ask for progress: True for a bar, False for none, None for a bar on a terminal or in
+a notebook, or a function that gets the progress."""
 Advance = Callable[[int], None]
 """A thread-safe callback for how much more of a job is done."""
 

@@ -55,7 +55,7 @@ def _listen(ctx: click.Context, param: click.Parameter, value: int) -> None:
 
 
 def _make_printer() -> logging.Handler:
-    """Return a function that prints each line after the seconds since the program started."""
+    """Return a handler that prints each line after the seconds since the program started."""
     # help and completion need not wait for it
     import logging
 
@@ -116,7 +116,7 @@ class Command(click.Command):
 
 
 def command(name: str, *, examples: Examples) -> Callable[[Function], Command]:
-    """Make a function a command; its docstring is the help."""
+    """Return a decorator that makes a function a command, with its docstring as the help."""
     return click.command(name, cls=Command, examples=examples)
 
 

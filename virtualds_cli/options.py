@@ -64,9 +64,10 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 def _option(
     help: str, flag: str | None = None, many: Callable[..., Any] | None = None, **how: Any
 ) -> Callable[[str], Decorator]:
-    """Return what makes an option of a name; ``flag`` is "" or the prefix of the name that denies.
+    """Return a function that makes an option from its name.
 
-    ``many`` is the callback of an option that may be repeated.
+    ``flag`` is "" or the prefix of the name that switches the option off. ``many`` is the callback
+    of an option that may be repeated.
     """
     if flag is not None:
         how |= {"default": None} | ({} if flag else {"is_flag": True})
@@ -287,7 +288,7 @@ OPTIONS = {name: make(name.replace("_", "-")) for name, make in ROWS.items()}
 """All options, by the Python keyword that they set."""
 
 REWRITING = ("on_unsupported", "main_encoding", "rewrite_limit")
-"""What to do about chunks that a format cannot store."""
+"""Options for chunks that a format cannot store."""
 
 CHOICES = (
     *("keep_query", *REWRITING, "subchunk", "inline_threshold", "zarr_format", "templates"),
@@ -297,19 +298,19 @@ CHOICES = (
 """Options of formats."""
 
 MERGING = ("data_vars", "coords", "compat", "join", "combine_attrs")
-"""How xarray combines datasets."""
+"""Options for how xarray combines datasets."""
 READING = ("parser", "parser_options", "allow", "storage_options")
-"""Which parser reads a file, and how."""
+"""Options for the parser of a file, and for access to it."""
 ONE_FILE = ("group", "drop_variables", "loadable_variables", "decode_cf", *READING)
-"""How each file is opened."""
+"""Options for opening each file."""
 COMBINING = (
     *("combine", "concat_dim", "coordinates", "newest", "sort", "overlap", "pad"),
     *MERGING,
     "attrs_file",
 )
-"""How files become one dataset."""
+"""Options for combining files into one dataset."""
 WORKING = ("on_error", "retries", "cache", "parallel", "progress")
-"""Which workers open the files, and what happens to files that fail."""
+"""Options for the workers that open files, and for files that fail."""
 MANY_FILES = (*COMBINING, *ONE_FILE, *WORKING)
 """The options of `virtualds.open_virtual_mfdataset`."""
 

@@ -25,7 +25,7 @@ DOCUMENTS = ("zarr.json", ".zmetadata", "")
 ARGUMENTS = ("url", "target", "source")
 """Arguments of commands that may be a set."""
 MISSHAPEN_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError)
-"""What reading something else than a set raises."""
+"""Errors that are raised when something other than a set is read."""
 
 
 class Node(NamedTuple):
@@ -145,7 +145,7 @@ class _Parsed(click.ParamType):  # type: ignore[type-arg]  # older click has non
     """Text that `parse` turns into a value; its ValueError says what is wrong with the text."""
 
     def parse(self, text: str) -> Any:
-        """Return what a text means."""
+        """Return the value that a text means."""
         raise NotImplementedError
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -20,7 +20,7 @@ from virtual_arrays import PLAIN, ZLIB, counted_reads, exactly, no_reads, virtua
 
 import virtualds
 from virtualds import ChunkAxis, FormatError, ManifestArray, UnsupportedError
-from virtualds.arrays.subchunks import cut_chunks, to_regular_chunks
+from virtualds.arrays.subchunks import split_chunks, to_regular_chunks
 from virtualds.reading.decode import Decoder
 
 
@@ -296,12 +296,12 @@ def test_chunks_that_are_cut_stay_flipped(folder: Path) -> None:
     values = np.random.default_rng(0).random((5, 8, 10))
     array = np.flip(virtual(values, folder, chunks=(4, 8, 10), inline=(1,)), (0, 1))
     for lengths in ({0: 3}, {0: 1, 1: 3}):
-        cut = cut_chunks(array, lengths)
+        cut = split_chunks(array, lengths)
         assert cut.nchunks > array.nchunks
         exactly(cut, np.flip(values, (0, 1)))
     both = np.concatenate([array, np.flip(array, 1)])
     with pytest.raises(UnsupportedError, match="in several orders"):
-        cut_chunks(both, {0: 1, 1: 3})
+        split_chunks(both, {0: 1, 1: 3})
 
 
 @looped(

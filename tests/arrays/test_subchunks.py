@@ -15,7 +15,7 @@ from products import looped
 
 from virtualds import ManifestArray, UnsupportedError
 from virtualds.arrays.concatenate import concatenate
-from virtualds.arrays.subchunks import can_be_cut, cut_chunks
+from virtualds.arrays.subchunks import can_be_split, split_chunks
 from virtualds.codecs.zlib import Zlib
 from virtualds.source_file import SourceFile, checksum_of
 
@@ -62,7 +62,7 @@ def in_file(path: Path, values: np.ndarray[Any, Any], chunks: tuple[int, ...]) -
 def test_pieces_hold_the_values(
     chunks: tuple[int, ...], lengths: dict[int, int], grid: tuple[int, ...], tmp_path: Path
 ) -> None:
-    cut = cut_chunks(in_file(tmp_path / "a.bin", VALUES, chunks), lengths)
+    cut = split_chunks(in_file(tmp_path / "a.bin", VALUES, chunks), lengths)
     assert cut.manifest.shape == grid
     np.testing.assert_array_equal(cut.read(), VALUES)
     for key in ((slice(1, 5), 2, slice(None)), (3, slice(None), slice(1, 3))):
@@ -71,8 +71,8 @@ def test_pieces_hold_the_values(
 
 def test_an_array_that_has_such_chunks_stays_itself(tmp_path: Path) -> None:
     array = in_file(tmp_path / "a.bin", VALUES, (2, 4, 5))
-    assert cut_chunks(array, {0: 2}) is array
-    assert cut_chunks(array, {0: 3}) is array
+    assert split_chunks(array, {0: 2}) is array
+    assert split_chunks(array, {0: 3}) is array
 
 
 def test_months_become_one_regular_grid(tmp_path: Path) -> None:
@@ -83,18 +83,18 @@ def test_months_become_one_regular_grid(tmp_path: Path) -> None:
     arrays = [in_file(tmp_path / f"{n}.bin", one, one.shape) for n, one in enumerate(parts)]
     whole = concatenate(arrays, 0)
     assert whole.fragments[0].axes[0].chunk is None
-    cut = cut_chunks(whole, {0: 1})
+    cut = split_chunks(whole, {0: 1})
     assert [f.axes[0].chunk for f in cut.fragments] == [1]
     np.testing.assert_array_equal(cut.read(), np.concatenate(parts))
 
 
 def test_hidden_elements_along_the_cut_axis_are_left_out(tmp_path: Path) -> None:
     array = in_file(tmp_path / "a.bin", VALUES, (6, 4, 5))[1:6]
-    cut = cut_chunks(array, {0: 1})
+    cut = split_chunks(array, {0: 1})
     assert cut.fragments[0].axes[0].chunk == 1
     np.testing.assert_array_equal(cut.read(), VALUES[1:6])
     inner = in_file(tmp_path / "a.bin", VALUES, (6, 4, 5))[:, 1:3]
-    np.testing.assert_array_equal(cut_chunks(inner, {0: 2}).read(), VALUES[:, 1:3])
+    np.testing.assert_array_equal(split_chunks(inner, {0: 2}).read(), VALUES[:, 1:3])
 
 
 @settings(max_examples=times(20))
@@ -111,28 +111,28 @@ def test_any_view_that_can_be_cut_keeps_its_values(
     array = in_file(path, VALUES, (3, 4, 5))[view].transpose(*order)
     expected = VALUES[view].transpose(*order)
     # the axis that varies slowest in the file
-    cut = cut_chunks(array, {order.index(0): length})
+    cut = split_chunks(array, {order.index(0): length})
     np.testing.assert_array_equal(cut.read(), expected)
     assert max(cut.fragments[0].axes[order.index(0)].stored_lengths()) <= max(length, 1)
 
 
 def test_an_axis_that_is_not_shown_stays_in_the_piece(tmp_path: Path) -> None:
     array = in_file(tmp_path / "a.bin", VALUES, (6, 4, 5))
-    np.testing.assert_array_equal(cut_chunks(array[:, 2], {0: 1}).read(), VALUES[:, 2])
+    np.testing.assert_array_equal(split_chunks(array[:, 2], {0: 1}).read(), VALUES[:, 2])
     with pytest.raises(UnsupportedError, match="does not show"):
-        cut_chunks(array[2], {0: 1})
+        split_chunks(array[2], {0: 1})
 
 
 def test_inline_and_missing_chunks_are_cut(tmp_path: Path) -> None:
     inline = ManifestArray.from_values(VALUES)
-    np.testing.assert_array_equal(cut_chunks(inline, {0: 2}).read(), VALUES)
+    np.testing.assert_array_equal(split_chunks(inline, {0: 2}).read(), VALUES)
     path = tmp_path / "a.bin"
     path.write_bytes(VALUES[:3].tobytes())
     gappy = ManifestArray.from_arrays(
         shape=VALUES.shape, chunks=(3, 4, 5), dtype="i2", path=[[[str(path)]], [[""]]],
         offsets=0, lengths=VALUES[:3].nbytes, fill_value=-7,
     )  # fmt: skip
-    found = cut_chunks(gappy, {0: 1})
+    found = split_chunks(gappy, {0: 1})
     assert found.manifest.shape == (6, 1, 1)
     np.testing.assert_array_equal(found.read()[:3], VALUES[:3])
     assert (found.read()[3:] == -7).all()
@@ -145,7 +145,7 @@ def test_pieces_have_no_checksum(tmp_path: Path) -> None:
         shape=VALUES.shape, chunks=VALUES.shape, dtype="i2", path=str(path), offsets=0,
         lengths=VALUES.nbytes, checksums=checksum_of(VALUES.tobytes()) - 2**32,
     )  # fmt: skip
-    cut = cut_chunks(whole, {0: 1})
+    cut = split_chunks(whole, {0: 1})
     assert not cut.manifest.checksum.any()
     np.testing.assert_array_equal(cut.read(), VALUES)
 
@@ -173,16 +173,16 @@ def test_chunks_whose_parts_are_no_byte_ranges_are_refused(
     array: Any, lengths: Mapping[int, int], match: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=match):
-        cut_chunks(array(), lengths)
-    assert can_be_cut(array()) == (array is of_another_length)
+        split_chunks(array(), lengths)
+    assert can_be_split(array()) == (array is of_another_length)
 
 
 def test_the_error_names_the_axis_to_cut_first(tmp_path: Path) -> None:
     array = in_file(tmp_path / "a.bin", VALUES, (6, 4, 5))
     with pytest.raises(UnsupportedError, match="cut 'time' into pieces of 1"):
-        cut_chunks(array, {1: 1}, ("time", "y", "x"))
+        split_chunks(array, {1: 1}, ("time", "y", "x"))
     with pytest.raises(UnsupportedError, match="cut axis 0 into"):
-        cut_chunks(array, {1: 1})
+        split_chunks(array, {1: 1})
 
 
 def test_files_keep_their_fingerprints(tmp_path: Path) -> None:
@@ -190,4 +190,4 @@ def test_files_keep_their_fingerprints(tmp_path: Path) -> None:
     array = ManifestArray.from_arrays(
         shape=VALUES.shape, chunks=VALUES.shape, dtype="i2", path=file, offsets=0, lengths=240
     )
-    assert cut_chunks(array, {0: 1}).sources == (file,)
+    assert split_chunks(array, {0: 1}).sources == (file,)

@@ -23,7 +23,7 @@ from virtualds.checks.diagnose.differences import (
     find_fix,
     write_remedy,
 )
-from virtualds.checks.diagnose.report import CoordinateSpan, EraFile, EraStretch, place_eras
+from virtualds.checks.diagnose.report import CoordinateSpan, EraFile, EraStretch, arrange_eras
 from virtualds.checks.diagnose.trials import SIDE_BY_SIDE
 from virtualds.checks.verify.report import KINDS, NOT_COMPARED, Problem, list_runs
 
@@ -84,7 +84,8 @@ def at(era: int, start: int, stop: int) -> EraFile:
 
 def line(files: list[EraFile]) -> list[tuple[int, int, float, float]]:
     return [
-        (s.era, s.files, round(s.low, 3), round(s.high, 3)) for s in place_eras(files, is_time=True)
+        (s.era, s.files, round(s.low, 3), round(s.high, 3))
+        for s in arrange_eras(files, is_time=True)
     ]
 
 
@@ -193,7 +194,7 @@ def test_a_bad_file_among_thousands_is_seen_and_later_eras_share_a_shade() -> No
     files[4_500] = EraFile("bad.nc", 9, False)
     eras = [Era(1000 - (n == 4), f"{n}.nc", "b.nc") for n in range(9)]
     eras.append(Era(1, "bad.nc", "bad.nc", reason="FormatError: no file"))
-    drawn = place_eras(files, is_time=True)
+    drawn = arrange_eras(files, is_time=True)
     found = Diagnosis(count, count, ("t",), "as given", (), tuple(eras), (), drawn)
     page = parsed(found._repr_html_())
     assert "cannot be opened: 1 file, bad.nc" in words(by_class(page, "vds-key")[0])

@@ -190,14 +190,14 @@ class SeveralFiles:
         )  # fmt: skip
         self.ends = np.concatenate([file.ends for file in files])
 
-    def take_rows(self, file: Ints, address: Ints, length: int) -> npt.NDArray[np.uint8]:
+    def read_rows(self, file: Ints, address: Ints, length: int) -> npt.NDArray[np.uint8]:
         found = np.empty((len(address), length), np.uint8)
         wrong = (address < 0) | (address > self.ends[file] - length)
         if wrong.any():
             raise RowsError(frozenset(file[wrong].tolist()), "rows past the end")
         for number in np.unique(file):
             which = np.flatnonzero(file == number)
-            found[which] = self.files[number].take_rows(which * 0, address[which], length)
+            found[which] = self.files[number].read_rows(which * 0, address[which], length)
         return found
 
 

@@ -45,7 +45,8 @@ from virtualds.pictures.html import (
 )
 
 MAX_FILES = 150
-"""Maximum number of files that a strip distinguishes; of more it shows where any of them is."""
+"""Maximum number of files that a strip distinguishes; of more, it shows what they cover
+together."""
 DOUBLED = SERIES[6]
 NARROWEST = 0.004
 """The minimum share of the strip for a gap, so that a day of many years is visible."""
@@ -67,7 +68,7 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
     few = len(coverage.urls) <= MAX_FILES
     spans = list(_iterate_files(coverage, cells) if few else _iterate_covered(gaps, low, high))
     for shade, found in ((GAP, gaps), (DOUBLED, cells.doubled)):
-        spans += [_widen(stretch, shade, cells, high - low) for stretch in found]
+        spans += [_widen(covered, shade, cells, high - low) for covered in found]
     moved = [s._replace(start=s.start - low, stop=s.stop - low) for s in spans]
     title = f"{len(coverage.urls):,} files along {dim}"
     ends = [(0.0, cells.format_position(low)), (1.0, cells.format_position(float(cells.low.max())))]
@@ -86,7 +87,7 @@ def _iterate_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
 
 
 def _iterate_covered(gaps: Sequence[Range], low: float, high: float) -> Iterator[Span]:
-    """Yield what is between gaps."""
+    """Yield the ranges between gaps."""
     end = low
     for start, stop in [*gaps, (high, high)]:
         if start > end:
@@ -94,8 +95,8 @@ def _iterate_covered(gaps: Sequence[Range], low: float, high: float) -> Iterator
         end = max(end, stop)
 
 
-def _widen(stretch: Range, shade: Shade, cells: AxisCells, length: float) -> Span:
-    start, stop = stretch
+def _widen(covered: Range, shade: Shade, cells: AxisCells, length: float) -> Span:
+    start, stop = covered
     words = f"{cells.format_position(start)} to {cells.format_position(stop)}"
     return Span(start, max(stop, start + NARROWEST * length), shade, words)
 
@@ -248,7 +249,7 @@ def format_contents_html(groups: Mapping[str, Contents], is_tree: bool, report: 
 
 
 def _describe_totals(contents: Iterable[Contents]) -> Block:
-    """Return the statistics of everything."""
+    """Return the statistics of all groups together."""
     listed = list(contents)
     found = sum((part.statistics for part in listed), ChunkStatistics())
     arrays = [array for part in listed for array in part.arrays]

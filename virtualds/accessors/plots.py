@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 WIDTH = 9.0
 """Width of a new figure in inches."""
 LONG_NAME = 24
-"""Characters of a name that takes too much space beside an axis."""
+"""Number of characters of a name that takes too much space beside an axis."""
 MAX_NAME = 40
-"""Characters of a name that is shown beside an axis."""
+"""Maximum number of characters of a name that is shown beside an axis."""
 LEGEND_WIDTH = 64
-"""Characters of a line of a legend."""
+"""Maximum number of characters in a line of a legend."""
 BELOW = 42
-"""Points from an axis to below its ticks and its label."""
+"""Distance in points from an axis to the legend below its ticks and its label."""
 
 EMPTY = Shade("empty", "none", "none")
 """The background of the axes: what the coordinate does not cover."""
@@ -59,7 +59,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def make_axes(what: str, ax: Axes | None, height: float) -> Axes:
-    """Return the given axes, or those of a new figure with a height in inches."""
+    """Return ``ax``, or the axes of a new figure with a height in inches."""
     pyplot = import_package("matplotlib.pyplot", what, "drawing")
     if ax is not None:
         return ax
@@ -68,7 +68,7 @@ def make_axes(what: str, ax: Axes | None, height: float) -> Axes:
 
 
 def get_line_colour(ax: Axes) -> Any:
-    """Return the colour of lines on some axes: that of their frame."""
+    """Return the colour of lines on some axes, which is the colour of their frame."""
     return ax.spines["left"].get_edgecolor()
 
 
@@ -116,7 +116,7 @@ def add_rectangles(
 
 
 def make_legend_entry(ax: Axes, shade: Shade, words: str) -> Patch:
-    """Return the entry of a legend."""
+    """Return a patch that explains a shade in a legend."""
     from matplotlib.patches import Patch
 
     colours = {"facecolor": get_colour(ax, shade), "edgecolor": get_line_colour(ax)}
@@ -147,14 +147,14 @@ def add_legend_below(ax: Axes, keys: Sequence[Patch]) -> None:
 
 
 def set_title(ax: Axes, words: str) -> None:
-    """Set the title unchanged, unless the axes have one: that of the user is kept."""
+    """Set the title, unless the user has set one; special characters are shown as they are."""
     if not any(ax.get_title(loc=loc) for loc in ("left", "center", "right")):
         ax.set_title(words, parse_math=False, fontsize="medium")
 
 
-def set_names(ax: Axes, places: Sequence[float], names: Sequence[str]) -> None:
+def set_names(ax: Axes, positions: Sequence[float], names: Sequence[str]) -> None:
     """Label positions of the vertical axis with names, unchanged."""
-    ax.set_yticks(places, names, parse_math=False)
+    ax.set_yticks(positions, names, parse_math=False)
     ax.tick_params("y", length=0)
 
 
@@ -212,7 +212,7 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
     return files[0][:end], [mark + url[end:] if url != IN_THE_SET else IN_SET for url in shown]
 
 
-def cut_name(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Return a name in one line, without its middle if it is long."""
     line = " ".join(name.split())
     if len(line) <= MAX_NAME:
@@ -223,12 +223,12 @@ def cut_name(name: str) -> str:
 # ---------------------------------------------------------------------- sizes
 
 MAX_BARS = 24
-"""Variables that each have bars; if there are more, the smallest ones share bars."""
+"""Maximum number of variables with their own bars; if there are more, the smallest share bars."""
 STORED, DECODED = SERIES[0], GAP
 
 
 class VariableSize(NamedTuple):
-    """The bytes of the chunks of a variable: as stored, and of their values."""
+    """The size in bytes of the chunks of a variable, as stored and as decoded."""
 
     name: str
     stored: int
@@ -236,7 +236,7 @@ class VariableSize(NamedTuple):
 
     @classmethod
     def of(cls, name: str, found: ChunkStatistics) -> VariableSize:
-        """Return the bytes of a variable whose chunks are counted."""
+        """Return the size of a variable, given the statistics of its chunks."""
         return cls(name, found.stored, found.decoded)
 
     def __str__(self) -> str:
@@ -258,13 +258,13 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
         sides = np.stack([np.zeros(len(bars)), right, rows - half, rows + half], axis=1)
         add_rectangles(ax, sides, shade, line=0.6, gid="decoded" if column == 2 else "stored")
     for row, bar in enumerate(bars):
-        place = (max(bar.stored, bar.decoded), row)
+        position = (max(bar.stored, bar.decoded), row)
         beside: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
-        ax.annotate(str(bar), place, **beside, fontsize="small")
+        ax.annotate(str(bar), position, **beside, fontsize="small")
     ax.set_ylim(len(bars) - 0.5, -0.5)
     ax.spines[["top", "right"]].set_visible(False)
     _show_bytes(ax, max(max(bar.stored, bar.decoded) for bar in bars))
-    set_names(ax, rows.tolist(), [cut_name(bar.name) for bar in bars])
+    set_names(ax, rows.tolist(), [shorten_name(bar.name) for bar in bars])
     keys = [make_legend_entry(ax, STORED, "stored"), make_legend_entry(ax, DECODED, "decoded")]
     add_legend(ax, keys, loc="lower right")
     total = VariableSize("", sum(s.stored for s in sizes), sum(s.decoded for s in sizes))
@@ -288,7 +288,7 @@ def _show_bytes(ax: Axes, longest: int) -> None:
 # ---------------------------------------------------------------------- coverage
 
 MAX_NAMES = 24
-"""Rows that are each labelled with the name of a file; of more rows, some are."""
+"""Maximum number of rows that all have the name of a file as a label; of more rows, some have."""
 SOME_NAMES = 10
 
 FILES, HELD = SERIES[0], SERIES[5]
@@ -356,10 +356,10 @@ def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
     rows = range(len(urls))
     if len(urls) > MAX_NAMES:
         rows = np.linspace(0, len(urls) - 1, SOME_NAMES).round().astype(int).tolist()
-    set_names(ax, rows, [cut_name(names[row]) for row in rows])
+    set_names(ax, rows, [shorten_name(names[row]) for row in rows])
     # the folders above the last one would be longer than the axis
     last = re.search(r"[^/]*/?$", folder.partition("://")[2] or folder)
-    ax.set_ylabel(cut_name(last[0].removeprefix("/")) if last else "", parse_math=False)
+    ax.set_ylabel(shorten_name(last[0].removeprefix("/")) if last else "", parse_math=False)
 
 
 # ---------------------------------------------------------------------- chunks
@@ -465,12 +465,14 @@ def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:
 
     lines: list[tuple[tuple[float, float], ...]] = []
     size = plane.shape[side]
-    if len({place for grid in plane.grids for place in grid[side].tolist()}) > MAX_LINES:
+    if len({position for grid in plane.grids for position in grid[side].tolist()}) > MAX_LINES:
         return
     for grid in plane.grids:
         inner = grid[side][(grid[side] > 0) & (grid[side] < size)]
         begin, end = cells[1 - side].span(int(grid[1 - side][0]), int(grid[1 - side][-1]))
-        pairs = [((place, begin), (place, end)) for place in cells[side].begin(inner).tolist()]
+        pairs = [
+            ((position, begin), (position, end)) for position in cells[side].begin(inner).tolist()
+        ]
         lines += [(one[::-1], other[::-1]) for one, other in pairs] if side else pairs
     ax.add_collection(LineCollection(lines, colors="white", linewidths=0.6, gid="borders"))
 

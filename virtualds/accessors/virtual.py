@@ -36,7 +36,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
 
     _FAMILIAR = OF_DATASETS
     _label: ClassVar[str]
-    """What a user types before the name of a method."""
+    """The text that a user types before the name of a method."""
 
     def __init__(self, opened: DatasetOrTree) -> None:
         self._opened: DatasetOrTree = opened
@@ -71,11 +71,11 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
     def _change_groups(
         self, change: Callable[[VirtualDatasetAccessor], xr.Dataset]
     ) -> DatasetOrTree:
-        """Return a copy of what was opened, with the dataset of each group changed."""
+        """Return a copy of the dataset or tree in which the dataset of each group is changed."""
         raise NotImplementedError
 
     def _to_group(self) -> ManifestGroup:
-        """Return what was opened as it will be stored."""
+        """Return the dataset or tree as a group in the form in which it will be stored."""
         raise NotImplementedError
 
     @property
@@ -213,7 +213,7 @@ class VirtualAccessor(ForeignNames, Generic[DatasetOrTree]):
         whole: Callable[[], ManifestGroup],
         write: Callable[[Destination], object],
     ) -> dict[str, Any] | None:
-        """Write to the place given by the arguments of ``to_manifest``, or return a dict."""
+        """Write to the location that the arguments of ``to_manifest`` give, or return a dict."""
         with importing:
             from virtualds.datasets.location import Location
             from virtualds.writing.write import Destination, WriteOptions, make_dict

@@ -65,7 +65,7 @@ _cached_fill = lru_cache(1024)(_compute_fill)
 
 
 def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
-    """Return whether missing chunks of a pipeline have a value."""
+    """Return whether missing chunks of a pipeline read as ``value``."""
     try:
         return is_same_scalar(pipeline.missing_value, value)
     except CodecError:
@@ -197,7 +197,7 @@ class FragmentedArray:
         return not self.has_gaps or all(fills_with(p, self.fill_value) for p in self.pipelines)
 
     def same_references(self, other: FragmentedArray) -> bool:
-        """Return whether both refer to the same bytes, and so have the same values."""
+        """Return whether both arrays refer to the same bytes, and so have the same values."""
         return self is other or (
             self.shape == other.shape
             and self.dtype == other.dtype
@@ -279,7 +279,7 @@ class FragmentedArray:
     def _of_parts(
         self, shape: tuple[int, ...], parts: Sequence[tuple[Fragment, Sequence[CodecPipeline]]]
     ) -> Self:
-        """Return the array of fragments, each with its own form of all pipelines."""
+        """Return an array of ``parts``: fragments, each with its own variant of all pipelines."""
         forms = zip(*(pipelines for _, pipelines in parts), strict=True)
         table = {p: n for n, p in enumerate(dict.fromkeys(chain.from_iterable(forms)))}
         fragments = []

@@ -126,7 +126,7 @@ def is_certain(expression: Any) -> bool:
 
 
 def _is_complete(equality: Any, nulls: Any) -> bool:
-    """Return whether two expressions are equality, and null on both sides, of the same array."""
+    """Return whether ``equality`` compares an array with itself, and ``nulls`` finds its nulls."""
     if not isinstance(equality, Comparison) or equality.ufunc is not np.equal:
         return False
     a, b = equality.operands

@@ -1,4 +1,4 @@
-"""Which source file covers which positions of a dimension, and where each encoding is used."""
+"""Finds the positions of a dimension that each source file covers, and the use of each encoding."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ChunkPlane:
             table[:, :4],
             table[:, 4],
             table[:, 5].astype(bool),
-            tuple(part.cuts for part in parts),
+            tuple(part.chunk_edges for part in parts),
             sum(part.missing for part in parts),
         )
 
@@ -83,21 +83,22 @@ class _ProjectedCells(NamedTuple):
     """The chunks of a fragment projected onto two axes, in cells of one or more chunks.
 
     ``codes`` and ``holes`` are as in `ChunkPlane`, with `NOTHING` for cells without a chunk.
-    ``edges`` are the boundaries of the cells along both axes, and ``cuts`` those of the chunks.
+    ``edges`` are the boundaries of the cells along both axes, and ``chunk_edges`` the boundaries of
+    the chunks.
     """
 
     codes: Ints
     holes: npt.NDArray[np.bool_]
     edges: tuple[Ints, Ints]
-    cuts: tuple[Ints, Ints]
+    chunk_edges: tuple[Ints, Ints]
     missing: int
 
     @classmethod
     def of(cls, fragment: Fragment, one: int, other: int) -> _ProjectedCells:
-        """Create the cells of two axes."""
+        """Project the chunks of a fragment onto two axes."""
         grid = fragment.manifest.shape
         long, wide = -(-grid[one] // MAX_CELLS) or 1, -(-grid[other] // MAX_CELLS) or 1
-        ends = _cut_evenly(grid[one], long), _cut_evenly(grid[other], wide)
+        ends = _divide_evenly(grid[one], long), _divide_evenly(grid[other], wide)
         shape = (ends[0].size - 1, ends[1].size - 1)
         count, most = np.zeros(shape, np.int64), np.full(shape, NOTHING)
         least = np.full(shape, np.iinfo(np.int64).max)
@@ -108,12 +109,12 @@ class _ProjectedCells(NamedTuple):
             np.minimum.at(least, where, part.pipeline)
             np.maximum.at(most, where, part.pipeline)
         whole = np.multiply.outer(*map(np.diff, ends)) * (prod(grid) // (grid[one] * grid[other]))
-        cuts = fragment.edges(one), fragment.edges(other)
+        chunk_edges = fragment.edges(one), fragment.edges(other)
         return cls(
             np.where(least < most, SEVERAL, most),
             (count > 0) & (count < whole),
-            (cuts[0][ends[0]], cuts[1][ends[1]]),
-            cuts,
+            (chunk_edges[0][ends[0]], chunk_edges[1][ends[1]]),
+            chunk_edges,
             int((whole - count).sum()),
         )
 
@@ -128,7 +129,7 @@ class _ProjectedCells(NamedTuple):
                     yield *map(int, sides), int(self.codes[top, left]), int(self.holes[top, left])
 
 
-def _cut_evenly(count: int, step: int) -> Ints:
+def _divide_evenly(count: int, step: int) -> Ints:
     return np.append(np.arange(0, count, step), count)
 
 
@@ -147,7 +148,7 @@ Codes = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Which files cover which ranges of a dimension of ``size`` positions.
+    """The ranges that each file covers of a dimension of ``size`` positions.
 
     ``urls`` are in the order of the first position that each covers; `IN_THE_SET` stands for inline
     chunks. ``file`` is the index into ``urls`` for each range, in the order of their starts. The
@@ -202,7 +203,7 @@ def find_coverage(
         # the tables of sets may list files without chunks
         if urls is None or any(f.manifest.find_listed(urls) for f in array.fragments)
         for fragment in array.fragments
-        for files, codes, start, stop in _find_stretches(fragment, axis, urls)
+        for files, codes, start, stop in _find_file_ranges(fragment, axis, urls)
     ]
     found = _merge_ranges(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
     file, start, stop = found[:, np.lexsort((found[2], found[1]))]
@@ -261,13 +262,13 @@ class _UrlTable:
         return list(self._urls)
 
 
-Stretches = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
+FileRanges = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
 """A table of files, and for each range the code of its file, its start and its stop."""
 
 
-def _find_stretches(
+def _find_file_ranges(
     fragment: Fragment, axis: int, urls: Collection[str] | None
-) -> Iterator[Stretches]:
+) -> Iterator[FileRanges]:
     """Yield the ranges of an axis that are covered by the chunks of each file, or of some files."""
     edges = fragment.edges(axis)
     for files, codes, slabs in _iterate_chunks(fragment.manifest, axis):
@@ -302,11 +303,11 @@ def _iterate_chunks(
         yield part.files, part.file.astype(np.int64), ids // step % count
 
 
-def _merge_ranges(stretches: Ints, size: int) -> Ints:
+def _merge_ranges(ranges: Ints, size: int) -> Ints:
     """Merge the ranges of each file that touch or overlap; rows are file, start and stop."""
-    file, start, stop = stretches[:, np.lexsort(stretches[1::-1])]
+    file, start, stop = ranges[:, np.lexsort(ranges[1::-1])]
     if not file.size:
-        return stretches
+        return ranges
     # the files one after another on one long axis, each separated by a position
     shift = file * (size + 1)
     furthest = np.maximum.accumulate(stop + shift)

@@ -255,10 +255,10 @@ class ChunkBins:
 def bin_chunks(array: ManifestArray) -> ChunkBins:
     """Count the chunks of a `ManifestArray` in bins, without reading or requesting anything."""
     # draw the axes with several chunks first, then the last ones
-    cut = [i for i in range(array.ndim) if any(f.axes[i].nchunks > 1 for f in array.fragments)]
-    whole = [i for i in reversed(range(array.ndim)) if i not in cut]
-    axes = tuple(sorted([*cut, *whole][:3]))
-    edges = [_cut_axis(array, a, n) for a, n in zip(axes, MAX_BINS[len(axes)], strict=True)]
+    divided = [i for i in range(array.ndim) if any(f.axes[i].nchunks > 1 for f in array.fragments)]
+    whole = [i for i in reversed(range(array.ndim)) if i not in divided]
+    axes = tuple(sorted([*divided, *whole][:3]))
+    edges = [_divide_axis(array, a, n) for a, n in zip(axes, MAX_BINS[len(axes)], strict=True)]
     bins = [e.size - 1 for e in edges]
     first: dict[CodecPipeline, int] = {}
     same = [first.setdefault(p, n) for n, p in enumerate(array.pipelines)]
@@ -276,8 +276,10 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     counts = np.zeros((FIRST_KIND + kinds, *bins), np.int64)
     covered, before = np.zeros(bins, np.int64), 0
     for fragment, known, number in zip(array.fragments, columns, files, strict=True):
-        cuts = dict(zip(axes, edges, strict=True))
-        overlaps = [_find_overlap(fragment, axis, cuts.get(axis)) for axis in range(array.ndim)]
+        edges_by_axis = dict(zip(axes, edges, strict=True))
+        overlaps = [
+            _find_overlap(fragment, axis, edges_by_axis.get(axis)) for axis in range(array.ndim)
+        ]
         covered += _multiply([o.elements for o in overlaps]).reshape(bins)
         kind = known and _number_kinds(known, encodings, before if alternates else None)
         _add_chunks(counts, fragment, overlaps, known, kind)
@@ -296,14 +298,14 @@ def _assume(fragment: Fragment, array: ManifestArray) -> LoadedColumns | None:
     return LoadedColumns(nothing, nothing, nothing + used[0])
 
 
-def _cut_axis(array: ManifestArray, axis: int, limit: int) -> Ints:
+def _divide_axis(array: ManifestArray, axis: int, limit: int) -> Ints:
     """Return at most ``limit`` bins along an axis, which begin and end at chunk boundaries."""
     found = [np.array([0, array.shape[axis]], np.int64)]
-    for cut, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
-        if cut.nchunks > 1 or cut.size < array.shape[axis]:
-            count = min(cut.nchunks, SAMPLED_EDGES)
-            numbers = np.arange(count + 1) * cut.nchunks // max(count, 1)
-            found.append(cut.edges_at(numbers) + start)
+    for chunk_axis, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
+        if chunk_axis.nchunks > 1 or chunk_axis.size < array.shape[axis]:
+            count = min(chunk_axis.nchunks, SAMPLED_EDGES)
+            numbers = np.arange(count + 1) * chunk_axis.nchunks // max(count, 1)
+            found.append(chunk_axis.edges_at(numbers) + start)
     edges = np.sort(np.concatenate(found))
     edges = edges[np.append(edges[1:] != edges[:-1], True)]
     # an axis without elements is one bin
@@ -324,14 +326,14 @@ class Overlap(NamedTuple):
 
 def _find_overlap(fragment: Fragment, axis: int, edges: Ints | None) -> Overlap:
     """Return the part of a fragment in each bin along an axis; without edges, in one bin."""
-    cut = fragment.axes[axis]
+    chunk_axis = fragment.axes[axis]
     if edges is None:
-        return Overlap(np.array([0]), np.array([cut.nchunks]), np.array([cut.size]))
-    inside = np.clip(edges - fragment.start[axis], 0, cut.size)
+        return Overlap(np.array([0]), np.array([chunk_axis.nchunks]), np.array([chunk_axis.size]))
+    inside = np.clip(edges - fragment.start[axis], 0, chunk_axis.size)
     elements = np.diff(inside)
     # a bin without elements has no chunks
-    first = cut.locate(np.minimum(inside[:-1], max(cut.size - 1, 0)))
-    stop = np.where(elements, cut.locate(np.maximum(inside[1:] - 1, 0)) + 1, first)
+    first = chunk_axis.locate(np.minimum(inside[:-1], max(chunk_axis.size - 1, 0)))
+    stop = np.where(elements, chunk_axis.locate(np.maximum(inside[1:] - 1, 0)) + 1, first)
     return Overlap(first, stop, elements)
 
 
@@ -397,7 +399,7 @@ def _add_chunks(
 
 
 def _count_in_bins(same: npt.NDArray[np.bool_], overlaps: Sequence[Overlap]) -> Ints:
-    """Return how many chunks are true in the bins along every axis."""
+    """Return the number of chunks in each bin for which ``same`` is true."""
     if same.size == 1:
         return _multiply([o.stop - o.first for o in overlaps]) * int(same.flat[0])
     found: Any = same
@@ -615,11 +617,15 @@ def list_chunk_lengths(array: ManifestArray) -> list[str]:
     """Return the length of chunks along every axis, or the minimum and the maximum if it varies."""
     found = []
     for axis in range(array.ndim):
-        cuts = {f.axes[axis] for f in array.fragments}
-        lengths = {n for cut in cuts for n in (cut.stored_lengths() if cut.size else ())}
+        chunk_axes = {f.axes[axis] for f in array.fragments}
+        lengths = {
+            n
+            for chunk_axis in chunk_axes
+            for n in (chunk_axis.stored_lengths() if chunk_axis.size else ())
+        }
         low, high = min(lengths, default=0), max(lengths, default=0)
         # a shorter chunk at the end of a regular axis does not count as another length
-        regular = {cut.chunk for cut in cuts}
+        regular = {chunk_axis.chunk for chunk_axis in chunk_axes}
         found.append(f"{high}" if low == high or regular == {high} else f"{low} to {high}")
     return found
 
@@ -646,8 +652,8 @@ def _format_chunks(arrays: Sequence[ManifestArray], found: ChunkStatistics) -> s
     parts = [f"{found.chunks:,}{f' in {files:,} file' if files else ''}{'s' * (files > 1)}"]
     parts += [f"{found.missing:,} missing"] if found.missing else []
     parts += [f"{found.unread:,} with references not loaded"] if found.unread else []
-    cut = len(arrays[0].fragments)
-    parts += [f"{cut:,} grids"] if cut > 1 else []
+    count = len(arrays[0].fragments)
+    parts += [f"{count:,} grids"] if count > 1 else []
     return "; ".join(parts)
 
 

@@ -81,20 +81,22 @@ def resolve_index(key: Any, size: int) -> npt.NDArray[np.int64]:
 
     Examples
     --------
-    >>> find_places(-1, 2**60), find_places(slice(3, None, -2), 2**60), find_places([0, -2], 4)
-    (array([1152921504606846975]), array([3, 1]), array([0, 2]))
+    >>> resolve_index(-1, 2**60), resolve_index([0, -2], 4)
+    (array([1152921504606846975]), array([0, 2]))
+    >>> resolve_index(slice(3, None, -2), 2**60)
+    array([3, 1])
     """
     if not isinstance(key, slice) and np.ndim(key):
-        places = np.asarray(key, np.int64)
-        if (outside := places[(places < -size) | (places >= size)]).size:
+        positions = np.asarray(key, np.int64)
+        if (outside := positions[(positions < -size) | (positions >= size)]).size:
             raise IndexError(f"index {outside[0]} is out of bounds for an axis of {size} elements")
-        return np.where(places < 0, places + size, places)
+        return np.where(positions < 0, positions + size, positions)
     chosen = range(size)[key]
     return np.atleast_1d(np.array(chosen, np.int64))
 
 
 def count_selected(key: Any, size: int) -> int:
-    """Return how many positions `find_places` would return."""
+    """Return how many positions `resolve_index` would return."""
     return len(range(size)[key]) if isinstance(key, slice) else np.size(key)
 
 
@@ -145,8 +147,8 @@ class ManifestVariable:
     def _described(self) -> str:
         if isinstance(self.data, ManifestArray):
             return repr(self.data)
-        place = "in memory" if isinstance(self.data, np.ndarray) else "read when needed"
-        return f"{self.data.shape} {self.data.dtype}, {place}"
+        location = "in memory" if isinstance(self.data, np.ndarray) else "read when needed"
+        return f"{self.data.shape} {self.data.dtype}, {location}"
 
     def read(self) -> npt.NDArray[Any]:
         """Return all values as stored.
@@ -297,12 +299,12 @@ class ManifestGroup:
         return replace(self, variables=variables, groups=groups)
 
     def without_notes(self) -> ManifestGroup:
-        """Return the group, and all below it, without notes, where these hold no more."""
+        """Return the group and all groups below it without notes, which no longer hold."""
         groups = {name: child.without_notes() for name, child in self.groups.items()}
         return replace(self, groups=groups, notes={})
 
     def all_problems(self, below: bool = True) -> dict[str, VirtualdsError]:
-        """Return the problems of this group and of those below it, named by their paths."""
+        """Return the problems of this group and of the groups below it, by path."""
         return {
             f"{path}/{name}" if path else name: error
             for path, part in (self.walk() if below else [("", self)])
@@ -313,7 +315,7 @@ class ManifestGroup:
 def describe_left_out(
     dims: tuple[str, ...], dtype: np.dtype[Any], attributes: Mapping[str, Any]
 ) -> ManifestVariable:
-    """Describe a variable without values, with what affects how xarray decodes other variables.
+    """Return a variable without values, with all that affects how xarray decodes other variables.
 
     xarray joins characters along an axis that no other variables have, and decodes bounds of dates
     by the units of the dates.
@@ -411,7 +413,7 @@ def build_flat_variable(
 
 
 def prevent_joining_bytes(variables: Iterable[ManifestVariable]) -> dict[str, ManifestVariable]:
-    """Return descriptions that keep xarray from joining single bytes, which numpy does not do."""
+    """Return variables for ``left_out`` that keep xarray from joining single bytes into strings."""
     dims = {v.dims[-1] for v in variables if v.data.dtype == "S1" and v.dims}
     return {f"the axis {d}": describe_left_out((d,), np.dtype("V1"), {}) for d in sorted(dims)}
 

@@ -77,15 +77,15 @@ def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[i
         entries.append(Ellipsis)
     full: list[Any] = []
     new_axes: list[int] = []
-    place = gap = 0
+    position = gap = 0
     for k in entries:
         if k is Ellipsis:
             count, gap = rank - used, len(full)
             full += [slice(None)] * count
-            place += count
+            position += count
         elif k is None:
-            new_axes.append(place)
-            place += 1
+            new_axes.append(position)
+            position += 1
         elif isinstance(k, np.ndarray) and k.dtype == bool:
             shape = array.shape[len(full) : len(full) + k.ndim]
             if k.shape != shape:
@@ -94,10 +94,10 @@ def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[i
                     f"shape"
                 )
             full += k.nonzero()
-            place += 1
+            position += 1
         else:
             full.append(k)
-            place += not isinstance(k, int)
+            position += not isinstance(k, int)
     return full, new_axes, gap
 
 
@@ -140,11 +140,11 @@ def _find_open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | 
 
 
 def _are_separated(full: list[Any], gap: int) -> bool:
-    """Return whether a slice or ellipsis separates integers and arrays, moving their axes."""
-    places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
-    if not places:
+    """Return whether a slice or ellipsis separates integers and arrays: their axes come first."""
+    positions = [i for i, k in enumerate(full) if not isinstance(k, slice)]
+    if not positions:
         return False
-    return len(places) <= places[-1] - places[0] or places[0] < gap <= places[-1]
+    return len(positions) <= positions[-1] - positions[0] or positions[0] < gap <= positions[-1]
 
 
 def select_virtually(
@@ -214,7 +214,7 @@ class Segment(NamedTuple):
 
     @property
     def can_fall(self) -> bool:
-        """Whether the element before it may follow, which makes it a flipped one."""
+        """Whether the next element may be the one before it, so that the segment is flipped."""
         return self.is_flipped or self.stop - self.start == self.times == 1
 
 
@@ -251,8 +251,8 @@ def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> Manif
 
 def _index_pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.NDArray[Any]:
     """Index axes together, with the axes of the result where numpy puts them."""
-    places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
-    arrays = np.broadcast_arrays(*(np.asarray(full[i]) for i in places))
+    positions = [i for i, k in enumerate(full) if not isinstance(k, slice)]
+    arrays = np.broadcast_arrays(*(np.asarray(full[i]) for i in positions))
     counts = [
         _count_elements(k, n)
         for k, n in zip(full, array.shape, strict=True)
@@ -264,7 +264,7 @@ def _index_pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.
     values = array.read_points(tuple(full))
     if not apart:
         points = list(range(arrays[0].ndim))
-        values = np.moveaxis(values, points, [p + places[0] for p in points])
+        values = np.moveaxis(values, points, [p + positions[0] for p in points])
     return values
 
 
@@ -344,8 +344,8 @@ def expand_dims(array: Any, axis: int | Sequence[int]) -> Any:
     if not isinstance(array, ManifestArray):
         return np.expand_dims(array, tuple(axis) if isinstance(axis, Sequence) else axis)
     axes = normalize_axis_tuple(axis, array.ndim + np.size(axis))
-    for place in sorted(axes):
-        array = array.insert_axis(place)
+    for position in sorted(axes):
+        array = array.insert_axis(position)
     return array
 
 
@@ -377,8 +377,8 @@ def moveaxis(array: ManifestArray, source: Any, destination: Any) -> ManifestArr
     origin = normalize_axis_tuple(source, array.ndim)
     target = normalize_axis_tuple(destination, array.ndim)
     axes = [i for i in range(array.ndim) if i not in origin]
-    for place, axis in sorted(zip(target, origin, strict=True)):
-        axes.insert(place, axis)
+    for position, axis in sorted(zip(target, origin, strict=True)):
+        axes.insert(position, axis)
     return array.transpose(tuple(axes))
 
 
@@ -448,7 +448,7 @@ def ravel(array: ManifestArray, order: Any = "C") -> Any:
 
 @implements(np.result_type)
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
-    """Return the common dtype of all."""
+    """Return the common dtype of arrays, values and dtypes."""
     return np.result_type(
         *(a.dtype if isinstance(a, ManifestArray) else a for a in arrays_and_dtypes)
     )
@@ -535,12 +535,12 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     # otherwise the mask is not a product of masks along each axis
     if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(along)) for along in kept):
         return NotImplemented
-    stretches = [find_runs(np.flatnonzero(along)) for along in kept]
-    if prod(map(len, stretches)) > ALLOWED_PIECES + 2 * x.nchunks:
+    kept_ranges = [find_runs(np.flatnonzero(along)) for along in kept]
+    if prod(map(len, kept_ranges)) > ALLOWED_PIECES + 2 * x.nchunks:
         return NotImplemented
     fill = np.asarray(y)[()]
     x = set_fill(x, fill)
-    for axis, runs in enumerate(stretches):
+    for axis, runs in enumerate(kept_ranges):
         if not kept[axis].all():
             x = x.keep(axis, runs)
     return replace(x, fill_value=fill)

@@ -222,7 +222,7 @@ def is_same_value(one: Any, other: Any) -> bool:
 
 
 def select_for_file(owner: str, columns: PerFile, index: int, known: Mapping[str, Any]) -> Any:
-    """Return attributes, or the encoding, of one of several files, given those of another.
+    """Return the attributes or the encoding of one of several files, given ``known`` of another.
 
     ``owner`` is the variable, or "" for the group; ``columns`` has the entries that differ between
     the files.
@@ -249,9 +249,9 @@ class NativeReadError(Exception):
 class NativeRegion(NamedTuple):
     """A region of a variable for a native reader to read.
 
-    ``shape`` is that of the variable. ``offset`` is the byte offset of the chunk in the file, and
-    ``has_codecs`` whether the chunk is encoded. With ``decoded``, the values are decoded by the CF
-    conventions, otherwise as they are stored.
+    ``shape`` is the shape of the variable. ``offset`` is the byte offset of the chunk in the file,
+    and ``has_codecs`` whether the chunk is encoded. With ``decoded``, the values are decoded by the
+    CF conventions, otherwise as they are stored.
     """
 
     group: str
@@ -269,8 +269,8 @@ class NativeRegion(NamedTuple):
 
 
 ReadNative = Callable[[NativeRegion], Array | None]
-"""A function that returns a region, or None if it does not support the form; may raise
-`NativeReadError`."""
+"""A function that returns the values of a region, or None if it cannot read such a region; it may
+raise `NativeReadError`."""
 OpenNative = Callable[[Callable[[], Any], ExitStack], ReadNative]
 """A function of a callable that returns a local path or a new file object, and of an exit stack
 that closes the file."""

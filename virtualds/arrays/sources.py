@@ -75,7 +75,7 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
 
 
 def _to_numbers(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return integers unchanged if all are known, otherwise with None or NaN for unknown ones."""
+    """Return integers, with None or NaN in place of unknown ones."""
     known = column != NO_NUMBER
     if known.any():
         return column if known.all() else np.where(known, column, np.nan)
@@ -83,7 +83,7 @@ def _to_numbers(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
 
 
 def load_deferred(array: ManifestArray) -> ManifestArray:
-    """Return an array with references in memory that would be looked up in source files."""
+    """Return an array whose references are in memory instead of being looked up in source files."""
     if not any(f.manifest.is_in_source for f in array.fragments):
         return array
     fragments = tuple(
@@ -180,7 +180,7 @@ def _is_below_prefix(url: str, prefix: str) -> bool:
 
 
 READ_WHOLE = 2**23
-"""The size in bytes of an uncompressed chunk up to which it gets a checksum: one remote request."""
+"""Maximum size in bytes of an uncompressed chunk that gets a checksum: one remote request."""
 
 
 def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:

@@ -2,10 +2,10 @@
 
 A part of an uncompressed chunk is a byte range of its own if it is contiguous: it has one element
 along the slowest varying axes, any number along the next axis, and the length of the chunk along
-all others. `cut_chunks` makes every such part a chunk. Hidden elements of a chunk along a split
+all others. `split_chunks` makes every such part a chunk. Hidden elements of a chunk along a split
 axis are left out.
 
-In `cut_chunks`, the user chooses the lengths, and impossible ones raise errors. In
+In `split_chunks`, the user chooses the lengths, and impossible ones raise errors. In
 `to_regular_chunks`, lengths are chosen so that a format with a single chunk length can store the
 array, which is otherwise returned unchanged. `virtualds.reading.plan` splits chunks for a single
 read.
@@ -28,7 +28,7 @@ from virtualds.chunks.fragment import Fragment, find_regular_chunks, find_regula
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError
-from virtualds.reading.plan import are_whole_in_files, count_elements, cut_axis, enter_axis
+from virtualds.reading.plan import are_whole_in_files, count_elements, enter_axis, split_axis
 
 # ---------------------------------------------------------------------- regular chunks
 # Splitting uncompressed chunks so that an array has one regular chunk grid.
@@ -40,8 +40,7 @@ from virtualds.reading.plan import are_whole_in_files, count_elements, cut_axis,
 
 
 SMALL_PIECE, MAX_SMALL_PIECES = 4096, 2**18
-"""No more than `MAX_SMALL_PIECES` pieces below this size in bytes are made: they are slow to read.
-"""
+"""A size in bytes, and the maximum number of pieces that are smaller: they are slow to read."""
 
 
 def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> ManifestArray:
@@ -69,13 +68,13 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
     pipelines = {replace(p, flipped=()) for p in array.pipelines}
     if len(pipelines) != 1 or not array.gaps_read_as_missing:
         return array
-    cut, pipeline = _find_cut(array, permuted), pipelines.pop()
-    if cut is None or not all(are_whole_in_files(f, pipeline) for f in array.fragments):
+    division, pipeline = _find_division(array, permuted), pipelines.pop()
+    if division is None or not all(are_whole_in_files(f, pipeline) for f in array.fragments):
         return array
-    depth, length = cut
+    depth, length = division
     if _count_pieces(array, depth, length) > MAX_SMALL_PIECES:
         return array
-    fragments = tuple(_cut_to_depth(f, array.pipelines, depth, length) for f in array.fragments)
+    fragments = tuple(_split_to_depth(f, array.pipelines, depth, length) for f in array.fragments)
     kept = pipeline.layout[depth:]
     layout = kept[1:] if isinstance(kept[0], FixedAxis) else kept
     found = replace(array, pipelines=(replace(pipeline, layout=layout),), fragments=fragments)
@@ -103,7 +102,7 @@ def _is_sorted(layout: Layout) -> bool:
     return all(isinstance(e, int) for e in layout) and list(layout) == sorted(layout)  # type: ignore[type-var]
 
 
-def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
+def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
     """Return how many stored axes to split to length 1, and the length along the next one.
 
     Returns None if nothing needs to be split, or chunks have codecs.
@@ -168,7 +167,7 @@ def _longest(fragment: Fragment, axis: int) -> int:
     return int(fragment.axes[axis].lengths.max(initial=1))
 
 
-def _cut_to_depth(
+def _split_to_depth(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], depth: int, length: int
 ) -> Fragment:
     """Split leading stored axes to length 1, and the axis after them to a length.
@@ -187,7 +186,7 @@ def _cut_to_depth(
             fragment = enter_axis(fragment, number, row, pipelines)
         else:
             pieces = length if number == depth else 1
-            fragment = cut_axis(fragment, entry, pieces, row, pipelines)
+            fragment = split_axis(fragment, entry, pieces, row, pipelines)
     manifest = fragment.manifest.with_pipelines([0] * len(pipelines))
     return replace(fragment, manifest=manifest)
 
@@ -199,7 +198,8 @@ class AxisPieces(NamedTuple):
     """The pieces of the chunks along one axis.
 
     ``parent`` is the index of the slab from which each piece is split, ``begin`` its first element
-    there, ``encoded`` the number of elements that it stores, and ``whole`` that of the slab.
+    there, ``encoded`` the number of elements that it stores, and ``whole`` the number that the slab
+    stores.
     """
 
     axis: ChunkAxis
@@ -209,19 +209,19 @@ class AxisPieces(NamedTuple):
     whole: Ints
 
     @property
-    def is_cut(self) -> bool:
+    def is_split(self) -> bool:
         """Whether any piece is smaller than its chunk."""
         return bool((self.encoded != self.whole).any())
 
 
-def cut_chunks(
+def split_chunks(
     array: ManifestArray, lengths: Mapping[int, int], dims: Sequence[str] = ()
 ) -> ManifestArray:
     """Return an array with the same values in smaller chunks, of ``lengths`` by axis.
 
     The last piece of a chunk may be shorter. Errors name axes by ``dims``. Raises
-    `UnsupportedError` if pieces would not be byte ranges (see `can_be_cut`), or if the size of a
-    chunk is not that of its values.
+    `UnsupportedError` if pieces would not be byte ranges (see `can_be_split`), or if a chunk is not
+    as large as its values.
 
     Examples
     --------
@@ -229,28 +229,28 @@ def cut_chunks(
     ...     shape=(2, 4), chunks=(2, 4), dtype="f4", path="s3://bucket/a.nc",
     ...     offsets=1000, lengths=32,
     ... )
-    >>> cut_chunks(array, {0: 1}).manifest.offset.tolist()
+    >>> split_chunks(array, {0: 1}).manifest.offset.tolist()
     [[1000], [1016]]
     """
-    fragments = [_cut_fragment(array, f, lengths, dims) for f in array.fragments]
+    fragments = [_split_fragment(array, f, lengths, dims) for f in array.fragments]
     changed = any(a is not b for a, b in zip(fragments, array.fragments, strict=True))
     return replace(array, fragments=tuple(fragments)) if changed else array
 
 
-def can_be_cut(array: ManifestArray) -> bool:
+def can_be_split(array: ManifestArray) -> bool:
     """Return whether the chunks of an array are uncompressed, with the same layout."""
     orders = {(p.layout, p.flipped, p.dtype.itemsize) for p in array.pipelines}
     return len(orders) == 1 and not any(p.codecs for p in array.pipelines)
 
 
-def _cut_fragment(
+def _split_fragment(
     array: ManifestArray, fragment: Fragment, lengths: Mapping[int, int], dims: Sequence[str]
 ) -> Fragment:
     """Return a fragment in smaller chunks, or the same one if none gets smaller."""
-    pieces = [_cut_axis(axis, lengths.get(number)) for number, axis in enumerate(fragment.axes)]
-    if not any(one.is_cut for one in pieces) or not fragment.manifest.size:
+    pieces = [_split_axis(axis, lengths.get(number)) for number, axis in enumerate(fragment.axes)]
+    if not any(one.is_split for one in pieces) or not fragment.manifest.size:
         return fragment
-    if not can_be_cut(array):
+    if not can_be_split(array):
         raise UnsupportedError(
             f"{array.label}: its chunks are compressed, or stored in several orders, so a part of "
             f"one is not a range of bytes; leave its chunks as they are"
@@ -258,10 +258,10 @@ def _cut_fragment(
     pipeline = array.pipelines[0]
     _check_contiguous(array, pipeline, pieces, dims)
     axes = tuple(one.axis for one in pieces)
-    return Fragment(fragment.start, axes, _cut_manifest(array, fragment, pipeline, pieces))
+    return Fragment(fragment.start, axes, _split_manifest(array, fragment, pipeline, pieces))
 
 
-def _cut_axis(axis: ChunkAxis, length: int | None) -> AxisPieces:
+def _split_axis(axis: ChunkAxis, length: int | None) -> AxisPieces:
     """Return the pieces of the chunks of an axis; without a length, whole chunks."""
     edges, encoded, inset = axis.slabs()
     shown = np.diff(edges)
@@ -278,20 +278,20 @@ def _cut_axis(axis: ChunkAxis, length: int | None) -> AxisPieces:
     if begin[-1] + length <= encoded[-1]:
         # a padded last chunk stays padded, as in regular grids
         stored[-1] = length
-    cut = ChunkAxis.from_slabs(piece, stored, np.where(kept, inset[parent], 0))
-    return AxisPieces(cut, parent, begin, stored, encoded[parent])
+    split = ChunkAxis.from_slabs(piece, stored, np.where(kept, inset[parent], 0))
+    return AxisPieces(split, parent, begin, stored, encoded[parent])
 
 
 def _check_contiguous(
     array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[AxisPieces], dims: Sequence[str]
 ) -> None:
     """Raise an error for pieces that are not byte ranges."""
-    cut = [
-        place
-        for place, entry in enumerate(pipeline.layout)
-        if isinstance(entry, int) and pieces[entry].is_cut
+    split = [
+        position
+        for position, entry in enumerate(pipeline.layout)
+        if isinstance(entry, int) and pieces[entry].is_split
     ]
-    for entry in pipeline.layout[: cut[-1]] if cut else ():
+    for entry in pipeline.layout[: split[-1]] if split else ():
         if isinstance(entry, FixedAxis) and entry.length > 1:
             raise UnsupportedError(
                 f"{array.label}: its chunks also store {entry.length} elements of an axis that it "
@@ -305,7 +305,7 @@ def _check_contiguous(
             )
 
 
-def _cut_manifest(
+def _split_manifest(
     array: ManifestArray, fragment: Fragment, pipeline: CodecPipeline, pieces: Sequence[AxisPieces]
 ) -> ChunkManifest:
     """Return the references of all pieces."""
@@ -316,7 +316,7 @@ def _cut_manifest(
         manifest = manifest.take(axis, one.parent)
     first, count = _measure_pieces(pipeline, pieces, manifest.shape)
     held = manifest.file == INLINE
-    inline, offset = _cut_inline(manifest, held, first * itemsize, count * itemsize)
+    inline, offset = _split_inline(manifest, held, first * itemsize, count * itemsize)
     there = manifest.file != MISSING
     return ChunkManifest.build(
         manifest.shape,
@@ -332,15 +332,15 @@ def _cut_manifest(
 def _check_plain(
     array: ManifestArray, fragment: Fragment, manifest: ChunkManifest, pipeline: CodecPipeline
 ) -> None:
-    """Raise an error for chunks whose size is not that of their elements."""
+    """Raise an error for chunks that are not as large as their elements."""
     whole = pipeline.dtype.itemsize * count_elements(fragment, pipeline.layout)
     expected = np.broadcast_to(whole, manifest.shape)
     wrong = (manifest.length != expected) & (manifest.file != MISSING)
     if wrong.any():
-        place = tuple(int(i[0]) for i in np.nonzero(wrong))
+        chunk_id = tuple(int(i[0]) for i in np.nonzero(wrong))
         raise UnsupportedError(
-            f"{array.label}: chunk {place} has {int(manifest.length[place])} bytes, and its "
-            f"elements {int(expected[place])}; leave its chunks as they are"
+            f"{array.label}: chunk {chunk_id} has {int(manifest.length[chunk_id])} bytes, and its "
+            f"elements {int(expected[chunk_id])}; leave its chunks as they are"
         )
 
 
@@ -364,7 +364,7 @@ def _measure_pieces(
     return first, count
 
 
-def _cut_inline(
+def _split_inline(
     manifest: ChunkManifest,
     is_inline: npt.NDArray[np.bool_],
     first: npt.NDArray[np.int64],
@@ -373,8 +373,8 @@ def _cut_inline(
     """Return the bytes of pieces of inline chunks, and their flat indexes in the grid."""
     found: dict[bytes, int] = {}
     numbers = np.zeros(manifest.shape, np.int64)
-    for place in map(tuple, np.argwhere(is_inline).tolist()):
-        chunk, begin = manifest.inline[int(manifest.offset[place])], int(first[place])
-        piece = chunk[begin : begin + int(length[place])]
-        numbers[place] = found.setdefault(piece, len(found))
+    for chunk_id in map(tuple, np.argwhere(is_inline).tolist()):
+        chunk, begin = manifest.inline[int(manifest.offset[chunk_id])], int(first[chunk_id])
+        piece = chunk[begin : begin + int(length[chunk_id])]
+        numbers[chunk_id] = found.setdefault(piece, len(found))
     return list(found), numbers

@@ -86,7 +86,7 @@ class Projection(NamedTuple):
     outer: Sequence[slice]
     runs: list[SlabRun]
 
-    def take_part(self, first: int, stop: int) -> Projection:
+    def restrict_to(self, first: int, stop: int) -> Projection:
         """Return the projection onto the slabs ``first`` to ``stop``, none of them as a whole."""
         taken = slice(first, stop)
         chunk, encoded = self.chunk[taken], self.encoded[taken]
@@ -131,8 +131,8 @@ def find_runs(positions: Ints) -> list[tuple[int, int]]:
     """Return the ranges ``start, stop`` of consecutive ascending positions."""
     if not positions.size:
         return []
-    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
-    bounds = [0, *cuts.tolist(), positions.size]
+    breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+    bounds = [0, *breaks.tolist(), positions.size]
     return [(int(positions[a]), int(positions[b - 1]) + 1) for a, b in pairwise(bounds)]
 
 
@@ -278,10 +278,10 @@ class ChunkAxis(ABC):
             return EMPTY_PROJECTION
         first, final = (int(i) for i in self.locate(np.array([low, high - 1])))
         edges, encoded, inset = self.slabs(first, final + 1)
-        cut = np.minimum(np.maximum(edges, low), high)
-        inner = cut[:-1] - edges[:-1] + inset
-        taken = np.diff(cut)
-        outer = cut + (start - begin)
+        clipped = np.minimum(np.maximum(edges, low), high)
+        inner = clipped[:-1] - edges[:-1] + inset
+        taken = np.diff(clipped)
+        outer = clipped + (start - begin)
         return Projection(
             np.arange(first, final + 1),
             encoded,
@@ -296,12 +296,12 @@ class ChunkAxis(ABC):
         if not inside.size:
             return EMPTY_PROJECTION
         ids = self.locate(inside)
-        cuts = np.flatnonzero(np.diff(ids)) + 1
-        chunk = ids[np.concatenate([[0], cuts])]
+        breaks = np.flatnonzero(np.diff(ids)) + 1
+        chunk = ids[np.concatenate([[0], breaks])]
         first = int(chunk[0])
         edges, encoded, inset = self.slabs(first, int(chunk[-1]) + 1)
         within = inside - edges[ids - first] + inset[ids - first]
-        bounds = [0, *cuts.tolist(), inside.size]
+        bounds = [0, *breaks.tolist(), inside.size]
         pairs = list(pairwise(bounds))
         return Projection(
             chunk,

@@ -142,12 +142,12 @@ def fit_column(column: Column, shape: tuple[int, ...]) -> Column:
     first = column[(0,) * column.ndim]
     # not for the small columns of scans of many files, where it costs too much
     small = column.size <= PIECE
-    pieces = [column] if small else (part for _, (part,) in cut_columns(column))
+    pieces = [column] if small else (part for _, (part,) in split_columns(column))
     is_constant = all((part == first).all() for part in pieces)
     return np.broadcast_to(first, shape) if is_constant else spread
 
 
-def cut_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list[Column]]]:
+def split_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list[Column]]]:
     """Split columns along their longest axis; yield the position and the columns of each piece."""
     shape, spread = columns[0].shape, list(columns)
     if any(column.shape != shape for column in columns):
@@ -187,7 +187,7 @@ def take_rows(column: Column, ids: Ints, axis: int) -> Column:
     return column.take(ids, axis=axis)
 
 
-def take_compact(column: Column, change: Callable[[Column], Column]) -> Column:
+def map_compact(column: Column, change: Callable[[Column], Column]) -> Column:
     """Apply ``change`` to a column, once to each stored element."""
     return np.broadcast_to(change(compact(column)), column.shape)
 
@@ -226,7 +226,7 @@ def concatenate_columns(
     joined, begin = np.empty(whole, parts[0].dtype), 0
     for part, table in zip(small, tables, strict=True):
         target = joined[(slice(None),) * axis + (slice(begin, begin + part.shape[axis]),)]
-        for key, (piece,) in cut_columns(part):
+        for key, (piece,) in split_columns(part):
             target[key] = _look_up(piece, table)
         begin += part.shape[axis]
     return np.broadcast_to(joined, shape)
@@ -416,7 +416,7 @@ def check_references(manifest: ChunkManifest) -> None:
     column = compact(manifest.checksum)
     if column.size == 1 and not column.flat[0]:
         return
-    if all(find_valid_checksums(part).all() for _, (part,) in cut_columns(column)):
+    if all(find_valid_checksums(part).all() for _, (part,) in split_columns(column)):
         return
     wrong = ~find_valid_checksums(column)
     raise FormatError(
@@ -433,7 +433,7 @@ def _is_in_one_file(manifest: ChunkManifest) -> bool:
     size = 2**62 if manifest.files[0].size is None else manifest.files[0].size
     columns = [compact(manifest.offset), compact(manifest.length)]
     small = manifest.offset.size <= PIECE
-    pieces = [columns] if small else [some for _, some in cut_columns(*columns)]
+    pieces = [columns] if small else [some for _, some in split_columns(*columns)]
     return all(
         offset.min() >= 0 and length.min() > 0 and (offset <= size - length).all()
         for offset, length in pieces
@@ -450,7 +450,7 @@ def _check_positions(manifest: ChunkManifest) -> None:
     sizes = [f.size if f.size is not None else 2**62 for f in manifest.files]
     # negative codes index from the end; offsets of inline chunks are indices, not bytes
     table = np.array([*sizes, len(manifest.inline), 2**62])
-    for key, (codes, begins, counts) in cut_columns(file, offset, length):
+    for key, (codes, begins, counts) in split_columns(file, offset, length):
         ends = table[codes]
         inside = (begins >= 0) & np.where(
             codes == INLINE, begins < ends, (counts > 0) & (begins <= ends - counts)
@@ -458,7 +458,7 @@ def _check_positions(manifest: ChunkManifest) -> None:
         bad = ~inside & (codes != MISSING)
         if bad.any():
             position = np.argwhere(bad)[0].tolist()
-            first = [cut.start or 0 for cut in key] + [0] * (len(position) - len(key))
+            first = [part.start or 0 for part in key] + [0] * (len(position) - len(key))
             _raise_reference_error(
                 manifest, tuple(a + b for a, b in zip(first, position, strict=True))
             )
@@ -500,7 +500,7 @@ def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
         return np.unique(numbers[numbers >= 0]).astype(np.int64)
     # many times as fast for a small count; negative codes count from the end
     met = np.zeros(count - INLINE, bool)
-    for _, (part,) in cut_columns(numbers):
+    for _, (part,) in split_columns(numbers):
         met[part] = True
     return np.flatnonzero(met[:count])
 

@@ -99,11 +99,11 @@ class Fragment:
         filled.
         """
         count = 1
-        for cut, start, along in zip(self.axes, self.start, segments, strict=True):
+        for chunk_axis, start, along in zip(self.axes, self.start, segments, strict=True):
             low, high = np.array(along).T[:2]
-            low, high = np.clip((low - start, high - start), 0, cut.size)
+            low, high = np.clip((low - start, high - start), 0, chunk_axis.size)
             met = high > low
-            count *= int((cut.locate(high[met] - 1) - cut.locate(low[met]) + 1).sum())
+            count *= int((chunk_axis.locate(high[met] - 1) - chunk_axis.locate(low[met]) + 1).sum())
         return count
 
     def shift(self, axis: int, by: int) -> Fragment:
@@ -117,8 +117,8 @@ class Fragment:
         high = min(stop, self.stop[axis])
         if high <= low:
             return None
-        cut, kept = self.axes[axis].crop(low - self.start[axis], high - self.start[axis])
-        axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
+        cropped, kept = self.axes[axis].crop(low - self.start[axis], high - self.start[axis])
+        axes = (*self.axes[:axis], cropped, *self.axes[axis + 1 :])
         begin = (*self.start[:axis], low - start, *self.start[axis + 1 :])
         return Fragment(begin, axes, self.manifest.take(axis, kept))
 
@@ -148,8 +148,8 @@ class Fragment:
         counts = (stop - first)[order]
         ends = np.cumsum(counts)
         ids = np.arange(ends[-1]) + np.repeat(first[order] - ends + counts, counts)
-        cut = ChunkAxis.from_slabs(np.diff(edges)[ids], encoded[ids], inset[ids])
-        axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
+        reordered = ChunkAxis.from_slabs(np.diff(edges)[ids], encoded[ids], inset[ids])
+        axes = (*self.axes[:axis], reordered, *self.axes[axis + 1 :])
         return Fragment(self.start, axes, manifest.take(axis, ids).with_files_in_order(axis))
 
     def transpose(self, order: Sequence[int]) -> Fragment:
@@ -181,8 +181,8 @@ class Fragment:
     def repeat(self, axis: int, count: int) -> Fragment:
         """Repeat an axis of length 1 ``count`` times."""
         _, encoded, inset = self.axes[axis].slabs()
-        cut = ChunkAxis.from_slabs(np.ones(count), encoded[0], inset[0])
-        axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
+        repeated = ChunkAxis.from_slabs(np.ones(count), encoded[0], inset[0])
+        axes = (*self.axes[:axis], repeated, *self.axes[axis + 1 :])
         shape = tuple(a.nchunks for a in axes)
         return Fragment(self.start, axes, self.manifest.broadcast_to(shape))
 
@@ -213,8 +213,8 @@ def _can_join(left: Fragment, right: Fragment, axis: int) -> bool:
 def _merge_fragments(run: Sequence[Fragment], axis: int) -> Fragment:
     if len(run) == 1:
         return run[0]
-    cut = ChunkAxis.concatenate([f.axes[axis] for f in run])
-    axes = (*run[0].axes[:axis], cut, *run[0].axes[axis + 1 :])
+    merged = ChunkAxis.concatenate([f.axes[axis] for f in run])
+    axes = (*run[0].axes[:axis], merged, *run[0].axes[axis + 1 :])
     manifests = [f.manifest for f in run if f.axes[axis].size]
     return Fragment(run[0].start, axes, join_manifests(manifests, axis))
 
@@ -231,7 +231,7 @@ LARGE_BLOCK = 128 * MIB
 
 Lengths = tuple[int, ...]
 
-Cuts = Sequence[tuple[int, ChunkAxis]]
+AxesAlong = Sequence[tuple[int, ChunkAxis]]
 """The axes of fragments along one axis of the array, each with its start."""
 
 
@@ -254,7 +254,9 @@ def find_whole_blocks(
     along = [
         list({(f.start[axis], f.axes[axis]): None for f in kept}) for axis in range(len(shape))
     ]
-    edges = [_find_shared_edges(size, cuts) for size, cuts in zip(shape, along, strict=True)]
+    edges = [
+        _find_shared_edges(size, axes_along) for size, axes_along in zip(shape, along, strict=True)
+    ]
     # there may be many fragments, most of which are cut alike
     ways = {f.axes for f in kept}
     largest = max((prod(_find_longest(a.lengths) for a in axes) for axes in ways), default=1)
@@ -264,7 +266,7 @@ def find_whole_blocks(
             break
         edges[axis] = _find_edges_of_longest(shape[axis], along[axis])
     covered = zip(edges, along, strict=True)
-    return tuple(_edges_to_lengths(_cut_gaps(e, cuts)) for e, cuts in covered)
+    return tuple(_edges_to_lengths(_divide_gaps(e, axes_along)) for e, axes_along in covered)
 
 
 def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
@@ -295,16 +297,16 @@ def _find_longest(lengths: Ints) -> int:
     return int(lengths.max(initial=0))
 
 
-def _list_slab_edges(cuts: Cuts) -> list[Ints]:
-    edges = {axis: axis.slabs().edges for axis in {axis for _, axis in cuts}}
-    return [edges[axis] + start for start, axis in cuts]
+def _list_slab_edges(axes_along: AxesAlong) -> list[Ints]:
+    edges = {axis: axis.slabs().edges for axis in {axis for _, axis in axes_along}}
+    return [edges[axis] + start for start, axis in axes_along]
 
 
-def _find_shared_edges(size: int, cuts: Cuts) -> Ints:
+def _find_shared_edges(size: int, axes_along: AxesAlong) -> Ints:
     """Return the edges that lie inside no chunk."""
-    every = _list_slab_edges(cuts)
+    every = _list_slab_edges(axes_along)
     found = np.unique(np.concatenate([np.array([0, size]), *every]))
-    for edges in every if len(cuts) > 1 else ():
+    for edges in every if len(axes_along) > 1 else ():
         first, stop = np.searchsorted(found, edges[0]), np.searchsorted(found, edges[-1], "right")
         inside = found[first:stop]
         if not np.array_equal(inside, edges):
@@ -313,27 +315,29 @@ def _find_shared_edges(size: int, cuts: Cuts) -> Ints:
     return found
 
 
-def _compute_block_ratio(edges: Ints, cuts: Cuts) -> float:
+def _compute_block_ratio(edges: Ints, axes_along: AxesAlong) -> float:
     """Return the ratio of the longest block to the longest chunk."""
-    stored = max((_find_longest(axis.lengths) for axis in {axis for _, axis in cuts}), default=0)
+    stored = max(
+        (_find_longest(axis.lengths) for axis in {axis for _, axis in axes_along}), default=0
+    )
     return _find_longest(np.diff(edges)) / max(stored, 1)
 
 
-def _find_edges_of_longest(size: int, cuts: Cuts) -> Ints:
+def _find_edges_of_longest(size: int, axes_along: AxesAlong) -> Ints:
     """Return the edges of the chunks of the longest fragment, and the ends of all others."""
-    start, axis = max(cuts, key=lambda cut: cut[1].size)
-    ends: list[Any] = [(begin, begin + other.size) for begin, other in cuts]
+    start, axis = max(axes_along, key=lambda placed: placed[1].size)
+    ends: list[Any] = [(begin, begin + other.size) for begin, other in axes_along]
     outside = np.array([0, size, *np.ravel(ends)])
     outside = outside[(outside <= start) | (outside >= start + axis.size)]
     return np.unique(np.concatenate([axis.slabs().edges + start, outside]))
 
 
-def _cut_gaps(edges: Ints, cuts: Cuts) -> Ints:
+def _divide_gaps(edges: Ints, axes_along: AxesAlong) -> Ints:
     """Divide gaps between fragments into blocks as long as the longest block elsewhere."""
-    if not cuts:
+    if not axes_along:
         return edges
     covered = np.zeros(edges.size - 1, bool)
-    for start, axis in cuts:
+    for start, axis in axes_along:
         covered |= (edges[:-1] >= start) & (edges[1:] <= start + axis.size)
     step = _find_longest(np.diff(edges)[covered])
     if covered.all() or not step:
@@ -401,10 +405,10 @@ def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> li
     return found
 
 
-def _find_axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
+def _find_axis_lengths(size: int, axes_along: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
     """Return the chunk lengths that all fragments share along an axis, or None if they differ."""
     begins, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for start, axis in cuts:
+    for start, axis in axes_along:
         edges, encoded, inset = axis.slabs()
         shown, end = np.diff(edges), edges[1:] + start
         whole = (encoded == shown) | ((encoded > shown) & (end == size))

@@ -40,12 +40,12 @@ from virtualds.chunks.columns import (
     find_distinct_in_order,
     fit_column,
     is_same_column,
+    map_compact,
     narrow,
     pack,
     pack_table,
     renumber_files,
     spread_column,
-    take_compact,
     take_rows,
     unpack,
     unpack_table,
@@ -358,10 +358,10 @@ class ChunkManifest(ForeignNames):
 
     def count_stored(self) -> CountedSources | None:
         """Count the chunks of each file if the set can, or return None if rows must be read."""
-        stretch = None if self.rows is None else self.rows.find_range()
-        if self.rows is None or stretch is None:
+        found = None if self.rows is None else self.rows.find_range()
+        if self.rows is None or found is None:
             return None
-        return self.rows.table.count_sources(*stretch)
+        return self.rows.table.count_sources(*found)
 
     @property
     def nbytes(self) -> int:
@@ -617,7 +617,7 @@ class ChunkManifest(ForeignNames):
         numbers[used] = np.arange(used.size)
         numbers[-2:] = INLINE, MISSING
         files = tuple(map(self.files.__getitem__, used.tolist()))
-        return replace(self, files=files, file=take_compact(self.file, lambda c: numbers[c]))
+        return replace(self, files=files, file=map_compact(self.file, lambda c: numbers[c]))
 
     def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
         """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
@@ -626,7 +626,7 @@ class ChunkManifest(ForeignNames):
         if self.rows is not None:
             return self._of_rows(self.rows.with_pipelines(numbers))
         table = np.asarray(numbers, np.uint16)
-        return replace(self, pipeline=take_compact(self.pipeline, lambda c: table[c]))
+        return replace(self, pipeline=map_compact(self.pipeline, lambda c: table[c]))
 
     def used_pipelines(self, count: int) -> Ints:
         """Return the indexes of the pipelines that chunks have, or may have, out of ``count``."""

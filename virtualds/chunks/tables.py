@@ -549,7 +549,7 @@ def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkM
     if table is not None and manifest.rows is not None:
         begin = _find_box(manifest.rows, table.grid)
         if begin is not None:
-            return tuple(_cut_layers(manifest.rows, table, begin))
+            return tuple(_crop_layers(manifest.rows, table, begin))
     existing = manifest.find_existing()
     nothing = existing is not None and not existing.size
     return () if nothing else (((0,) * len(manifest.shape), manifest),)
@@ -585,7 +585,7 @@ def _find_box(found: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
     return begin if inside else None
 
 
-def _cut_layers(found: RowView, table: TiledReferences, begin: tuple[int, ...]) -> Any:
+def _crop_layers(found: RowView, table: TiledReferences, begin: tuple[int, ...]) -> Any:
     """Yield the parts of the layers of a table that are in a box."""
     pipeline = found.renumbered
     for origin, layer in table.parts:

@@ -593,7 +593,7 @@ class SkippingHuffman(Codec):
         trees = [_SplayTree() for _ in range(self.skip)]
         try:
             # a generator would turn the end of the bits into another error
-            return bytes([trees[number % self.skip].take(bits) for number in range(nbytes)])
+            return bytes([trees[number % self.skip].decode_byte(bits) for number in range(nbytes)])
         except StopIteration:
             raise ValueError(f"the codes end before {nbytes} bytes") from None
 
@@ -606,7 +606,7 @@ class _SplayTree:
         self.right = [2 * node + 1 for node in range(SYMBOLS)]
         self.up = [node // 2 for node in range(2 * SYMBOLS)]
 
-    def take(self, bits: Any) -> int:
+    def decode_byte(self, bits: Any) -> int:
         """Return the next byte, and splay it."""
         node = 0
         while node < SYMBOLS:

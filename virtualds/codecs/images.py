@@ -455,7 +455,7 @@ class _Bits:
     def __init__(self, data: bytes) -> None:
         self._bits, self._left = int.from_bytes(data, "little"), 8 * len(data)
 
-    def take(self, count: int) -> int:
+    def read(self, count: int) -> int:
         if count > self._left:
             raise ValueError("the headers of the image have no end")
         found = self._bits & (1 << count) - 1
@@ -465,8 +465,8 @@ class _Bits:
 
     def read_number(self, *ways: tuple[int, int]) -> int:
         """Read a number in one of four encodings, each with a summand and a number of bits."""
-        least, count = ways[self.take(2)]
-        return least + self.take(count)
+        least, count = ways[self.read(2)]
+        return least + self.read(count)
 
 
 def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
@@ -480,14 +480,14 @@ def parse_jpegxl_header(data: bytes) -> JpegXlHeader:
     bits = _Bits(_find_codestream(data)[len(JPEGXL_BARE) :])
     lines, samples = _read_size(bits)
     # a flag for default metadata
-    if bits.take(1):
+    if bits.read(1):
         return JpegXlHeader(lines, samples)
-    frames = bool(bits.take(1)) and _is_animated(bits)
-    is_float = bits.take(1)
+    frames = bool(bits.read(1)) and _is_animated(bits)
+    is_float = bits.read(1)
     depth = bits.read_number(*(FLOAT_BITS if is_float else INTEGER_BITS))
-    exponent = bits.take(4) + 1 if is_float else 0
+    exponent = bits.read(4) + 1 if is_float else 0
     # flag: 16 bits suffice for decoding
-    bits.take(1)
+    bits.read(1)
     return JpegXlHeader(lines, samples, depth, exponent, bits.read_number(*CHANNELS), frames)
 
 
@@ -516,31 +516,31 @@ def _find_codestream(data: bytes) -> bytes:
 
 def _read_size(bits: _Bits) -> tuple[int, int]:
     """Return lines, and samples of a line."""
-    eights = bits.take(1)
+    eights = bits.read(1)
     lines = _read_length(bits, eights)
-    if ratio := bits.take(3):
+    if ratio := bits.read(3):
         across, down = RATIOS[ratio - 1]
         return lines, lines * across // down
     return lines, _read_length(bits, eights)
 
 
 def _read_length(bits: _Bits, eights: int) -> int:
-    return 8 * (bits.take(5) + 1) if eights else bits.read_number(*LENGTHS)
+    return 8 * (bits.read(5) + 1) if eights else bits.read_number(*LENGTHS)
 
 
 def _is_animated(bits: _Bits) -> bool:
     """Return whether there may be several frames, and skip the other fields."""
     # orientation, for display only
-    bits.take(3)
-    if bits.take(1):
+    bits.read(3)
+    if bits.read(1):
         _read_size(bits)
-    if bits.take(1):
+    if bits.read(1):
         raise ValueError("an image with a preview is not decoded")
-    if not bits.take(1):
+    if not bits.read(1):
         return False
     for ways in (*TICKS, LOOPS):
         bits.read_number(*ways)
-    bits.take(1)
+    bits.read(1)
     return True
 
 

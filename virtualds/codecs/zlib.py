@@ -266,7 +266,7 @@ class ZipMember(Codec):
         header = _parse_header(data)
         expected = None if nbytes is None else nbytes + self.skip
         if header.method == STORED:
-            found, checksum = _take_stored(header, expected)
+            found, checksum = _read_stored(header, expected)
         elif header.method == DEFLATED:
             found, checksum = _inflate(header, expected)
         else:
@@ -286,7 +286,7 @@ def _parse_header(data: Buffer) -> _MemberHeader:
     return _MemberHeader(bool(flags & STREAMED), method, checksum, rest)
 
 
-def _take_stored(header: _MemberHeader, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
+def _read_stored(header: _MemberHeader, nbytes: int | None) -> tuple[Buffer, tuple[int, ...]]:
     """Return the bytes of a stored member, and its possible checksums."""
     if header.is_streamed and nbytes is None:
         raise ValueError("only its list of members says where a stored member ends")

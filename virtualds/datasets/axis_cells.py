@@ -1,4 +1,4 @@
-"""The interval of its axis that each position of a dimension covers: dates, numbers, or indices."""
+"""The cells of an axis: the dates, numbers or indexes that each position of a dimension covers."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ class AxisCells:
         >>> [found.tolist() for found in cells.pieces(np.array([0]), np.array([5]))]
         [[0, 0], [0.0, 9.0], [3.0, 11.0]]
         """
-        places = self._breaks
-        first = np.searchsorted(places, start, side="right")
-        count = np.searchsorted(places, stop) - first
+        breaks = self._breaks
+        first = np.searchsorted(breaks, start, side="right")
+        count = np.searchsorted(breaks, stop) - first
         own = np.repeat(np.arange(start.size), count + 1)
         piece = np.arange(own.size) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
         # the cut at the end of each piece, and the one before it
-        cut, ends = first[own] + piece, np.append(places, self.low.size)
+        cut, ends = first[own] + piece, np.append(breaks, self.low.size)
         return (
             own,
             *self.spans(
@@ -126,7 +126,7 @@ class AxisCells:
         return float(low[0]), float(high[0])
 
     def begin(self, positions: Ints) -> Floats:
-        """Return where the cells at these positions begin, on the side of the previous cell."""
+        """Return the edges of the cells at these positions, on the side of the previous cell."""
         falls = self.low.size and self.low[-1] < self.low[0]
         return (self.high if falls else self.low)[positions]
 
@@ -209,8 +209,8 @@ def _find_missing(rising: Floats, usual: float) -> Iterator[Span]:
     """Yield the intervals without times, as `find_gaps` finds them."""
     values = np.unique(rising)
     if values.size > 2:
-        for place in find_gaps_among(np.diff(values)):
-            yield float(values[place]) + usual, float(values[place + 1])
+        for index in find_gaps_among(np.diff(values)):
+            yield float(values[index]) + usual, float(values[index + 1])
 
 
 def _find_repeated(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:

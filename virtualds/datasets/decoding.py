@@ -58,7 +58,7 @@ class MisfitError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class VariableDecoding:
-    """How one variable decodes.
+    """The decoding of one variable.
 
     ``name`` is its name in xarray. ``stored`` and ``decoded`` are dims and dtype before and after
     decoding, ``attributes`` and ``encoding`` those after it. ``declared`` are the stored
@@ -418,7 +418,7 @@ def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class DecodingPlan:
-    """How all variables of a group decode.
+    """The decoding of all variables of a group.
 
     ``parts`` maps the names of stored variables to their decoding. ``coordinates`` are names, and
     ``used`` the attributes of the group that decoding consumes. ``known`` is the plan from which
@@ -458,9 +458,9 @@ class DecodingPlan:
         return next(found, None)
 
     def list_parts(self, name: str, attributes: PerFile, count: int) -> list[VariableDecoding]:
-        """Return how a variable decodes in each of several files.
+        """Return the decoding of a variable in each of several files.
 
-        ``attributes`` are those that differ between the files, with the value in each of them.
+        ``attributes`` are the attributes that differ between the files, with the value in each.
         """
         part = self.parts[name]
         units = None if part.dated is None else attributes.get((part.dated, "units"))

@@ -194,7 +194,7 @@ def _encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
 
 
 def _iterate_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
-    """Yield the encodings to try, that of the source first."""
+    """Yield the encodings to try, the encoding of the source first."""
     # encoding of values only: without chunks and compression
     found = {k: v for k, v in variable.encoding.items() if k in (*TIME_ATTRIBUTES, "_Encoding")}
     if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":

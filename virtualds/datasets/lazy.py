@@ -146,9 +146,9 @@ def find_layers(variable: xr.Variable) -> Layers | None:
 # ---------------------------------------------------------------------- far blocks
 
 REMOTE_BLOCK_BYTES = 32 * MIB
-"""Up to how many decoded bytes chunks are joined into one block."""
+"""Maximum decoded size in bytes of a block into which chunks are joined."""
 MAX_TASKS = 100_000
-"""Up to how many chunks of a local array each become a block; more are joined as for remote arrays.
+"""Maximum number of chunks of a local array that each become a block; more are joined.
 """
 
 Lengths = int | tuple[int, ...]

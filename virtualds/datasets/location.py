@@ -77,7 +77,7 @@ IGNORED_OPTIONS = {
     "asynchronous",
     "loop",
 } | {*("lazy", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time")}
-"""Options of it that only tune how it works, and are ignored."""
+"""Options of the same filesystem that only tune how it works, and are ignored."""
 
 
 def resolve_object(given: Any, options: Mapping[str, Any] | None = None) -> Location | None:
@@ -240,7 +240,7 @@ def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None
 
 
 def _find_policy(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> AccessPolicy:
-    """Return how the files of a set are opened, from the options of fsspec's filesystem."""
+    """Return the policy for opening the files of a set, from the options of fsspec's filesystem."""
     protocol, access = given.get("remote_protocol"), given.get("remote_options")
     if (filesystem := given.get("fs")) is not None:
         if isinstance(filesystem, Mapping):
@@ -403,9 +403,9 @@ def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
         # checking a local folder takes no time
         named = (f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes))
         markers = next(named, ())
-    place = _Candidate(url, options, store)
+    candidate = _Candidate(url, options, store)
     try:
-        if markers and (found := place.find_among(FOLDER_READERS, markers)) is not None:
+        if markers and (found := candidate.find_among(FOLDER_READERS, markers)) is not None:
             return found
     except PermissionError:
         # it may not exist: servers that cannot list may deny access instead; one more request shows
@@ -420,10 +420,10 @@ def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores have no folders, and may deny access to them
-        if (found := place.find_by_marker(markers)) is not None:
+        if (found := candidate.find_by_marker(markers)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
-            place.check_not_unfinished()
+            candidate.check_not_unfinished()
         raise
     if reader is not None:
         return add_options(reader, source, options)
@@ -432,10 +432,10 @@ def detect_reader(url: str, options: StorageOptions | None) -> DetectedReader:
             return _find_only_content(f"{scheme}://::{url}", options)
     # web servers return a page for a folder
     is_page = head.lstrip()[:1] == b"<"
-    if (not head or is_page) and (found := place.find_by_marker(markers)) is not None:
+    if (not head or is_page) and (found := candidate.find_by_marker(markers)) is not None:
         return found
     if not head:
-        place.check_not_unfinished()
+        candidate.check_not_unfinished()
     for parser in load_plugins():
         if not parser.markers and is_recognised(parser, head):
             return parser, source
@@ -485,9 +485,9 @@ def _find_by_bytes(head: bytes) -> Parser | Format | None:
 def _find_only_content(root: str, options: StorageOptions | None) -> DetectedReader:
     """Return the reader of the only file or folder in an archive, and its location."""
     # the archive may have been replaced since, so its members are listed again
-    place = _Candidate(root, options, find_store(root))
-    names = [file.path for file in place.store.list_files(root, options)]
-    if (found := place.find_by_marker()) is not None:
+    candidate = _Candidate(root, options, find_store(root))
+    names = [file.path for file in candidate.store.list_files(root, options)]
+    if (found := candidate.find_by_marker()) is not None:
         return found
     folders = {name.partition("/")[0] for name in names}
     if len(names) == 1 or (len(folders) == 1 and all("/" in name for name in names)):

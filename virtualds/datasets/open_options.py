@@ -220,7 +220,7 @@ class Prefetch(NamedTuple):
 
 
 def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
-    """Fetch what opening will read from groups of a remote file or set, in few rounds of requests.
+    """Fetch all that opening will read from groups of a remote file or set, in few rounds.
 
     Errors are raised later, when the values are read.
     """
@@ -252,7 +252,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
 
 
 def _iterate_prefetches(group: ManifestGroup, opening: OpenOptions) -> Iterator[Prefetch]:
-    """Yield what opening will read: dimension coordinates, and both ends of other times."""
+    """Yield the parts that opening will read: dimension coordinates, both ends of other times."""
     loaded = find_default_loaded(group)
     for name, variable in group.variables.items():
         array = variable.data

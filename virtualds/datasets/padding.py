@@ -25,7 +25,7 @@ TEXT_KINDS = "SUT"
 
 @dataclass(frozen=True)
 class Padding:
-    """Which dimensions are padded, and with what.
+    """The dimensions that are padded, and the fill values.
 
     ``dims`` are the dimensions. ``fill_value`` is the value for all variables, or a dict of values
     by variable; by default it is NaN, NaT or an empty string, or ``_FillValue`` of a variable that
@@ -135,7 +135,7 @@ class Padding:
         longest: xr.Variable,
         lengths: Mapping[Any, int],
     ) -> xr.Variable:
-        """Return a variable that is missing behind its end."""
+        """Return a variable with missing values after its end."""
         if not _lacks(variable, lengths):
             return variable
         fill = self._choose_fill(name, variable, longest)

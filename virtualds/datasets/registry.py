@@ -177,7 +177,7 @@ FORMATS: tuple[Format, ...] = (
         ),
         history=WITH_ICECHUNK("virtualds.formats.icechunk.references:history"),
         expire=Late("virtualds.formats.icechunk:expire"),
-        places=("branch", "create_branch", "config", "staging_folder"),
+        version_choices=("branch", "create_branch", "config", "staging_folder"),
         library="icechunk",
         read_object=WITH_ICECHUNK("virtualds.formats.icechunk.references:read_object"),
         holds=WITH_ICECHUNK("virtualds.formats.icechunk.write:is_occupied"),

@@ -84,7 +84,7 @@ def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
 def find_renamed(
     usual: Sequence[str], other: Sequence[str], taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return how to rename the dimensions of a variable to the usual names.
+    """Return the usual names of the renamed dimensions of a variable, by their present names.
 
     The result is empty if they differ in more than names, or if a usual name is ``taken`` by a
     variable.
@@ -229,7 +229,7 @@ def describe_gaps(indexes: Mapping[Any, pd.Index[Any]]) -> list[str]:
 
 
 def describe_storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
-    """Yield how values are stored, in words."""
+    """Yield facts about how values are stored, in words."""
     encoding, array = variable.encoding, get_virtual_array(variable)
     packing = encoding if array is None else {**encoding, **_find_packing(array)}
     yield STORED, str(packing.get("dtype", variable.dtype))

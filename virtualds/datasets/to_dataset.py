@@ -162,7 +162,7 @@ def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
 def _decode_dataset(
     group: ManifestGroup, opening: OpenOptions, dates: Mapping[str, ManifestArray] | None = None
 ) -> tuple[DecodingPlan, xr.Dataset]:
-    """Return how a group decodes, and its dataset, all of it decoded by xarray."""
+    """Return the decoding plan of a group, and its dataset, all of it decoded by xarray."""
     loadable, decode_cf = opening.loadable_variables, opening.decode_cf
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _label_arrays(group)

@@ -38,7 +38,7 @@ REFUSAL_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportEr
 
 
 class StoreOrigin(NamedTuple):
-    """What a store shows; stores of the same origin are equal."""
+    """The content that a store shows; stores of the same origin are equal."""
 
     url: str
     options: StorageOptions | None = None

@@ -174,7 +174,7 @@ class Format:
         For such a format: folders in it that a writer may create before it writes a marker.
     choices : tuple of str
         Keyword arguments of ``write`` besides those of every format.
-    places : tuple of str
+    version_choices : tuple of str
         The choices that ``read_version`` also takes, to select the version.
     parts : Parts, optional
         For a format that several processes can write together.
@@ -209,7 +209,7 @@ class Format:
     markers: tuple[str, ...] = ()
     first_written: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
+    version_choices: tuple[str, ...] = ()
     history: Callable[[str, StorageOptions | None], list[tuple[str, str]]] | None = None
     expire: Callable[[str, StorageOptions | None, Expiry], Removal] | None = None
     parts: Parts | None = None
@@ -222,7 +222,7 @@ class Format:
     @property
     def has_staging_folder(self) -> bool:
         """Whether the format can move the chunks in a folder, given by its url, into a set."""
-        return "staging_folder" in self.places
+        return "staging_folder" in self.version_choices
 
     def list_snapshots(self, url: str, options: StorageOptions | None) -> pd.DataFrame:
         """Return a table with one row per snapshot of a set; empty if the format has none."""
@@ -251,8 +251,8 @@ def change_set(
     is written. ``allow`` is where the files of the set may be. Choices of the format that are not
     given remain as before.
     """
-    places = {name: choices[name] for name in form.places if name in choices}
-    base = form.read_version(url, options, allow, **places)
+    version_choices = {name: choices[name] for name in form.version_choices if name in choices}
+    base = form.read_version(url, options, allow, **version_choices)
     # the set is read on demand, and what is read may disappear when another writer replaces it
     with explain_vanished_files(base.is_current, url):
         after = change(base.group)

@@ -231,7 +231,7 @@ class _HeaderParser:
         name = self.parse_name()
         kind = self.parse_type()
         count = self.parse_number(self.wide)
-        raw = self.take_padded(count * kind.itemsize)
+        raw = self.read_padded(count * kind.itemsize)
         if kind == TYPES[CHAR]:
             # as in netCDF4-python: a fill value stays bytes, text is UTF-8 without its NULs
             text = raw.decode("utf-8", "replace").replace("\0", "")
@@ -242,7 +242,9 @@ class _HeaderParser:
     def parse_variable(self, dimensions: tuple[NetCDF3Dimension, ...]) -> NetCDF3Variable:
         name = self.parse_name()
         count, offset = self.parse_number(self.wide), self.at
-        ids = unpack(f">{count}{'Q' if self.wide == 8 else 'I'}", self.take(count * self.wide))
+        ids = unpack(
+            f">{count}{'Q' if self.wide == 8 else 'I'}", self.read_bytes(count * self.wide)
+        )
         if any(number >= len(dimensions) for number in ids):
             raise self.damage_error(
                 f"variable {name!r} has the dimensions {[*ids[:32]]}, and there are only "
@@ -271,7 +273,7 @@ class _HeaderParser:
         return TYPES[number]
 
     def parse_name(self) -> str:
-        raw, offset = self.take_padded(self.parse_number(self.wide)), self.at
+        raw, offset = self.read_padded(self.parse_number(self.wide)), self.at
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
@@ -291,7 +293,7 @@ class _HeaderParser:
         return found
 
     def parse_number(self, width: int) -> int:
-        # most of a header is numbers, so `take` is inlined
+        # most of a header is numbers, so `read_bytes` is inlined
         stop = self.at + width
         raw = self.data[self.at : stop]
         if len(raw) < width:
@@ -299,11 +301,11 @@ class _HeaderParser:
         self.at = stop
         return int.from_bytes(raw, "big")
 
-    def take_padded(self, count: int) -> bytes:
+    def read_padded(self, count: int) -> bytes:
         """Read bytes and their padding, and return the bytes."""
-        return self.take(count + -count % 4)[:count]
+        return self.read_bytes(count + -count % 4)[:count]
 
-    def take(self, count: int) -> bytes:
+    def read_bytes(self, count: int) -> bytes:
         stop = self.at + count
         if stop > len(self.data):
             raise MoreNeeded(stop)

@@ -153,7 +153,7 @@ Block: TypeAlias = Words | Mapping[str, Any] | Heading | Table | Card | Section 
 
 
 def format_remainder(count: int, rest: str = "") -> str:
-    """Return the text about how many more there are, or "" if there are none.
+    """Return a text that says how many more there are, or "" if there are none.
 
     Examples
     --------
@@ -168,7 +168,7 @@ def format_remainder(count: int, rest: str = "") -> str:
 GAP = "  "
 """The space between two columns, and the indentation inside a block."""
 UNBOUND = 100_000
-"""Characters of a line that is not wrapped."""
+"""Number of characters in a line that is not wrapped."""
 NARROWEST = 20
 """Minimum number of characters of a column of values, in however narrow a terminal."""
 
@@ -208,7 +208,7 @@ def _format_value(text: object) -> str:
 
 
 def _show_line(text: object) -> str:
-    """Return such a string on one line."""
+    """Return a string on one line, without secrets and without control characters."""
     return re.sub(r"[\r\n]+", " ", _format_value(text))
 
 

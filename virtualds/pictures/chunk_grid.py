@@ -32,7 +32,7 @@ NARROWEST = 2.5
 """Minimum average width of cells between which lines are drawn."""
 
 SLANT = 0.64
-"""How far right and down the first axis of a box leads, for each unit of it."""
+"""Distance to the right and down for each unit along the first axis of a box."""
 
 LINE, LETTER = 16, 6.2
 """Height of a line of text, and approximate width of a character."""
@@ -62,12 +62,12 @@ class Line(NamedTuple):
     """An axis in the picture: its length, and the boundaries of its cells."""
 
     length: float
-    places: tuple[float, ...]
+    edges: tuple[float, ...]
 
     @property
     def inner(self) -> tuple[float, ...]:
-        """Where lines are drawn between cells: nowhere, if they would hide the cells."""
-        inner = self.places[1:-1]
+        """The boundaries drawn as lines between cells: none if the lines would hide the cells."""
+        inner = self.edges[1:-1]
         return inner if self.length >= NARROWEST * (len(inner) + 1) else ()
 
 
@@ -109,19 +109,19 @@ def draw_box(back: Side, down: Side, across: Side, box: Box, title: str) -> Mark
     shift, textures = deep.length * SLANT, Textures()
     indent = max(1, _width(back.label) - shift / 2)
     slanted = f"{SLANT} {SLANT}"
-    place = f"translate({number(indent)} 1)"
+    moved = f"translate({number(indent)} 1)"
     faces = [
-        _draw_face(box.top, deep, column, textures, f"{place} matrix(1 0 {slanted} 0 0)", "#fff"),
-        _draw_face(box.left, row, deep, textures, f"{place} matrix({slanted} 0 1 0 0)", "#000"),
+        _draw_face(box.top, deep, column, textures, f"{moved} matrix(1 0 {slanted} 0 0)", "#fff"),
+        _draw_face(box.left, row, deep, textures, f"{moved} matrix({slanted} 0 1 0 0)", "#000"),
         _draw_face(
-            box.front, row, column, textures, f"{place} translate({number(shift)} {number(shift)})"
+            box.front, row, column, textures, f"{moved} translate({number(shift)} {number(shift)})"
         ),
     ]
     right, bottom = indent + shift + column.length, shift + row.length
     labels = [
         _label_below(across, indent + shift, bottom, column.length),
         _label_right(down, right, shift + row.length / 2),
-        text(indent + shift / 2 - 6, row.length + shift / 2 + 10, _cut(back.label), "end"),
+        text(indent + shift / 2 - 6, row.length + shift / 2 + 10, _shorten(back.label), "end"),
     ]
     width = right + max(_width(down.label), _width(across.label) - column.length) + 2
     return _frame(width, bottom + LINE + 4, [*faces, *labels], textures, title)
@@ -138,7 +138,7 @@ def _draw_face(
     rows: Line,
     columns: Line,
     textures: Textures,
-    place: str,
+    moved: str,
     light: str | None = None,
 ) -> Markup:
     """Draw the cells of a face, the lines between them, and the light that falls on it."""
@@ -155,7 +155,7 @@ def _draw_face(
         if lines
         else None,
         element("path", d=edge, stroke="currentColor", stroke_opacity=0.8, fill="none"),
-        transform=place,
+        transform=moved,
     )
 
 
@@ -163,7 +163,7 @@ def _draw_bands(face: Face, rows: Line, columns: Line, textures: Textures) -> It
     """Draw the cells of a face; adjacent equal cells are one rectangle."""
     n = 0
     for row, same in groupby(map(tuple, face)):
-        top, bottom = rows.places[n], rows.places[n := n + len(list(same))]
+        top, bottom = rows.edges[n], rows.edges[n := n + len(list(same))]
         for cell, start, stop in _join_cells(row, columns):
             for shade in _list_shades(cell):
                 fill = textures.fill(shade)
@@ -173,9 +173,9 @@ def _draw_bands(face: Face, rows: Line, columns: Line, textures: Textures) -> It
 def _join_cells(row: Iterable[Cell], columns: Line) -> Iterator[tuple[Cell, float, float]]:
     n = 0
     for cell, same in groupby(row):
-        start = columns.places[n]
+        start = columns.edges[n]
         n += len(list(same))
-        yield cell, start, columns.places[n]
+        yield cell, start, columns.edges[n]
 
 
 def _list_shades(cell: Cell) -> list[Shade]:
@@ -206,20 +206,20 @@ def _scale_one(side: Side, shortest: float, longest: float, share: float) -> Lin
 # ---------------------------------------------------------------------- labels
 
 
-def _cut(label: str) -> str:
+def _shorten(label: str) -> str:
     return label if len(label) <= MAX_LETTERS else f"{label[: MAX_LETTERS - 1]}…"
 
 
 def _width(label: str) -> float:
-    return len(_cut(label)) * LETTER + 10
+    return len(_shorten(label)) * LETTER + 10
 
 
 def _label_below(side: Side, x: float, y: float, length: float) -> Markup:
     wide = _width(side.label) > length
     return text(
-        x if wide else x + length / 2, y + LINE, _cut(side.label), "start" if wide else "middle"
+        x if wide else x + length / 2, y + LINE, _shorten(side.label), "start" if wide else "middle"
     )
 
 
 def _label_right(side: Side, x: float, y: float) -> Markup:
-    return text(x + 8, y + 4, _cut(side.label))
+    return text(x + 8, y + 4, _shorten(side.label))

@@ -70,19 +70,19 @@ GAP = Shade("gap", "#777", "#999", SLASHES, "currentColor", "//")
 """The shade of what is missing: only a texture, without a colour below it."""
 
 NEXT = Shade("next", "#7fbfe6", "#0b4f78")
-"""It alternates with the first shade of a series, to show where one thing ends."""
+"""The shade that alternates with the first shade of a series, to show where one thing ends."""
 
 UNKNOWN = Shade("unknown", "#9a9a9a", "#8a8a8a")
 """The shade of what has not been examined."""
 
 OK, CHANGED, MISSING = SERIES[2]._replace(texture="", hatch=""), SERIES[1], SERIES[6]
-"""The shades of what is as it should be, of what is not, and of what is lost."""
+"""The shades of things that are right, wrong, and lost."""
 
 SHADES = (*SERIES, GAP, NEXT, UNKNOWN)
 
 
 def get_shade(number: int) -> Shade:
-    """Return the shade of the thing with this number; the last one is that of all others.
+    """Return the shade of one of many things by its number; all further ones share the last shade.
 
     Examples
     --------
@@ -331,12 +331,12 @@ def rectangle(
 ) -> Markup:
     """Return a rectangle; ``tooltip`` is shown while the pointer is over it."""
     shown = () if tooltip is None else (element("title", tooltip),)
-    places = {"x": x, "y": y, "width": width, "height": height}
-    return element("rect", *shown, **{n: number(v) for n, v in places.items()}, fill=fill)
+    sides = {"x": x, "y": y, "width": width, "height": height}
+    return element("rect", *shown, **{n: number(v) for n, v in sides.items()}, fill=fill)
 
 
 def text(x: float, y: float, words: object, anchor: str = "start") -> Markup:
-    """Return a line of text; ``anchor`` is which end of it is at ``x``."""
+    """Return a line of text; ``anchor`` says which end of it is at ``x``."""
     return element("text", words, x=number(x), y=number(y), text_anchor=anchor)
 
 
@@ -433,17 +433,19 @@ def draw_labels(marks: Iterable[tuple[float, str]]) -> Markup:
     True
     """
     labels = [
-        element("span", _cut_label(words), style=f"position:absolute;{_place(place)}")
-        for place, words in marks
+        element(
+            "span", _shorten_label(words), style=f"position:absolute;{_position_style(position)}"
+        )
+        for position, words in marks
     ]
     style = "position:relative;height:1.5em;font-size:11px;white-space:nowrap"
     return element("div", *labels, style=style)
 
 
-def _place(part: float) -> str:
+def _position_style(part: float) -> str:
     return "right:0" if part >= 1 else f"left:{part * 100:.1f}%"
 
 
-def _cut_label(words: str) -> str:
+def _shorten_label(words: str) -> str:
     """Return a date, or the end of the name of a file, in which it differs from others."""
     return words if len(words) <= MAX_LABEL else f"…{words[1 - MAX_LABEL :]}"

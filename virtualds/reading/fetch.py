@@ -86,7 +86,7 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
     return runs
 
 
-def cut_runs(
+def split_runs(
     ranges: Sequence[Range], runs: Sequence[JoinedRange], fetched: Sequence[Buffer]
 ) -> list[Buffer]:
     """Return the bytes of every range, as views of the joined ranges."""
@@ -352,7 +352,7 @@ class _SelectionReader:
         if work.store is None:
             return [work.fragment.manifest.inline[number] for number, _ in ranges]
         runs = join_ranges(ranges, work.store.reach.gap, work.store.reach.run)
-        return cut_runs(ranges, runs, self._read_runs(work, work.store, runs))
+        return split_runs(ranges, runs, self._read_runs(work, work.store, runs))
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
         """Return the chunks of a comb, or None if each chunk must be fetched on its own."""
@@ -413,12 +413,12 @@ class _SelectionReader:
         }
         if not targets:
             return batch
-        found = _take_tasks(batch, list(targets))
+        found = _select_tasks(batch, list(targets))
         try:
             store.read_into(_file_of(batch), found.ranges, list(targets.values()))
         except StoreError as error:
             raise chunk_read_error(self.source, found, error.item, error) from error.__cause__
-        return _take_tasks(batch, [n for n in range(len(batch.tasks)) if n not in targets])
+        return _select_tasks(batch, [n for n in range(len(batch.tasks)) if n not in targets])
 
     def _finish_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
         for number, (encoded, expected) in enumerate(zip(data, tile.checksums, strict=True)):
@@ -487,16 +487,16 @@ class _SelectionReader:
                     batch.store.check_unchanged(_file_of(batch))
                 except StoreError as error:
                     raise chunk_read_error(self.source, batch, 0, error) from error.__cause__
-            yield DecodedTasks(_take_tasks(batch, cached), [c for c in chunks if c is not None])
+            yield DecodedTasks(_select_tasks(batch, cached), [c for c in chunks if c is not None])
             if rest := [number for number, chunk in enumerate(chunks) if chunk is None]:
-                yield _take_tasks(batch, rest)
+                yield _select_tasks(batch, rest)
 
 
 def _file_of(work: Batch | Tile) -> SourceFile:
     return work.fragment.manifest.files[work.file]
 
 
-def _take_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
+def _select_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
 
 

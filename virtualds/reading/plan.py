@@ -82,7 +82,7 @@ def subdivide(
     # a reference of another length is wrong: the decoder must report it
     if not are_whole_in_files(part, pipelines[0]):
         return part, pipelines
-    return _cut_leading(part, pipelines, keys)
+    return _split_leading(part, pipelines, keys)
 
 
 def list_stored_axes(pipeline: CodecPipeline) -> Layout:
@@ -99,7 +99,7 @@ def are_whole_in_files(fragment: Fragment, pipeline: CodecPipeline) -> bool:
     return bool(((manifest.length == whole) | (manifest.file == MISSING)).all())
 
 
-def _cut_leading(
+def _split_leading(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
 ) -> tuple[Fragment, Sequence[CodecPipeline]]:
     """Split one stored axis after the other until pieces are small and mostly selected."""
@@ -117,7 +117,7 @@ def _cut_leading(
         elif size > 1:
             wanted = prod(_measure_share(fragment, e, keys) for e in rest)
             length = 1 if wanted < 0.25 and longest > WORTHWHILE else max(1, PIECE_BYTES // longest)
-            fragment = cut_axis(fragment, entry, length, row, pipelines)
+            fragment = split_axis(fragment, entry, length, row, pipelines)
             if length > 1:
                 break
     return fragment, [replace(p, layout=tuple(p.layout[i] for i in kept)) for p in pipelines]
@@ -154,7 +154,7 @@ def enter_axis(
     return replace(fragment, manifest=moved)
 
 
-def cut_axis(
+def split_axis(
     fragment: Fragment, axis: int, length: int, row: Ints, pipelines: Sequence[CodecPipeline]
 ) -> Fragment:
     """Cut every chunk along an axis, before which it has one element, into pieces."""
@@ -350,10 +350,10 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelecti
     """Return the selected chunks of every fragment that the selection intersects."""
     found = []
     for fragment in chain.from_iterable(load_parts(f, keys) for f in source.fragments):
-        cut = subdivide(fragment, source.pipelines, keys)
-        if cut is None:
+        divided = subdivide(fragment, source.pipelines, keys)
+        if divided is None:
             continue
-        fine, pipelines = cut
+        fine, pipelines = divided
         projections = [
             axis.project(key, start)
             for axis, key, start in zip(fine.axes, keys, fine.start, strict=True)

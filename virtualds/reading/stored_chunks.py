@@ -12,7 +12,7 @@ from virtualds.chunks.columns import COLUMNS, INLINE, MISSING, Ints
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import ReadError
 from virtualds.options import count_cores
-from virtualds.reading.fetch import cut_runs, join_ranges
+from virtualds.reading.fetch import join_ranges, split_runs
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile, find_mismatch
 from virtualds.stores import find_store
@@ -140,7 +140,7 @@ class StoredChunks:
                     raise self._make_error(int(batch[0]), f"{error}") from error
                 # one by one, to find the chunk that fails
                 return [data for one in batch for data in self.fetch(np.array([one]))]
-            found = list(map(bytes, cut_runs(ranges, runs, fetched)))
+            found = list(map(bytes, split_runs(ranges, runs, fetched)))
         for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
             if reason := find_mismatch(data, expected):
                 raise self._make_error(int(one), reason)

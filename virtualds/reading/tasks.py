@@ -149,13 +149,13 @@ def plan_distinct_tasks(
     rest = prod(p.chunk.size for p in projections[1:])
     step = max(1, BLOCK_TASKS // max(rest, 1))
     for begin in range(0, projections[0].chunk.size, step):
-        head = projections[0].take_part(begin, begin + step)
+        head = projections[0].restrict_to(begin, begin + step)
         yield from _plan_block(fragment, [head, *projections[1:]])
 
 
 def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[NumberedTask]:
     where = np.ix_(*(p.chunk for p in projections)) if projections else ()
-    cells = {name: _take_cells(getattr(fragment.manifest, name), where) for name in COLUMNS}
+    cells = {name: _select_cells(getattr(fragment.manifest, name), where) for name in COLUMNS}
     columns: dict[str, Iterable[Any]] = {
         **{name: repeat(c) if isinstance(c, int) else c.tolist() for name, c in cells.items()},
         "encoded": product(*(p.encoded.tolist() for p in projections)),
@@ -185,7 +185,7 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[N
     return zip(file, map(AS_TASK, tasks), strict=False)
 
 
-def _take_cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
+def _select_cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
     """Return a column at the intersections of positions, or one number if it is constant."""
     if column.size and not any(column.strides):
         return int(column.flat[0])
@@ -294,10 +294,10 @@ def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator
         store = store_of(part.fragment, file)
         rows = (task for _, task in group)
         if store is None or not store.reach.at_once:
-            cut = _split_by_size(rows, most)
+            batches = _split_by_size(rows, most)
         else:
-            cut = _split_by_run(rows, store.reach)
-        for some in cut:
+            batches = _split_by_run(rows, store.reach)
+        for some in batches:
             yield Batch(part.fragment, part.pipelines, file, store, some)
 
 
@@ -486,7 +486,9 @@ def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
         yield from batch_tasks(part, plan_box_tasks(part.fragment, part.projections))
         return
     for runs in product(*(p.runs for p in part.projections)):
-        inside = [p.take_part(r.first, r.stop) for p, r in zip(part.projections, runs, strict=True)]
+        inside = [
+            p.restrict_to(r.first, r.stop) for p, r in zip(part.projections, runs, strict=True)
+        ]
         if all(run.whole for run in runs) and _count_chunk_bytes(part, inside) <= TINY_CHUNK:
             yield from _plan_tiles(part, inside)
         else:
@@ -525,8 +527,8 @@ def _plan_tiles(part: ChunkSelection, inside: Sequence[Projection]) -> Iterator[
     nbytes = _count_chunk_bytes(part, inside)
     grid = [p.chunk.size for p in inside]
     most = _limit_tile_bytes(part, inside, nbytes * prod(grid))
-    for box in _cut_boxes(grid, nbytes, most):
-        some = [p.take_part(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
+    for box in _divide_grid(grid, nbytes, most):
+        some = [p.restrict_to(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
         tile = _plan_tile(part, some)
         yield from [tile] if tile else batch_tasks(part, plan_distinct_tasks(part.fragment, some))
 
@@ -544,7 +546,7 @@ def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes
     return min(MAX_TILE, max(MIN_TILE, nbytes // (4 * count_cores())))
 
 
-def _cut_boxes(
+def _divide_grid(
     grid: Sequence[int], chunk_bytes: int, most: int
 ) -> Iterator[tuple[tuple[int, int], ...]]:
     """Divide a grid into boxes that are contiguous in C order, of at most ``most`` bytes."""

@@ -256,8 +256,8 @@ class Blocks:
         """Fetch pages and about ``ahead`` pages after them; return the number of fetched pages."""
         with self._lock:
             runs = _join_pages(sorted(pages))
-            stretch = ahead // len(runs) * PAGE
-            more = self.find_missing((stop * PAGE, stretch) for _, stop in runs)
+            length = ahead // len(runs) * PAGE
+            more = self.find_missing((stop * PAGE, length) for _, stop in runs)
             wanted = {*pages, *more}
             self._get(_join_pages(sorted(wanted)))
             return len(wanted)

@@ -121,12 +121,12 @@ class _RemainingOptions:
     def __init__(self, root: str, options: Mapping[str, Any], nested: Sequence[str]) -> None:
         self.root, self.left = root, dict(options)
         for outer in nested:
-            inner = self.take(outer, {})
+            inner = self.pop(outer, {})
             if not isinstance(inner, Mapping):
                 raise ValueError(f"{outer}: got {type(inner).__name__}; give a dict")
             self.left |= {f"{outer}.{name}": value for name, value in inner.items()}
 
-    def take(self, name: str, default: Any = None) -> Any:
+    def pop(self, name: str, default: Any = None) -> Any:
         value = self.left.pop(name, None)
         return default if value is None else value
 
@@ -135,9 +135,9 @@ class _RemainingOptions:
         if self.left.get(name) in (None, *without_effect):
             self.left.pop(name, None)
 
-    def take_one(self, what: str, *names: str) -> Any:
+    def pop_one(self, what: str, *names: str) -> Any:
         """Return the value of a setting that can be given by one of several options."""
-        values = [value for name in names if (value := self.take(name, "")) != ""]
+        values = [value for name in names if (value := self.pop(name, "")) != ""]
         if any(value != values[0] for value in values):
             raise ValueError(f"{self.root}: storage_options name two values of {what}; give one")
         return values[0] if values else None
@@ -174,21 +174,21 @@ _S3_NESTED = ("client_kwargs", "config_kwargs", "config_kwargs.s3", "s3_addition
 
 def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
     for name in _S3_TUNING:
-        given.take(f"config_kwargs.{name}")
+        given.pop(f"config_kwargs.{name}")
     key, secret, token = (
-        given.take_one(f"the {what}", *names, f"client_kwargs.aws_{full}")
+        given.pop_one(f"the {what}", *names, f"client_kwargs.aws_{full}")
         for what, names, full in (
             ("key", ("key", "username"), "access_key_id"),
             ("secret", ("secret", "password"), "secret_access_key"),
             ("token", ("token",), "session_token"),
         )
     )
-    signing = str(given.take("config_kwargs.signature_version", "s3v4"))
-    anonymous = bool(given.take("anon", False)) or "unsigned" in signing.lower()
+    signing = str(given.pop("config_kwargs.signature_version", "s3v4"))
+    anonymous = bool(given.pop("anon", False)) or "unsigned" in signing.lower()
     if bool(key) != bool(secret) and not anonymous:
         raise ValueError(f"{given.root}: storage_options have half a key; give key and secret")
-    secure = given.take_one("use_ssl", "use_ssl", "client_kwargs.use_ssl")
-    endpoint = given.take_one("the endpoint", "endpoint_url", "client_kwargs.endpoint_url")
+    secure = given.pop_one("use_ssl", "use_ssl", "client_kwargs.use_ssl")
+    endpoint = given.pop_one("the endpoint", "endpoint_url", "client_kwargs.endpoint_url")
     if secure is False and not endpoint:
         endpoint = "http://s3.amazonaws.com"
     if endpoint and "://" not in endpoint:
@@ -196,24 +196,24 @@ def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
     regions = ("client_kwargs.region_name", "config_kwargs.region_name")
     style = "config_kwargs.s3.addressing_style"
     given.drop(style, "path", "auto")
-    payer = given.take("s3_additional_kwargs.RequestPayer")
+    payer = given.pop("s3_additional_kwargs.RequestPayer")
     config = {
         "skip_signature": anonymous,
-        "region": given.take_one("the region", *regions),
+        "region": given.pop_one("the region", *regions),
         "endpoint": endpoint,
         # whether the bucket is a part of the host name
         "virtual_hosted_style_request": given.left.get(style) == "virtual",
-        "request_payer": bool(given.take("requester_pays", False) or payer) or None,
-        **{new: given.take(f"s3_additional_kwargs.{n}") for n, new in _S3_ADDITIONAL.items()},
+        "request_payer": bool(given.pop("requester_pays", False) or payer) or None,
+        **{new: given.pop(f"s3_additional_kwargs.{n}") for n, new in _S3_ADDITIONAL.items()},
     }
     given.drop(style, "virtual")
     given.drop("version_aware", False)
-    profile = given.take("profile")
+    profile = given.pop("profile")
     return BucketAccess(
         "s3",
         bucket,
         {name: value for name, value in config.items() if value is not None},
-        _take_client(given, "client_kwargs.verify", "connect_timeout", "config_kwargs."),
+        _translate_client(given, "client_kwargs.verify", "connect_timeout", "config_kwargs."),
         {"access_key_id": key, "secret_access_key": secret, "token": token}
         if key and not anonymous
         else {},
@@ -221,26 +221,26 @@ def _translate_s3(bucket: str, given: _RemainingOptions) -> BucketAccess:
     )
 
 
-def _take_client(
+def _translate_client(
     given: _RemainingOptions, checks: str, connect: str, within: str = ""
 ) -> dict[str, Any]:
     """Return the settings of an HTTP client: certificates, proxies and time limits."""
     found: dict[str, Any] = {
-        "connect_timeout": f"{given.take(within + connect, CONNECT_TIMEOUT)}s",
-        "read_timeout": f"{given.take(f'{within}read_timeout', READ_TIMEOUT)}s",
+        "connect_timeout": f"{given.pop(within + connect, CONNECT_TIMEOUT)}s",
+        "read_timeout": f"{given.pop(f'{within}read_timeout', READ_TIMEOUT)}s",
         "allow_http": True,
     }
-    verify = given.take(checks)
+    verify = given.pop(checks)
     bundle = verify if isinstance(verify, str | os.PathLike) else os.environ.get("AWS_CA_BUNDLE")
     if verify is False:
         found["allow_invalid_certificates"] = True
     elif bundle:
         with open(bundle, "rb") as file:
             found["root_certificate"] = file.read()
-    proxies = given.take(f"{within}proxies", {})
+    proxies = given.pop(f"{within}proxies", {})
     if proxy := proxies.get("https", proxies.get("http")):
         found["proxy_url"] = proxy if "://" in proxy else f"http://{proxy}"
-    if agent := given.take(f"{within}user_agent"):
+    if agent := given.pop(f"{within}user_agent"):
         found["user_agent"] = agent
     return found
 
@@ -274,10 +274,10 @@ _ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsen
 
 def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
     found = _AZURE_BOX.fullmatch(box)
-    anonymous = given.take("anon")
-    values = {name: given.take(name) for name in _AZURE_ENVIRONMENT}
+    anonymous = given.pop("anon")
+    values = {name: given.pop(name) for name in _AZURE_ENVIRONMENT}
     named = any(values[name] for name in ("account_key", "connection_string", "sas_token"))
-    credential, host = given.take("credential"), given.take("account_host")
+    credential, host = given.pop("credential"), given.pop("account_host")
     named = named or credential is not None
     if anonymous is None and not named:
         anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
@@ -290,8 +290,8 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
         raise ValueError(f"{given.root}: account_name is {account!r}; give the one of the url")
     given.drop("location_mode", "primary")
     given.drop("version_aware", False)
-    given.take("timeout")
-    given.take("socket_timeout")
+    given.pop("timeout")
+    given.pop("socket_timeout")
     endpoint, secrets = f"https://{host}" if host else None, dict[str, Any]()
     # objects contain a key or a signature, or return tokens
     if isinstance(credential, str):
@@ -320,7 +320,7 @@ def _translate_azure(box: str, given: _RemainingOptions) -> BucketAccess:
         # the environment may specify an emulator, for other programs
         "use_emulator": False,
     }
-    client = _take_client(given, "connection_verify", "connection_timeout")
+    client = _translate_client(given, "connection_verify", "connection_timeout")
     container = found[1] if found else box
     return BucketAccess("az", container, config, client, {} if anonymous else secrets, login)
 

@@ -70,18 +70,18 @@ class FetchCache:
         whole = self.files.get((file.url, file.options))
         # a whole file was fetched without a check of its version
         if whole is not None and file.etag is None and file.size in (None, len(whole)):
-            return _cut(whole, offset, length)
+            return _slice(whole, offset, length)
         with self._lock:
             offsets, held = self._ranges.get(file, ((), ()))
             before = bisect_right(offsets, offset) - 1
-            return None if before < 0 else _cut(held[before], offset - offsets[before], length)
+            return None if before < 0 else _slice(held[before], offset - offsets[before], length)
 
     def _has_room(self, data: bytes) -> bool:
         self._nbytes += len(data)
         return self._nbytes <= MAX_CACHED
 
 
-def _cut(data: bytes, offset: int, length: int) -> bytes | None:
+def _slice(data: bytes, offset: int, length: int) -> bytes | None:
     return data[offset : offset + length] if offset + length <= len(data) else None
 
 

@@ -21,7 +21,7 @@ import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, find_dim_sizes
-from virtualds.arrays.subchunks import can_be_cut, cut_chunks
+from virtualds.arrays.subchunks import can_be_split, split_chunks
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.keywords import (
@@ -754,10 +754,10 @@ class _ChunkSplitter:
             for f in array.fragments
             for axis, length in lengths.items()
         )
-        if named is None and not can_be_cut(array):
+        if named is None and not can_be_split(array):
             return array
         new = [f for f in array.fragments if not any(f is one for one in known)]
-        found = cut_chunks(replace(array, fragments=tuple(new)), lengths, variable.dims)
+        found = split_chunks(replace(array, fragments=tuple(new)), lengths, variable.dims)
         self.is_done |= found.nchunks != sum(f.manifest.size for f in new)
         return replace(array, fragments=(*known, *found.fragments))
 

@@ -406,7 +406,7 @@ def sync(
 # ---------------------------------------------------------------------- convert
 
 SOURCE = ("drop_variables", *READING)
-"""How the source is opened."""
+"""Options for opening the source."""
 CONVERTING = ("format", "mode", *SOURCE, "target_options", "progress", *CHOICES)
 """The options of `virtualds.convert`."""
 

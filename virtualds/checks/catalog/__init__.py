@@ -242,9 +242,9 @@ class Catalog(Report):
 
     @property
     def _summary(self) -> str:
-        groups, places = len(self.entries), len({entry.path for entry in self.entries})
-        noun = "set or file" if places == 1 else "sets or files"
-        return f"{format_count(groups, 'group')} of {places:,} {noun}"
+        groups, paths = len(self.entries), len({entry.path for entry in self.entries})
+        noun = "set or file" if paths == 1 else "sets or files"
+        return f"{format_count(groups, 'group')} of {paths:,} {noun}"
 
     def _iterate_blocks(self) -> Iterator[Block]:
         yield Heading(self._summary)
@@ -286,7 +286,7 @@ NATIVE = ("hdf5", "netcdf3")
 
 
 def _find_asset_format(entry: CatalogEntry) -> str:
-    """Return the format by which intake-esm hands the path on in a form that our engine opens.
+    """Return the format for which intake-esm gives xarray a path that our engine can open.
 
     It opens local files itself, and files of a server as file objects, except with ``opendap``.
     Its ``reference`` opens the root of kerchunk JSON also without our engine.
@@ -404,11 +404,11 @@ def catalog(
 
 
 Found = list[CatalogEntry] | LeftOut
-"""The entries of a set or file, or why it cannot be opened."""
+"""The entries of a set or file, or the reason why it cannot be opened."""
 
 
 def _list_all(files: Files, groups: PathPattern, opening: OpenOptions, raises: bool) -> list[Found]:
-    """Return what sets and files hold, in their order; remote ones are opened in threads."""
+    """Return the entries of sets and files, in order; remote ones are opened in threads."""
     folder = _find_common_folder([normalise_url(file) for file in files.flat])
 
     def examine(number: int) -> Found:

@@ -41,7 +41,7 @@ class Extent(NamedTuple):
     """The lowest and highest value of a coordinate: numbers, or dates in ISO 8601.
 
     ``axis`` is ``"time"``, ``"longitude"``, ``"latitude"``, ``"vertical"`` or ``""``. ``calendar``
-    is that of dates. Coordinates of text have ``values`` instead.
+    is the calendar of dates. Coordinates of text have ``values`` instead.
     """
 
     axis: str
@@ -53,7 +53,7 @@ class Extent(NamedTuple):
 
 
 class VariableFacts(NamedTuple):
-    """A data variable: dimensions, dtype, and what CF says of it."""
+    """The dimensions and dtype of a data variable, and its attributes of the CF conventions."""
 
     dims: tuple[str, ...]
     dtype: str
@@ -153,7 +153,7 @@ AXIS_COLUMNS = {
 def list_entries(
     location: Location, opening: OpenOptions, folder: str, names: Mapping[str, str]
 ) -> list[CatalogEntry]:
-    """Return the groups of a set or file that have variables; of an empty one the root.
+    """Return an entry for each group with variables, or for the root if no group has any.
 
     The names of entries are relative to ``folder``, and ``names`` are what a pattern matched.
     """
@@ -217,7 +217,7 @@ def _list_manifests(group: ManifestGroup) -> list[ChunkManifest]:
 
 
 def _find_shared_lists(manifests: Mapping[str, Sequence[ChunkManifest]]) -> set[str]:
-    """Return the groups whose files the set lists only together with those of other groups."""
+    """Return the groups whose files the set lists only together with the files of other groups."""
     owners: dict[Hashable, set[str]] = {}
     for path, some in manifests.items():
         for manifest in some:
@@ -236,7 +236,7 @@ def _describe(variable: xr.Variable) -> VariableFacts:
 # ---------------------------------------------------------------------- the extents of coordinates
 
 MAX_GRID_BYTES = 2**26
-"""Maximum size of the longitudes or latitudes of a curvilinear grid that are read."""
+"""Maximum size in bytes of longitudes or latitudes of a curvilinear grid that are read."""
 MOST_DEGREES = {"latitude": 90.001, "longitude": 720}
 """Largest values of degrees; others are radians, metres or undeclared fill values."""
 MAX_VALUES = 100
@@ -248,9 +248,9 @@ UNITS_OF = {
 }
 """Units that make a variable a longitude or latitude (CF conventions 1.11, sections 4.1, 4.2)."""
 UNIQUE = ("time", *UNITS_OF)
-"""Axes that one coordinate of a group has."""
+"""Axes for which a group has at most one coordinate."""
 NAMES_OF = {"longitude": ("lon", "longitude"), "latitude": ("lat", "latitude")}
-"""Names that do so where a variable has neither a standard name nor units."""
+"""Names of longitudes and latitudes that have neither a standard name nor units."""
 
 
 def find_extents(dataset: xr.Dataset) -> dict[str, Extent]:
@@ -358,7 +358,7 @@ def _format_date(value: Any) -> str:
 def _inherit(
     extents: Mapping[str, Mapping[str, Extent]], path: str, sizes: Mapping[str, int]
 ) -> dict[str, Extent]:
-    """Return the extents of dimensions that a group has from the groups above it."""
+    """Return the extents of dimensions that a group inherits from the groups above it."""
     found: dict[str, Extent] = {}
     above = path
     while above:

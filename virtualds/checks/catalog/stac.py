@@ -154,7 +154,7 @@ def _describe_dimension(dim: str, size: int, extent: Extent | None) -> Document:
     return {"type": "coordinate", "extent": ends} | unit
 
 
-# ---------------------------------------------------------------------- places and times
+# ---------------------------------------------------------------------- boxes and times
 
 
 def to_longitudes(start: float, stop: float) -> tuple[float, float]:
@@ -201,10 +201,10 @@ DATE = re.compile(r"(-?\d+)-(\d\d)-(\d\d)(?:[T ](\d\d:\d\d:\d\d)(\.\d+)?)?")
 
 
 def to_datetime(text: str, *, is_end: bool = False) -> str:
-    """Return a date of ISO 8601 as RFC 3339 has it: in UTC, of the Gregorian calendar.
+    """Return a date of ISO 8601 in the format of RFC 3339: in UTC, in the Gregorian calendar.
 
-    A day that the month does not have in that calendar is its last one. Fractions of a second have
-    at most six digits; those of the end of a span are rounded up.
+    A day that the month does not have in that calendar becomes its last day. Fractions of a second
+    have at most six digits; at the end of a span they are rounded up.
 
     Examples
     --------

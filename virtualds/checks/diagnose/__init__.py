@@ -129,7 +129,7 @@ def diagnose(
     tried["coordinates"] = coordinates
     trial = TrialCombine(joined, how, tried, preprocess)
     differences = find_differences(survey, trial)
-    eras, stretches = find_eras(survey, joined)
+    eras, ranges = find_eras(survey, joined)
     return Diagnosis(
         files=len(files.flat),
         examined=len(chosen),
@@ -138,7 +138,7 @@ def diagnose(
         formats=find_formats(survey, differences, trial),
         eras=eras,
         differences=differences,
-        stretches=stretches,
+        stretches=ranges,
     )
 
 
@@ -179,8 +179,8 @@ def guess_dimensions(survey: FileSurvey) -> tuple[tuple[str, ...], str]:
     if not chosen:
         return (), reason
     # along these dimensions files follow each other, with few exceptions
-    placed = {dim: survey.spans.get(dim, ()) for dim in chosen}
-    apart = [d for d in chosen if 2 * len(list(find_overlapping(placed[d]))) < len(placed[d]) - 1]
+    spans = {dim: survey.spans.get(dim, ()) for dim in chosen}
+    apart = [d for d in chosen if 2 * len(list(find_overlapping(spans[d]))) < len(spans[d]) - 1]
     alone = [dim for dim in apart if dim in moving]
     times = [dim for dim in alone or chosen if facts.counts_time(dim)]
     tiles = tuple(dim for dim in chosen if dim in moving)

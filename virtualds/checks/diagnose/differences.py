@@ -21,10 +21,10 @@ from virtualds.checks.diagnose.report import (
     Era,
     EraFile,
     EraStretch,
+    arrange_eras,
     find_disordered,
     find_overlapping,
     find_time_gaps,
-    place_eras,
 )
 from virtualds.checks.diagnose.trials import (
     EXPLANATIONS,
@@ -83,7 +83,7 @@ REPEATED = (
 )
 """Arguments of the diagnosis that the line of code repeats: only short ones, never secrets."""
 OF_ONE_FILE = ("group", "decode_cf")
-"""Those of them that are also needed to open one file."""
+"""Arguments among them that are also needed to open one file."""
 MAX_LOST = 20
 """Maximum number of files that cannot be opened and that a line of code names."""
 
@@ -91,7 +91,7 @@ Arguments = Mapping[str, Any]
 
 
 class Expected(NamedTuple):
-    """What the first file has where another one differs.
+    """The values of the first file from which another file differs.
 
     ``size`` is the length of the dimension of the coordinate variable, and ``resized`` whether the
     other file has another length. ``attribute`` is the name of an attribute in which its CRS
@@ -141,7 +141,7 @@ def find_fix(row: Difference, expected: Expected) -> Fix:
         return NOTHING
     if (options := SIDE_BY_SIDE.get(row.remedy)) is not None:
         return Fix(options)
-    find = _take_first_system if expected.attribute is not None else _MENDS.get(row.aspect)
+    find = _select_first_system if expected.attribute is not None else _MENDS.get(row.aspect)
     return NOTHING if find is None else find(row, expected)
 
 
@@ -258,11 +258,11 @@ def _rename_variable(row: Difference, expected: Expected) -> Fix:
     return Fix(steps=(f"ds.rename({{{after}: {before}}} if {after} in ds else {{}})",))
 
 
-def _take_first_kind(row: Difference, expected: Expected) -> Fix:
+def _select_first_kind(row: Difference, expected: Expected) -> Fix:
     return Fix(choice=f"{_quote(row.before.split(', ')[0])} in {{ds}}")
 
 
-def _take_first_grid(row: Difference, expected: Expected) -> Fix:
+def _select_first_grid(row: Difference, expected: Expected) -> Fix:
     """Select the files on the grid of the first file, or drop the coordinate.
 
     If no dimension has the values, the variable is dropped.
@@ -270,18 +270,18 @@ def _take_first_grid(row: Difference, expected: Expected) -> Fix:
     if expected.size is None:
         return Fix(drops=(row.variable,))
     if expected.resized:
-        return _take_first_size(row, expected)
+        return _select_first_size(row, expected)
     name = _quote(row.variable)
     return Fix(choice=f"({name} not in {{ds}} or {{ds}}[{name}].equals({{first}}.get({name})))")
 
 
-def _take_first_size(row: Difference, expected: Expected) -> Fix:
+def _select_first_size(row: Difference, expected: Expected) -> Fix:
     return Fix(
         choice=f"{{ds}}.sizes.get({_quote(row.variable)}, {expected.size}) == {expected.size}"
     )
 
 
-def _take_first_system(row: Difference, expected: Expected) -> Fix:
+def _select_first_system(row: Difference, expected: Expected) -> Fix:
     """Select the files with the first CRS, by its name or by a number that differs."""
     attributes = f'getattr({{ds}}.get({_quote(row.variable)}), "attrs", {{}})'
     if expected.attribute is not None:
@@ -332,12 +332,12 @@ def _convert_calendar(row: Difference, expected: Expected) -> Fix:
 _MENDS: dict[str, Callable[[Difference, Expected], Fix]] = {
     OPENING: lambda row, expected: Fix({"on_error": "collect"}),
     PRESENCE: lambda row, expected: Fix(drops=(row.variable,)),
-    SIZE: _take_first_size,
-    VALUES: _take_first_grid,
+    SIZE: _select_first_size,
+    VALUES: _select_first_grid,
     RENAMED: _rename,
     NAME: _rename_variable,
-    KIND: _take_first_kind,
-    SYSTEM: _take_first_system,
+    KIND: _select_first_kind,
+    SYSTEM: _select_first_system,
     ROLE: _change_role,
     DIMENSIONS: _transpose,
     CALENDAR: _convert_calendar,
@@ -345,7 +345,7 @@ _MENDS: dict[str, Callable[[Difference, Expected], Fix]] = {
     ORDER: lambda row, expected: Fix({"sort": True}),
     TOGETHER: lambda row, expected: Fix(drops=(row.variable,)) if row.variable else NOTHING,
 }
-"""What to change in the call of `open_virtual_mfdataset`, by aspect."""
+"""Functions that return the change to the call of `open_virtual_mfdataset`, by aspect."""
 
 
 # ---------------------------------------------------------------------- eras
@@ -361,22 +361,22 @@ def find_eras(
     facts = survey.facts
     changing = [f for f in facts.changing if not _is_joined(survey, f, joined)]
     numbers = facts.number_eras([fact for fact in changing if _makes_eras(facts, fact)])
-    placed = dict(survey.spans.get(joined[0], ())) if len(joined) == 1 else {}
+    spans = dict(survey.spans.get(joined[0], ())) if len(joined) == 1 else {}
     eras = [
-        _make_era(survey, np.flatnonzero(numbers == n).tolist(), placed)
+        _make_era(survey, np.flatnonzero(numbers == n).tolist(), spans)
         for n in range(int(numbers.max(initial=-1)) + 1)
     ]
     # an unreadable file is placed before the readable file that follows it
     files = [
-        ((n, 1), EraFile(file, era, True, placed.get(n)))
+        ((n, 1), EraFile(file, era, True, spans.get(n)))
         for n, (file, era) in enumerate(zip(survey.files, numbers.tolist(), strict=True))
     ]
     for lost in survey.group_unreadable():
         files += [((file.before, 0), EraFile(file.name, len(eras), False)) for file in lost]
         eras.append(_make_lost_era(lost))
     ordered = [file for _, file in sorted(files, key=lambda item: item[0])]
-    is_time = bool(placed) and facts.counts_time(joined[0])
-    return tuple(eras), place_eras(ordered, is_time)
+    is_time = bool(spans) and facts.counts_time(joined[0])
+    return tuple(eras), arrange_eras(ordered, is_time)
 
 
 def _makes_eras(facts: FactRuns, fact: Fact) -> bool:
@@ -388,8 +388,8 @@ def _makes_eras(facts: FactRuns, fact: Fact) -> bool:
     return len(counts) <= min(few, MAX_VALUES)
 
 
-def _make_era(survey: FileSurvey, members: Sequence[int], placed: dict[int, CoordinateSpan]) -> Era:
-    found = [placed[n] for n in members if n in placed]
+def _make_era(survey: FileSurvey, members: Sequence[int], spans: dict[int, CoordinateSpan]) -> Era:
+    found = [spans[n] for n in members if n in spans]
     try:
         bounds = [min(s.start for s in found), max(s.stop for s in found)] if found else []
     except TypeError:
@@ -470,7 +470,7 @@ def _add_code(
 
 
 def _find_expected(row: Difference, survey: FileSurvey) -> Expected:
-    """Return what the first file has where another one differs."""
+    """Return the values of the first file from which another file differs."""
     facts = survey.facts
     size = Fact(row.variable, SIZE)
     runs = facts.runs.get(Fact(row.variable, row.aspect), [])
@@ -518,7 +518,7 @@ def _restore_code(texts: dict[str, str | None]) -> dict[str, str]:
 
 
 def _list_examples(survey: FileSurvey, numbers: tuple[int, int]) -> list[str]:
-    """Return two files, and the first files of those with, and of those without, some variables."""
+    """Return two files, and the first files that have, and that lack, a variable of other files."""
     runs = (runs for f, runs in survey.facts.changing.items() if f.aspect == PRESENCE)
     starts = dict.fromkeys(start for found in runs for start, _ in found)
     return [survey.files[n] for n in sorted({*numbers, *list(starts)[:MAX_VALUES]})]
@@ -548,9 +548,9 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[Unteste
     if len(joined) != 1:
         return
     [dim], files = joined, survey.files
-    placed = survey.spans.get(dim, [])
-    spans = dict(placed)
-    for aspect, pairs in ((OVERLAP, find_overlapping(placed)), (ORDER, find_disordered(placed))):
+    known = survey.spans.get(dim, [])
+    spans = dict(known)
+    for aspect, pairs in ((OVERLAP, find_overlapping(known)), (ORDER, find_disordered(known))):
         sharing = [pair for pair in pairs if _has_common_variable(survey, *pair)]
         if sharing:
             first, second = sharing[0]
@@ -558,7 +558,7 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[Unteste
             ends, pair = (str(spans[first]), str(spans[second])), (files[first], files[second])
             yield UntestedDifference(Fact(dim, aspect), *ends, pair, len(sharing), among=among)
     if survey.is_whole and not survey.unreadable and survey.facts.counts_time(dim):
-        gaps = list(find_time_gaps(placed))
+        gaps = list(find_time_gaps(known))
         for first, second in gaps[:1]:
             before, after = text_of(spans[first].stop), text_of(spans[second].start)
             if first == second:
@@ -573,7 +573,7 @@ def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[UntestedDiffe
     counts = facts.count_texts(fact)
     is_many = len(counts) > MAX_VALUES or (len(counts) > 3 and fact.aspect.startswith(OWN_ASPECTS))
     seen, alike = {runs[0][1]}, _list_alike_texts(facts, fact)
-    for (_, before), (place, after) in pairwise(runs):
+    for (_, before), (start, after) in pairwise(runs):
         if after in seen:
             continue
         seen.add(after)
@@ -589,7 +589,7 @@ def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[UntestedDiffe
             fact,
             ABSENT if before is None else before,
             text,
-            (survey.files[place - 1], survey.files[place]),
+            (survey.files[start - 1], survey.files[start]),
             count,
             facts.counts_time(fact.subject),
             Fact(fact.subject, CODECS) in facts.runs,
@@ -646,7 +646,7 @@ def _has_common_variable(survey: FileSurvey, *files: int) -> bool:
 # ---------------------------------------------------------------------- causes
 
 LIKENESS = (ROLE, DIMENSIONS, DTYPE, UNITS, f"{ATTRIBUTE}standard_name")
-"""What a renamed variable has in common with the one that it replaces."""
+"""Aspects in which a renamed variable equals the variable that it replaces."""
 MAX_NAMES = 5
 """Maximum number of variables of a file that a row names."""
 
@@ -654,7 +654,7 @@ MAX_NAMES = 5
 def find_causes(
     changes: Sequence[UntestedDifference], facts: FactRuns, numbers: tuple[int, int]
 ) -> list[UntestedDifference]:
-    """Return the changes between two files, with a cause in place of those that it explains.
+    """Return the changes between two files; a cause replaces the changes that it explains.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The facts of the files of an archive, as columns, and where each fact changes.
+"""The facts of the files of an archive, as columns, and the files at which each fact changes.
 
 Files of one archive are similar: what the files of a batch have in common is found once, and what
 differs is in columns. A fact that never changes takes one entry, whatever the number of files.
@@ -24,7 +24,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.parser import ABSENT
 from virtualds.checks.diagnose.report import (
     CoordinateSpan,
-    PlacedFile,
+    SpannedFile,
     describe_error,
     find_span,
     find_spans,
@@ -63,11 +63,11 @@ from virtualds.progress import ProgressOption, report_progress
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Column = str | Sequence[str | None]
-"""The text of a fact in all files, or that in each of them; None if it is absent."""
+"""The text of a fact: one for all files, or one for each; None if it is absent."""
 DECIDING_ENCODING = frozenset(
     {"dtype", "units", "calendar", "grid_mapping", "unlimited_dims", *SCALING, *FILLS}
 )
-"""What facts say of an encoding."""
+"""The entries of an encoding that are facts."""
 
 
 class FileFacts(NamedTuple):
@@ -265,7 +265,7 @@ class FactRuns:
     Parameters
     ----------
     runs : mapping of Fact to list of FactRun
-        Where each fact changes, in the order in which files first have the facts.
+        The runs of each fact, in the order in which files first have the facts.
     count : int
         Number of files.
     lacking : mapping of str to bool array
@@ -284,22 +284,22 @@ class FactRuns:
         first: dict[Fact, tuple[int, int]] = {}
         count = 0
         for where, facts in parts:
-            places, count = np.array(where, np.int64), count + len(where)
+            positions, count = np.array(where, np.int64), count + len(where)
             for position, (fact, texts) in enumerate(facts.items()):
                 listed = (texts,) if isinstance(texts, str) else texts
                 known = np.array([numbers.setdefault(text, len(numbers) - 1) for text in listed])
                 there = known != _NONE
-                begin = int((places if there.all() else places[there]).min())
+                begin = int((positions if there.all() else positions[there]).min())
                 first[fact] = min(first.get(fact, (begin, position)), (begin, position))
-                found.setdefault(fact, []).append((places, known))
+                found.setdefault(fact, []).append((positions, known))
         shown = [text for text in numbers if text is not None]
         lacking: dict[str, Any] = {}
         runs = {}
         # whether a file has a variable must be known before the facts about it
         for fact in sorted(found, key=lambda fact: fact.aspect != PRESENCE):
             column = np.full(count, _NONE)
-            for places, known in found.pop(fact):
-                column[places] = known
+            for positions, known in found.pop(fact):
+                column[positions] = known
             there = column != _NONE
             if fact.aspect == PRESENCE:
                 lacking |= {} if there.all() else {fact.subject: ~there}
@@ -434,7 +434,7 @@ class FileSurvey:
 
     files: list[str]
     facts: FactRuns
-    spans: dict[str, list[PlacedFile]]
+    spans: dict[str, list[SpannedFile]]
     unlimited: frozenset[str]
     unreadable: list[UnreadableFile]
     is_whole: bool
@@ -500,18 +500,18 @@ def survey_files(
         count.finish((LeftOut.of(files[n], error) for n, (error, _) in lost.items()), files)
     names = [os.fspath(file) for file in files]
     readable = sorted(number for numbers, _ in examined for number in numbers)
-    places = {number: place for place, number in enumerate(readable)}
-    placed = [([places[n] for n in numbers], found) for numbers, found in examined]
-    placed.sort(key=lambda item: min(item[0]))
+    positions = {number: position for position, number in enumerate(readable)}
+    located = [([positions[n] for n in numbers], found) for numbers, found in examined]
+    located.sort(key=lambda item: min(item[0]))
     spans: dict[str, dict[int, CoordinateSpan]] = {}
-    for where, found in placed:
+    for where, found in located:
         for name, some in found.spans.items():
             pairs = zip(where, some, strict=True)
             spans.setdefault(name, {}).update((n, span) for n, span in pairs if span is not None)
-    unlimited = [found.unlimited for _, found in placed]
+    unlimited = [found.unlimited for _, found in located]
     return FileSurvey(
         [names[number] for number in readable],
-        FactRuns.of((where, found.facts) for where, found in placed),
+        FactRuns.of((where, found.facts) for where, found in located),
         {name: sorted(some.items()) for name, some in spans.items()},
         frozenset[str]().union(*unlimited).intersection(*unlimited),
         [
@@ -527,11 +527,11 @@ def _join_facts(parts: Sequence[Examined]) -> Examined:
     parts, count = sorted(parts, key=lambda part: min(part[0])), len(parts)
     columns: dict[Fact, list[Any]] = {}
     spans: dict[str, list[CoordinateSpan | None]] = {}
-    for place, (_, found) in enumerate(parts):
+    for index, (_, found) in enumerate(parts):
         for fact, text in found.facts.items():
-            columns.setdefault(fact, [None] * count)[place] = text
+            columns.setdefault(fact, [None] * count)[index] = text
         for name, [span] in found.spans.items():
-            spans.setdefault(name, [None] * count)[place] = span
+            spans.setdefault(name, [None] * count)[index] = span
     facts = {
         fact: column[0] if column.count(column[0]) == count else column
         for fact, column in columns.items()

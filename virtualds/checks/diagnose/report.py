@@ -203,10 +203,10 @@ MAX_LETTERS = 60
 """Maximum number of characters of a value in a report."""
 
 
-def cut_text(text: str, letters: int = MAX_LETTERS) -> str:
+def shorten_text(text: str, letters: int = MAX_LETTERS) -> str:
     """Return a string on one line, truncated if it is too long.
 
-    >>> cut_text("a long text", 8)
+    >>> shorten_text("a long text", 8)
     'a lon...'
     """
     line = " ".join(text.split())
@@ -293,7 +293,7 @@ class CoordinateSpan(NamedTuple):
         return f"{text_of(self.start)} to {text_of(self.stop)}"
 
 
-PlacedFile = tuple[int, CoordinateSpan]
+SpannedFile = tuple[int, CoordinateSpan]
 """The index of a file, and its span."""
 
 
@@ -325,10 +325,10 @@ def _find_steps(values: Any) -> tuple[float, ...]:
     return (float(steps.min()), float(steps.max()))
 
 
-def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+def find_time_gaps(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
     """Yield pairs of files with missing times between them; one file twice for a gap inside it."""
     try:
-        ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+        ordered = sorted(files, key=lambda item: (item[1].start, item[1].stop))
         steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
         steps += [
             (float(compute_steps(np.array([one.stop, other.start]))[0]), (first, second))
@@ -339,10 +339,10 @@ def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
     yield from (steps[n][1] for n in find_gaps_among([step for step, _ in steps]))
 
 
-def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+def find_overlapping(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
     """Yield pairs of files where the second begins before the first ends."""
     try:
-        ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+        ordered = sorted(files, key=lambda item: (item[1].start, item[1].stop))
         furthest = ordered[:1]
         for number, span in ordered[1:]:
             if span.start <= furthest[-1][1].stop:
@@ -353,9 +353,9 @@ def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
         return  # dates of two calendars cannot be ordered, which another difference reports
 
 
-def find_disordered(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+def find_disordered(files: Sequence[SpannedFile]) -> Iterator[tuple[int, int]]:
     """Yield pairs of files where the second comes before the first, in either direction."""
-    starts = [span.start for _, span in placed]
+    starts = [span.start for _, span in files]
     try:
         rising = [bool(a <= b) for a, b in pairwise(starts)]
     except TypeError:
@@ -363,7 +363,7 @@ def find_disordered(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
     if all(rising) or not any(rising):
         return
     mostly = sum(rising) * 2 >= len(rising)
-    pairs = zip(pairwise(number for number, _ in placed), rising, strict=True)
+    pairs = zip(pairwise(number for number, _ in files), rising, strict=True)
     yield from (pair for pair, is_rising in pairs if is_rising != mostly)
 
 
@@ -389,39 +389,39 @@ class _FileSpan(NamedTuple):
     stop: str
 
 
-def place_eras(files: Sequence[EraFile], is_time: bool) -> tuple[EraStretch, ...]:
+def arrange_eras(files: Sequence[EraFile], is_time: bool) -> tuple[EraStretch, ...]:
     """Return the ranges of a line in which files of one era follow each other.
 
     The line is the joined coordinate if all files that can be opened have a span along it,
     otherwise the given order of the files. Its length is 1.
     """
-    places = _place_along(files, is_time)
-    if places is None:
-        places = [_FileSpan(f.era, n, n + 1, f.name, f.name) for n, f in enumerate(files)]
-    origin = min((place.low for place in places), default=0.0)
-    length = max((place.high for place in places), default=1.0) - origin or 1.0
+    spans = _find_file_spans(files, is_time)
+    if spans is None:
+        spans = [_FileSpan(f.era, n, n + 1, f.name, f.name) for n, f in enumerate(files)]
+    origin = min((span.low for span in spans), default=0.0)
+    length = max((span.high for span in spans), default=1.0) - origin or 1.0
     scaled = (p._replace(low=(p.low - origin) / length, high=(p.high - origin) / length)
-              for p in places)  # fmt: skip
-    return tuple(_join_places(scaled))
+              for p in spans)  # fmt: skip
+    return tuple(_join_spans(scaled))
 
 
-def _join_places(places: Iterable[_FileSpan]) -> Iterator[EraStretch]:
+def _join_spans(spans: Iterable[_FileSpan]) -> Iterator[EraStretch]:
     """Yield, for each era, the ranges of files that touch or overlap."""
-    for era, members in groupby(sorted(places), key=lambda place: place.era):
+    for era, members in groupby(sorted(spans), key=lambda span: span.era):
         runs: list[list[_FileSpan]] = []
         end = -1.0
-        for place in members:
-            if place.low > end + TOUCHING:
+        for span in members:
+            if span.low > end + TOUCHING:
                 runs.append([])
-            runs[-1].append(place)
-            end = max(end, place.high)
+            runs[-1].append(span)
+            end = max(end, span.high)
         for run in runs:
-            last = max(run, key=lambda place: place.high)
+            last = max(run, key=lambda span: span.high)
             high = min(max(last.high, run[0].low), 1.0)
             yield EraStretch(era, len(run), run[0].start, last.stop, run[0].low, high)
 
 
-def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_FileSpan] | None:
+def _find_file_spans(files: Sequence[EraFile], is_time: bool) -> list[_FileSpan] | None:
     """Return the positions of files along the joined coordinate, or None if they have none.
 
     A file that cannot be opened is placed between its neighbours in the given order.
@@ -436,22 +436,22 @@ def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_FileSpan] | N
     low, high = _find_ends(counted.numbers[::2], counted.numbers[1::2], known, is_time)
     # where a file begins that cannot be opened, and where the next one does
     before, after = [low[0], *high.tolist()], [*low.tolist(), high[-1]]
-    places, number = [], 0
+    found, number = [], 0
     for name, era, is_readable, _ in files:
         if is_readable:
             words = text_of(known[number].start), text_of(known[number].stop)
-            places.append(_FileSpan(era, float(low[number]), float(high[number]), *words))
+            found.append(_FileSpan(era, float(low[number]), float(high[number]), *words))
             number += 1
         else:
             start = before[number]
-            places.append(_FileSpan(era, start, max(start, after[number]), name, name))
-    return places
+            found.append(_FileSpan(era, start, max(start, after[number]), name, name))
+    return found
 
 
 def _find_ends(
     starts: Floats, stops: Floats, spans: Sequence[CoordinateSpan], is_time: bool
 ) -> tuple[Floats, Floats]:
-    """Return where files begin, and where they end: where the next one begins, or a gap does."""
+    """Return the starts and ends of files; a file ends at the start of the next one or of a gap."""
     begins = np.append(np.unique(starts), np.nan)
     following = begins[np.searchsorted(begins[:-1], stops, side="right")]
     gaps = find_time_gaps(list(enumerate(spans))) if is_time else ()
@@ -564,7 +564,7 @@ class Diagnosis(Report):
         others = fold_differences(self.of(VERDICTS[-1]))
         rows = [
             (
-                *(line.names, row.aspect, cut_text(row.before), cut_text(row.after)),
+                *(line.names, row.aspect, shorten_text(row.before), shorten_text(row.after)),
                 *(self._shorten(row.first_file), f"{row.files:,}", row.how),
             )
             for entry in others
@@ -588,7 +588,7 @@ class Diagnosis(Report):
 
     def _format_heading(self) -> list[str]:
         looked = "" if self.files == self.examined else f", {self.examined:,} of them examined"
-        place = f" in {self.folder}" if self.folder else ""
+        inside = f" in {self.folder}" if self.folder else ""
         along = ", ".join(map(repr, self.joined)) or "no dimension"
         formats = ", ".join(self.formats) or "none"
         summary = "they combine" + (", at a cost" if self.of("costs") else "")
@@ -597,7 +597,7 @@ class Diagnosis(Report):
         elif not self.differences:
             summary = "they combine, and have the same structure"
         return [
-            f"{format_count(self.files, 'file')}{place}{looked}: {summary}",
+            f"{format_count(self.files, 'file')}{inside}{looked}: {summary}",
             f"joined along {along} ({self.reason})",
             *([] if self.blocks else [f"formats that can hold them: {formats}"]),
         ]
@@ -608,7 +608,7 @@ class Diagnosis(Report):
         for number, era in enumerate(self.eras, 1):
             along = f"{era.start} to {era.stop}" if era.start is not None else ""
             if era.reason is not None:
-                along = f"cannot be opened: {cut_text(era.reason)}"
+                along = f"cannot be opened: {shorten_text(era.reason)}"
             ends = self._shorten(era.first_file), self._shorten(era.last_file)
             rows.append((str(number), f"{era.files:,}", *ends, along))
         head = ("era", "files", "first file", "last file", span)
@@ -616,7 +616,7 @@ class Diagnosis(Report):
 
 
 def _make_card(entry: Entry, shorten: Shorten) -> Card:
-    """Return a card; what its title does not say precedes each of several differences."""
+    """Return a card with one difference, or with several, each below its own subject."""
     row, lines = entry.first, entry.lines
     sign, shade = VERDICT_SHADES[row.verdict]
     title: Words = _name_subject(lines[0])
@@ -625,7 +625,7 @@ def _make_card(entry: Entry, shorten: Shorten) -> Card:
         title, note = ", ".join(dict.fromkeys(line.first.aspect for line in lines)), ""
     for line in lines[:MAX_ROWS]:
         one = line.first
-        change = (Code(cut_text(one.before)), " -> ", Code(cut_text(one.after)))
+        change = (Code(shorten_text(one.before)), " -> ", Code(shorten_text(one.after)))
         if len(lines) > 1:
             files = _describe_files(one, shorten)
             body += [(*_name_subject(line), ": ", *change, ", ", files), f"  {one.how}"]
@@ -723,14 +723,14 @@ def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
 def _iterate_spans(
     stretches: Sequence[EraStretch], eras: Sequence[Era], shorten: Shorten
 ) -> Iterator[Span]:
-    """Yield what to draw of stretches, without what would be drawn at the same position again."""
+    """Yield the spans to draw; of spans that look the same, only the first."""
     drawn = set()
     # files that cannot be opened are drawn on top, however narrow they are
     for stretch in sorted(stretches, key=lambda s: eras[s.era].reason is not None):
         shade = _shade_era(stretch.era, eras)
-        place = (shade.name, int(stretch.low * FINEST), int(stretch.high * FINEST))
-        if place not in drawn:
-            drawn.add(place)
+        drawn_as = (shade.name, int(stretch.low * FINEST), int(stretch.high * FINEST))
+        if drawn_as not in drawn:
+            drawn.add(drawn_as)
             ends = f"{shorten(stretch.start)} to {shorten(stretch.stop)}"
             words = f"era {stretch.era + 1}: {format_count(stretch.files, 'file')}, {ends}"
             low = min(stretch.low, 1 - 2 / FINEST)
@@ -738,7 +738,7 @@ def _iterate_spans(
 
 
 def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
-    """Return labels below the line: where it begins and ends, and where eras begin."""
+    """Return labels below the line for its start, its end, and the start of each era."""
     known = sorted((s for s in stretches if eras[s.era].reason is None), key=lambda s: s.low)
     known = known or sorted(stretches, key=lambda s: s.low)
     has_names = any(s.start == eras[s.era].first_file for s in known)
@@ -747,4 +747,6 @@ def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: S
         if marks[-1][0] + APART <= stretch.low <= 1 - 2 * APART:
             marks.append((stretch.low, stretch.start))
     last = max(known, key=lambda s: s.high)
-    return draw_labels([(place, shorten(words)) for place, words in [*marks, (1.0, last.stop)]])
+    return draw_labels(
+        [(position, shorten(words)) for position, words in [*marks, (1.0, last.stop)]]
+    )

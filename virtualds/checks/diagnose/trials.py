@@ -216,7 +216,7 @@ class TrialCombine:
     dims : tuple of str
         The dimensions to join along.
     how : dict
-        How to combine: ``combine`` and ``concat_dim`` of `open_virtual_mfdataset`.
+        The arguments ``combine`` and ``concat_dim`` of `open_virtual_mfdataset`.
     options : dict
         Its other options.
     preprocess : callable, optional
@@ -461,7 +461,7 @@ def _list_variables(change: UntestedDifference, dataset: xr.Dataset) -> list[Has
 def _find_costs(
     change: UntestedDifference, combined: xr.Dataset, trial: TrialCombine
 ) -> Iterator[str]:
-    """Yield what the combined dataset costs compared with a single file."""
+    """Yield the costs of the combined dataset compared with a single file, in words."""
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
         yield "elements that a file lacks are filled (join='exact' refuses that)"

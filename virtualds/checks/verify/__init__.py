@@ -30,7 +30,7 @@ from virtualds.source_file import SourceFile
 __all__ = ["Problem", "Verification", "verify_arrays"]
 
 AGAINST = ("fingerprint", "range", "native")
-"""What references are verified against; each choice includes those before it."""
+"""The choices of ``against``; each includes the choices before it."""
 NOT_VIRTUAL = (
     "not a virtual array: xarray or dask reads its values; open the set with "
     "open_virtual_dataset to verify it"
@@ -81,10 +81,10 @@ def verify_arrays(
         compared.problems += members
     strange = [Problem("", name, None, NOT_COMPARED, NOT_VIRTUAL) for name in unread]
     problems = (*known.problems, *states.problems, *ranges, *compared.problems, *strange)
-    places = dict.fromkeys((file.url, file.options) for file in known.ends)
+    locations = dict.fromkeys((file.url, file.options) for file in known.ends)
     found = Verification(
         against=against,
-        files=states.places,
+        files=states.locations,
         fingerprinted=states.fingerprinted,
         references=known.references,
         missing=known.missing,
@@ -94,7 +94,7 @@ def verify_arrays(
         compared=dict(compared.equal),
         gaps=tuple(gaps),
         problems=problems,
-        runs=list_runs((url for url, _ in places), problems),
+        runs=list_runs((url for url, _ in locations), problems),
     )
     # any other problem already explains why nothing was compared
     return (

@@ -108,7 +108,7 @@ def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
 
 
 SMALL = 2**18
-"""Bytes up to which a variable is read whole if several of its chunks are needed."""
+"""Maximum size in bytes of a variable that is read whole if several of its chunks are needed."""
 
 
 @dataclass
@@ -197,7 +197,7 @@ class RewrittenFile:
         return cls(original, dict(zip(begins.tolist(), cells, strict=True)))
 
     def pair(self, chunk: SampledChunk) -> tuple[Array, Array]:
-        """Return the values of a chunk, and those of the original at the same place.
+        """Return the values of a chunk, and the values of the original at the same position.
 
         Raises
         ------
@@ -233,11 +233,11 @@ Sample = int | float | None
 
 
 ATTEMPTS = 8
-"""Attempts to find a chunk that is in a file, if many are missing."""
+"""Maximum number of attempts to find a chunk that is in a file, if many are missing."""
 
 
 CHUNKS_AT_ONCE = 2**16
-"""Chunks of one fragment that are looked up at a time."""
+"""Number of chunks of one fragment that are looked up at a time."""
 
 
 class SampledChunk(NamedTuple):
@@ -354,11 +354,11 @@ def _make_chunks(part: SampledFragment, ids: Ints) -> Sequence[SampledChunk | No
         rows = part.fragment.manifest.at(ids)
     except (VirtualdsError, OSError):
         return [None] * ids.size  # the survey has reported it
-    places = np.unravel_index(ids, part.fragment.manifest.shape) if axes else ()
+    positions = np.unravel_index(ids, part.fragment.manifest.shape) if axes else ()
     found: list[SampledChunk | None] = []
     for n in range(ids.size):
         row = rows.lookup((n,))
-        number = tuple(int(at[n]) for at in places)
+        number = tuple(int(at[n]) for at in positions)
         slabs = (axis.slabs(i, i + 1) for axis, i in zip(axes, number, strict=True))
         encoded = tuple(int(slab.encoded[0]) for slab in slabs)
         where = (row.offset, row.length, row.checksum)
@@ -382,7 +382,7 @@ PIECE = 2**24
 file."""
 
 
-def cut_chunk(chunk: SampledChunk) -> SampledChunk:
+def select_part(chunk: SampledChunk) -> SampledChunk:
     """Return the part of a chunk to compare: all, or middle rows of a large uncompressed one."""
     shape = chunk.pipeline.stored_shape(chunk.encoded)
     size = chunk.pipeline.dtype.itemsize
@@ -448,9 +448,9 @@ def map_in_order(
 # ---------------------------------------------------------------------- compare chunks
 
 SORTED_CHUNKS = 2**17
-"""Chunks that are sorted by file at a time, so that each file is opened once."""
+"""Number of chunks that are sorted by file at a time, so that each file is opened once."""
 MAX_OPEN_SOURCES = 4
-"""Files that are kept open."""
+"""Maximum number of files that are kept open."""
 COMPARE_ERRORS = (
     *(NativeReadError, VirtualdsError, *PARSER_ERRORS),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, struct.error),
@@ -507,7 +507,7 @@ def _batch_reads(members: Iterator[Read]) -> Iterator[list[Read]]:
 
 def _read_pairs(chunks: Sequence[SampledChunk]) -> Iterator[Read]:
     far = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
-    pairs = ((chunk, cut_chunk(chunk)) for chunk in chunks)
+    pairs = ((chunk, select_part(chunk)) for chunk in chunks)
     at_once = min(16, get_options().max_requests) if far else count_cores()
     for (chunk, part), numbers in map_in_order(pairs, _read_numbers, at_once):
         yield chunk, part, numbers
@@ -560,13 +560,13 @@ def _compare_file(
         found.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
         return
     wanted = [(part.offset, part.length) for _, part, _ in chunks]
-    places = source.scanned.locate_ranges(file.url, wanted)
+    locations = source.scanned.locate_ranges(file.url, wanted)
     for chunk, part, numbers in chunks:
-        place = places.get((part.offset, part.length))
-        if place is None:
+        location = locations.get((part.offset, part.length))
+        if location is None:
             found.problems.append(_make_problem(chunk, *source.judge_absence(part)))
             continue
-        kind, text = source.judge(chunk, place, numbers)
+        kind, text = source.judge(chunk, location, numbers)
         if kind:
             found.problems.append(_make_problem(chunk, kind, text))
         else:
@@ -642,21 +642,21 @@ class _OpenSource:
             return NOT_COMPARED, f"decoded, but not compared: {text}, without parser_options: {why}"
         return "differs", f"{text}; scan it again"
 
-    def judge(self, chunk: SampledChunk, place: ByteLocation, numbers: Array) -> tuple[str, str]:
-        """Return the kind of problem and its text; or no kind, and the name of the equal reader."""
+    def judge(self, chunk: SampledChunk, location: ByteLocation, numbers: Array) -> tuple[str, str]:
+        """Return the kind and text of a problem, or if there is none, "" and the equal reader."""
         try:
-            shown = place.locate_values(numbers)
+            shown = location.locate_values(numbers)
         except ValueError:
             return "differs", (
                 f"{numbers.size} elements of {numbers.dtype} were decoded, the file has "
-                f"{place.box} of {place.pipeline.dtype} there"
+                f"{location.box} of {location.pipeline.dtype} there"
             )
         if shown is None:
             return NOT_COMPARED, "decoded, but not compared: the file shows none of its elements"
         why: list[str] = []
         for native in self.scanned.parser.natives:
             try:
-                text = self._compare(native, chunk, place, *shown)
+                text = self._compare(native, chunk, location, *shown)
             except COMPARE_ERRORS as error:
                 why.append(f"{native.package}: {_describe_error(error)}")
                 continue
@@ -668,7 +668,7 @@ class _OpenSource:
         self,
         native: NativeReader,
         chunk: SampledChunk,
-        place: ByteLocation,
+        location: ByteLocation,
         region: Region,
         numbers: Array,
     ) -> str:
@@ -682,7 +682,7 @@ class _OpenSource:
         for decoded, ours in asked:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                theirs = read(place.to_native_region(region, decoded=decoded))
+                theirs = read(location.to_native_region(region, decoded=decoded))
             if theirs is None:
                 continue
             answers += 1
@@ -691,7 +691,7 @@ class _OpenSource:
                 theirs = theirs.view(ours.dtype)
             if text := find_difference(ours, theirs):
                 what = "decoded" if decoded else "stored"
-                return f"{what} {place.variable}{_format_region(region)}: {text}"
+                return f"{what} {location.variable}{_format_region(region)}: {text}"
         if not answers:
             raise NativeReadError("it does not give values in this form")
         return ""

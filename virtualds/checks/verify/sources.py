@@ -85,14 +85,14 @@ def _find_damaged_in(store: Store, file: SourceFile) -> Iterator[Problem]:
 
 def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> int:
     """Return the checksum of the current bytes of a member."""
-    place = member.offset
-    if place is None:
+    offset = member.offset
+    if offset is None:
         header = _fetch_range(store, file, member.header, LOCAL_HEADER)
-        place = parse_data_offset(header, member.header, file.url)
+        offset = parse_data_offset(header, member.header, file.url)
     stored = member.length if member.packed is None else member.packed
     parts: Iterable[bytes] = (
-        _fetch_range(store, file, start, min(PIECE, place + stored - start))
-        for start in range(place, place + stored, PIECE)
+        _fetch_range(store, file, start, min(PIECE, offset + stored - start))
+        for start in range(offset, offset + stored, PIECE)
     )
     found = 0
     # what was decompressed before the damage has another checksum
@@ -203,7 +203,7 @@ class ScannedSource:
     group: ManifestGroup
 
     def locate_ranges(self, url: str, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
-        """Return the location of byte ranges, without those that are neither chunks nor rows."""
+        """Return the locations of byte ranges that are chunks or rows of chunks."""
         rest = set(wanted)
         found: dict[Range, ByteLocation] = {}
         for exact in (True, False):
@@ -244,9 +244,9 @@ class _Search:
         for row in np.flatnonzero(np.isin(self.offset, offsets)).tolist():
             range_ = int(self.offset[row]), int(self.length[row])
             if range_ in wanted and range_ not in found:
-                place = self._locate_chunk(row)
-                shape = [n for _, n in place.box]
-                found[range_] = place._replace(box=tuple((0, n) for n in shape))
+                located = self._locate_chunk(row)
+                shape = [n for _, n in located.box]
+                found[range_] = located._replace(box=tuple((0, n) for n in shape))
         return found
 
     def find_rows(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
@@ -256,14 +256,14 @@ class _Search:
             offset, length = range_
             holds = (self.offset <= offset) & (offset + length <= self.offset + self.length)
             for row in np.flatnonzero(holds)[:1].tolist():
-                place = self._locate_chunk(row)
-                size = place.pipeline.dtype.itemsize
-                start, odd = divmod(offset - place.offset, size)
-                if place.pipeline.codecs or odd or length % size:
+                located = self._locate_chunk(row)
+                size = located.pipeline.dtype.itemsize
+                start, odd = divmod(offset - located.offset, size)
+                if located.pipeline.codecs or odd or length % size:
                     continue
-                shape = [n for _, n in place.box]
+                shape = [n for _, n in located.box]
                 if (box := find_box(shape, start, length // size)) is not None:
-                    found[range_] = place._replace(box=box)
+                    found[range_] = located._replace(box=box)
         return found
 
     def _locate_chunk(self, row: int) -> ByteLocation:
@@ -413,7 +413,7 @@ class ReferenceSurvey:
 
 
 def survey_references(arrays: Arrays) -> ReferenceSurvey:
-    """Check all references.
+    """Count and check all references.
 
     References that cannot be read, or that exceed their file, are reported as problems.
     """
@@ -463,9 +463,9 @@ def _find_chunks_past_end(
     # negative file codes index from the end
     outside = part.offset + part.length > limits[part.file]
     for number in np.unique(part.file[outside]).tolist():
-        places = np.argwhere(outside & (part.file == number))
-        at = tuple(places[0].tolist())
-        row, more = part.lookup(at), len(places) - 1
+        positions = np.argwhere(outside & (part.file == number))
+        at = tuple(positions[0].tolist())
+        row, more = part.lookup(at), len(positions) - 1
         yield Problem(
             part.files[number].url,
             name,
@@ -492,9 +492,9 @@ def _find_impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Pro
     bad = (file >= 0) & ((length <= 0) | (offset < 0))
     found = []
     for number in np.unique(file[bad]).tolist() if bad.any() else ():
-        places = np.argwhere(bad & (file == number))
-        at = tuple(places[0].tolist())
-        more = f", and {len(places) - 1:,} more" if len(places) > 1 else ""
+        positions = np.argwhere(bad & (file == number))
+        at = tuple(positions[0].tolist())
+        more = f", and {len(positions) - 1:,} more" if len(positions) > 1 else ""
         text = f"the reference is to {length[at]} bytes from byte {offset[at]}{more}"
         url = part.files[number].url
         found.append(Problem(url, name, _shift_id(first, at), "range", text))
@@ -578,7 +578,7 @@ class FileStates:
     sizes: dict[SourceFile, int] = field(default_factory=dict)
     sound: set[SourceFile] = field(default_factory=set)
     archives: set[SourceFile] = field(default_factory=set)
-    places: int = 0
+    locations: int = 0
     fingerprinted: int = 0
     problems: list[Problem] = field(default_factory=list)
 
@@ -588,28 +588,28 @@ def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -
     noted: dict[FileLocation, list[SourceFile]] = {}
     for file in files:
         noted.setdefault((file.url, file.options), []).append(file)
-    found = FileStates(places=len(noted))
+    found = FileStates(locations=len(noted))
     with count_progress(progress, "checking", len(noted)) as advance:
-        for place, now in _fetch_files(noted):
-            compared = [_record_state(found, file, now) for file in noted[place]]
+        for location, now in _fetch_files(noted):
+            compared = [_record_state(found, file, now) for file in noted[location]]
             found.fingerprinted += all(compared)
             advance(1)
     found.problems.sort()
     return found
 
 
-def _fetch_files(places: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, FileState]]:
-    ahead = Prefetcher(places, lambda place: HostSlot.to(place[0], 0), _fetch_state)
+def _fetch_files(locations: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, FileState]]:
+    ahead = Prefetcher(locations, lambda location: HostSlot.to(location[0], 0), _fetch_state)
     try:
-        for place, state in ahead:
-            yield place, _fetch_state(place) if state is None else state
+        for location, state in ahead:
+            yield location, _fetch_state(location) if state is None else state
     finally:
         ahead.close()
 
 
-def _fetch_state(place: FileLocation) -> FileState:
+def _fetch_state(location: FileLocation) -> FileState:
     """Return the current state of a file."""
-    url, options = place
+    url, options = location
     store = find_store(url)
     try:
         if kind_of(url) in HEAD_KINDS:

@@ -550,7 +550,7 @@ def split_like(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
         return after
     length = old["chunks"][0]
     metadata = {**new, "chunks": [length, *whole[1:]]}
-    chunks = _cut_values(after.manifest.inline[0], metadata)
+    chunks = _split_inline_values(after.manifest.inline[0], metadata)
     numbers, lengths = np.arange(len(chunks)), np.array([len(chunk) for chunk in chunks])
     manifest = ChunkManifest.build(
         numbers.shape, file=INLINE, offset=numbers, length=lengths, inline=chunks
@@ -652,7 +652,7 @@ def _is_extended(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
     return one[: count * size] == other[: count * size]
 
 
-def _cut_values(data: bytes, metadata: Mapping[str, Any]) -> list[bytes]:
+def _split_inline_values(data: bytes, metadata: Mapping[str, Any]) -> list[bytes]:
     """Split the values of an array, given as one chunk, into chunks along its first axis."""
     count = prod(metadata["chunks"])
     total = read_chunk_grid(metadata)[0] * count

@@ -123,10 +123,10 @@ class VariableLengthArray:
         def finish(item: tuple[ChunkIndex, bytes | None]) -> None:
             chunk_id, data = item
             number = tuple(p + f for p, f in zip(chunk_id, first, strict=True))
-            stretches = [chunks[n] for chunks, n in zip(taken, number, strict=True)]
+            selections = [chunks[n] for chunks, n in zip(taken, number, strict=True)]
             data = fetch(chunk_id) if data is None else data
             try:
-                values = self.decode(data, [stretch.encoded for stretch in stretches])
+                values = self.decode(data, [selection.encoded for selection in selections])
             except VARYING_ERRORS as error:
                 row = manifest.lookup(chunk_id)
                 held = row.file == INLINE
@@ -136,7 +136,7 @@ class VariableLengthArray:
                 )
                 problem.add_note(f"chunk {number}")
                 raise problem from error
-            outer, inner = ([s[i] for s in stretches] for i in (1, 0))
+            outer, inner = ([s[i] for s in selections] for i in (1, 0))
             out[np.ix_(*outer)] = values[np.ix_(*inner)]
 
         run_all(Prefetcher(there, find_slot, fetch), finish)

@@ -456,34 +456,34 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
             f"chunk_grid {name!r}: {GRIDS[name]} {cuts!r} of shape {list(shape)}; the metadata is "
             f"damaged"
         )
-    cut_axis = _make_regular_axis if name == "regular" else _cut_axis
+    make_axis = _make_regular_axis if name == "regular" else _build_axis
     pairs = zip(shape, cuts, strict=True)
-    return tuple(cut_axis(size, cut, axis) for axis, (size, cut) in enumerate(pairs))
+    return tuple(make_axis(size, lengths, axis) for axis, (size, lengths) in enumerate(pairs))
 
 
 def _make_regular_axis(size: int, length: Any, axis: int) -> ChunkAxis:
     # along empty axes, some writers have chunks of length 0
     if type(length) is not int or length < min(size, 1):
-        raise _cut_error(size, length, axis)
+        raise _axis_error(size, length, axis)
     return ChunkAxis.regular(size, max(length, 1))
 
 
-def _cut_axis(size: int, cut: Any, axis: int) -> ChunkAxis:
+def _build_axis(size: int, lengths: Any, axis: int) -> ChunkAxis:
     """Return an axis with chunks of one length, or of listed lengths."""
-    if not isinstance(cut, list | tuple):
-        return _make_regular_axis(size, cut, axis)
+    if not isinstance(lengths, list | tuple):
+        return _make_regular_axis(size, lengths, axis)
     values, counts, total = [], [], 0
-    for item in cut:
+    for item in lengths:
         value, count = item if isinstance(item, list | tuple) and len(item) == 2 else (item, 1)
         if any(type(n) is not int or n < 1 for n in (value, count)):
-            raise _cut_error(size, cut, axis)
+            raise _axis_error(size, lengths, axis)
         # chunks beyond the end are not counted
         shown = min(count, max(-(-(size - total) // value), 0))
         values.append(value)
         counts.append(shown)
         total += shown * value
     if total < size:
-        raise _cut_error(size, cut, axis)
+        raise _axis_error(size, lengths, axis)
     if len({v for v, n in zip(values, counts, strict=True) if n}) == 1:
         return ChunkAxis.regular(size, next(v for v, n in zip(values, counts, strict=True) if n))
     stored = np.repeat(np.asarray(values, np.int64), counts)
@@ -491,10 +491,10 @@ def _cut_axis(size: int, cut: Any, axis: int) -> ChunkAxis:
     return ChunkAxis.from_slabs(np.diff(edges), stored)
 
 
-def _cut_error(size: int, cut: Any, axis: int) -> FormatError:
+def _axis_error(size: int, lengths: Any, axis: int) -> FormatError:
     return FormatError(
-        f"chunk_grid: chunks of {cut!r} along axis {axis} do not cover its {size} elements; the "
-        f"metadata is damaged"
+        f"chunk_grid: chunks of {lengths!r} along axis {axis} do not cover its {size} elements; "
+        f"the metadata is damaged"
     )
 
 

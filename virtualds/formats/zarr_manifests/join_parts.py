@@ -60,7 +60,7 @@ def join_small_parts(
     their chunks.
     """
     runs: list[_AdjacentParts] = []
-    for run in (run for part in parts for run in _cut_layers(part, is_new, table_of, pipelines)):
+    for run in (run for part in parts for run in _split_layers(part, is_new, table_of, pipelines)):
         last = runs[-1] if runs else None
         if last is not None and last.is_unwritten and run.is_unwritten and last.takes(run):
             last.append(run)
@@ -162,7 +162,7 @@ class _AdjacentParts:
 # ---------------------------------------------------------------------- layers
 
 
-def _cut_layers(
+def _split_layers(
     part: ManifestPart, is_new: Callable[[ManifestPart], bool], table_of: TableOf, pipelines: bool
 ) -> Iterator[_AdjacentParts]:
     """Yield a part, or the layers of which it consists, the uppermost last."""
@@ -272,7 +272,7 @@ def join_all_parts(parts: list[ManifestPart]) -> list[ManifestPart]:
 def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
     """Merge parts that follow each other along an axis and agree in all others."""
 
-    def cut(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    def locate(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         origin, shape = part.origin, part.manifest.shape
         return (
             part.fragment,
@@ -283,8 +283,8 @@ def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
     # fragments may have different numbers of axes
     with_axis = [part for part in parts if len(part.origin) > axis]
     found = [part for part in parts if len(part.origin) <= axis]
-    ordered = sorted(with_axis, key=lambda part: (*cut(part), part.origin[axis]))
-    for _, alike in groupby(ordered, key=cut):
+    ordered = sorted(with_axis, key=lambda part: (*locate(part), part.origin[axis]))
+    for _, alike in groupby(ordered, key=locate):
         run: list[ManifestPart] = []
         for part in alike:
             if run and run[-1].origin[axis] + run[-1].manifest.shape[axis] != part.origin[axis]:
@@ -347,12 +347,12 @@ def check_same_parts(
     The parts of each array must have been merged as far as possible.
     """
 
-    def place_of(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    def locate(part: ManifestPart) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         return part.fragment, part.origin, part.manifest.shape
 
     for name in dict.fromkeys([*before, *after]):
-        old, new = (sorted(parts.get(name, []), key=place_of) for parts in (before, after))
-        same = list(map(place_of, old)) == list(map(place_of, new))
+        old, new = (sorted(parts.get(name, []), key=locate) for parts in (before, after))
+        same = list(map(locate, old)) == list(map(locate, new))
         if not same or not all(map(_is_same, old, new)):
             raise FormatError(
                 f"{url}: the references of {name!r} would differ after this change; nothing has "

@@ -140,7 +140,9 @@ def find_tiles(
     """
     check_certain_cards(part)
     numbers = range(len(shape), 0, -1)
-    axes = tuple(_cut_axis(part, number, n) for number, n in zip(numbers, shape, strict=True))
+    axes = tuple(
+        _build_tile_axis(part, number, n) for number, n in zip(numbers, shape, strict=True)
+    )
     grid = tuple(axis.nchunks for axis in axes)
     offsets, lengths = _locate_tiles(part, file, prod(grid))
     name = str(part.cards.get("ZCMPTYPE", "")).strip()
@@ -199,7 +201,7 @@ def _widen(part: HeaderDataUnit, end: int, first: int, file: BinaryIO) -> tuple[
     return (codec_from_zarr_v2({"id": "astype", "encode_dtype": ">i4", "decode_dtype": stored}),)
 
 
-def _cut_axis(part: HeaderDataUnit, number: int, length: int) -> ChunkAxis:
+def _build_tile_axis(part: HeaderDataUnit, number: int, length: int) -> ChunkAxis:
     # section 10.1.1: tiles are rows where nothing else is said
     tile = part.cards.get(f"ZTILE{number}", length if number == 1 else 1)
     if type(tile) is not int or tile < 1:
@@ -266,7 +268,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         found = list(read_units(file, source))
         for name, part in _name_units(found).items():
             if name not in skipped:
-                reader.take(name, part, file)
+                reader.add(name, part, file)
     attributes = _select_attributes(found[0].cards)
     encoding = {"unlimited_dims": set[str]()}
     groups, problems = reader.groups, reader.problems
@@ -297,7 +299,7 @@ class _FitsReader:
         self.problems: dict[str, VirtualdsError] = {}
         self._axes = AxisNames("naxis")
 
-    def take(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> None:
+    def add(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> None:
         """Add a part of the file: a variable, a group or a problem."""
         if part.kind in TABLES and not part.is_compressed:
             origin = {"source": self._origin}
@@ -351,7 +353,7 @@ class _FitsReader:
     def _refer_plain(
         self, part: HeaderDataUnit, dtype: np.dtype[Any], codecs: tuple[Codec, ...]
     ) -> ManifestArray:
-        chunks = _cut_pieces(part.shape, dtype.itemsize) if codecs else part.shape
+        chunks = _choose_chunks(part.shape, dtype.itemsize) if codecs else part.shape
         grid = tuple(n // c if c else 0 for n, c in zip(part.shape, chunks, strict=True))
         size = prod(chunks) * dtype.itemsize
         return ManifestArray.from_arrays(
@@ -384,7 +386,7 @@ def _find_unsigned_dtype(cards: Mapping[str, Any]) -> str | None:
     return UNSIGNED.get((cards["BITPIX"], cards.get("BZERO", 0)))
 
 
-def _cut_pieces(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+def _choose_chunks(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Return chunks of whole rows that divide an image evenly."""
     chunks = list(shape)
     for axis in range(len(shape)):

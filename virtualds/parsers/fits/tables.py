@@ -394,7 +394,7 @@ def read_table(
         if name in skipped:
             continue
         try:
-            table.take(name, column, frozenset(columns))
+            table.add(name, column, frozenset(columns))
         except VirtualdsError as error:
             error.locate(f"column {name!r}", source.url)
             problems[name] = error
@@ -419,7 +419,7 @@ class _TableReader:
         self._axes = AxisNames("axis")
         self._read_rows = cache(partial(read_rows, part, file))
 
-    def take(
+    def add(
         self,
         name: str,
         column: Column | VariableLengthColumn | VirtualdsError,
@@ -435,12 +435,12 @@ class _TableReader:
         if isinstance(column, VirtualdsError):
             raise column
         if isinstance(column, VariableLengthColumn):
-            self._take_variable_length(name, column, taken)
+            self._add_variable_length(name, column, taken)
             return
         array = _build_array(self._part, column, self._source)
         self._add(name, ("row", *self._axes.name(name, column.shape)), array, column.attributes)
 
-    def _take_variable_length(
+    def _add_variable_length(
         self, name: str, column: VariableLengthColumn, taken: frozenset[str]
     ) -> None:
         """Add a contiguous ragged array: all elements, and the count of each row (CF 9.3.3)."""

@@ -424,7 +424,7 @@ def _read_part(elements: Elements, part: DatasetGroup, skipped: frozenset[str]) 
     lengths = {name: v.data.shape[0] for name, v in part.coordinates.items() if v.dims}
     reader = _VariableReader(elements, skipped, lengths)
     for name, dataset in _name_datasets(part).items():
-        reader.take(name, dataset)
+        reader.add(name, dataset)
     encoding = {"unlimited_dims": reader.unlimited}
     variables, left_out = reader.variables | part.coordinates, reader.left_out
     found = ManifestGroup(variables, {}, {}, encoding, reader.problems, left_out=left_out)
@@ -454,7 +454,7 @@ class _VariableReader:
         self._skipped = skipped
         self._lengths = lengths
 
-    def take(self, name: str, dataset: ScientificDataset) -> None:
+    def add(self, name: str, dataset: ScientificDataset) -> None:
         """Add a data set: a variable, or a problem if it cannot be read."""
         if name in self._skipped:
             with suppress(VirtualdsError):

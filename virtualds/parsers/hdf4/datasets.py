@@ -126,7 +126,7 @@ class _OldDataset:
     def __init__(self, elements: Elements, members: dict[int, int], first: int) -> None:
         self._elements = elements
         self._members = members
-        record = self._take(DIMENSIONS)
+        record = self._read(DIMENSIONS)
         (rank,) = unpack(">H", record)
         if not 1 <= rank <= MAX_AXES:
             raise FormatError(f"a data set has {rank} axes; the file is damaged, fetch it again")
@@ -142,9 +142,9 @@ class _OldDataset:
         self._dimensions = tuple(
             Dimension(f"fakeDim{first + axis}", length) for axis, length in enumerate(self.lengths)
         )
-        self._texts = {name: self._take(tag).split(b"\0") for tag, name in TEXTS.items()}
+        self._texts = {name: self._read(tag).split(b"\0") for tag, name in TEXTS.items()}
 
-    def _take(self, tag: int) -> bytes:
+    def _read(self, tag: int) -> bytes:
         ref = self._members.get(tag)
         return b"" if ref is None else self._elements.read((tag, ref))
 
@@ -155,7 +155,7 @@ class _OldDataset:
 
     def list_scales(self) -> list[ScientificDataset]:
         """Return the scales that have values; in the file, flags precede the values."""
-        data = self._take(SCALES)
+        data = self._read(SCALES)
         flags, offset = data[: len(self.lengths)], len(self.lengths)
         found = []
         for axis, flag in enumerate(flags):
@@ -177,7 +177,7 @@ class _OldDataset:
     def show(self, name: str) -> ScientificDataset:
         """Return the data set."""
         attributes: dict[str, Any] = {}
-        if text := self._take(COORDINATE_SYSTEM):
+        if text := self._read(COORDINATE_SYSTEM):
             attributes["coordsys"] = convert_attribute("", np.array([text]))
         if isinstance(self.dtype, np.dtype):
             attributes |= self._find_numbers(self.dtype)
@@ -190,14 +190,14 @@ class _OldDataset:
         found = dict[str, Any]()
         names = {RANGE: ("valid_max", "valid_min"), FILL: ("_FillValue",)}
         for tag, attributes in names.items():
-            data = self._take(tag)
+            data = self._read(tag)
             if len(data) >= len(attributes) * dtype.itemsize:
                 values = np.frombuffer(data, dtype, len(attributes)).astype(dtype.newbyteorder("="))
                 found |= dict(zip(attributes, values, strict=True))
         return found
 
     def _find_calibration(self) -> dict[str, Any]:
-        data = self._take(CALIBRATION)
+        data = self._read(CALIBRATION)
         if not data:
             return {}
         dtype = np.dtype(">f8" if len(data) == PRECISE else ">f4")

@@ -366,8 +366,8 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     data = elements.read((VGROUP, ref))
     (count,) = unpack(">H", data)
     numbers = unpack(f">{2 * count}H", data[2:])
-    name, rest = _take_text(data[2 + 4 * count :])
-    kind, _ = _take_text(rest)
+    name, rest = _parse_text(data[2 + 4 * count :])
+    kind, _ = _parse_text(rest)
     # flags and a list of attributes may precede the version, which is found from the end
     _check_version(f"Vgroup {name!r}", _read_last_version(data), VERSIONS)
     return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
@@ -387,9 +387,9 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
     columns = unpack(f">{4 * fields}H", data[10:])
     rest = data[10 + 8 * fields :]
     for _ in range(fields):
-        _, rest = _take_text(rest)
-    name, rest = _take_text(rest)
-    kind, rest = _take_text(rest)
+        _, rest = _parse_text(rest)
+    name, rest = _parse_text(rest)
+    kind, rest = _parse_text(rest)
     _, _, version = unpack(">HHH", rest)
     # the library uses the last one, and returns other memory if it does not support that
     if (last := _read_last_version(data)) != version:
@@ -444,7 +444,7 @@ def _check_version(what: str, version: int, known: tuple[int, ...]) -> None:
         raise FormatError(f"{what} is of version {version}; the file is damaged, fetch it again")
 
 
-def _take_text(data: bytes) -> tuple[str, bytes]:
+def _parse_text(data: bytes) -> tuple[str, bytes]:
     """Return a string that follows its length, and the bytes after the string."""
     (length,) = unpack(">H", data)
     (text,) = unpack(f">{length}s", data[2:])

@@ -188,7 +188,7 @@ class StoredColumns:
         lengths, chunk = self.shape[:, axis], self.chunks[:, axis]
         counts = -(-lengths // chunk)
         starts = np.cumsum(counts) - counts
-        axes = [self._cut(other) for other in range(self.shape.shape[1])]
+        axes = [self._build_axis(other) for other in range(self.shape.shape[1])]
         axes[axis] = _join_divisions(lengths, chunk, counts)
         grid = tuple(one.nchunks for one in axes)
         flat = np.zeros(len(self.owner), np.int64)
@@ -199,7 +199,7 @@ class StoredColumns:
         fragment = Fragment.whole(tuple(axes), manifest)
         return ManifestArray.of_fragment(fragment, first.pipelines[0], first.name)
 
-    def _cut(self, axis: int) -> ChunkAxis:
+    def _build_axis(self, axis: int) -> ChunkAxis:
         """Return the chunk axis of an axis that has the same length in all files."""
         return ChunkAxis.regular(int(self.shape[0, axis]), int(self.chunks[0, axis]))
 
@@ -685,7 +685,7 @@ class _BatchReader:
         """Return the files of each structure."""
         rest = np.arange(len(self.files.readers))
         for known in STRUCTURES.list(self.part):
-            rest = self._take(known, rest)
+            rest = self._add_matching(known, rest)
         tries = 0
         while len(rest) >= MIN_FILES and tries < MAX_TRIES:
             reader = self.files.readers[rest[0]]
@@ -694,13 +694,13 @@ class _BatchReader:
             if made is None:
                 rest, tries = rest[1:], tries + 1
                 continue
-            left = self._take(made, rest)
+            left = self._add_matching(made, rest)
             tries += len(rest) - len(left) < MIN_FILES
             # the first file matches its own structure, unless it has changed meanwhile
             rest = left if len(left) < len(rest) else rest[1:]
         return self.found
 
-    def _take(self, known: FileStructure, which: Ints) -> Ints:
+    def _add_matching(self, known: FileStructure, which: Ints) -> Ints:
         """Add the files with a structure; return the files without it."""
         if len(which) < MIN_FILES:
             return which

@@ -132,7 +132,7 @@ class Blueprint:
                 addresses[number] = self._find_addresses(number, match, files)
             self._fetch(level, addresses, match, files)
             for number in level:
-                rows = self._take_rows(number, addresses[number], match, files)
+                rows = self._read_block_rows(number, addresses[number], match, files)
                 if number in self.notes.objects:
                     match.heaps[number] = rows
                     rows = self._align_objects(number, rows, match)
@@ -155,10 +155,10 @@ class Blueprint:
         blocks = zip(level, sizes, strict=True)
         files.fetch(which, [(addresses[number, which], size) for number, size in blocks])
 
-    def _take_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
+    def _read_block_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
         """Return a block of each file, with zeros for a file that does not match."""
         size, which = len(self.notes.blocks[number].data), np.flatnonzero(match.sound)
-        found = files.take_rows(which, address[which], size)
+        found = files.read_rows(which, address[which], size)
         if len(which) == len(address):
             return found
         rows = np.zeros((len(address), size), np.uint8)
@@ -679,7 +679,7 @@ class ManyFiles:
                 wanted[number].append((int(address), length))
         self.fetch_ranges(self.readers, wanted)
 
-    def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
+    def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, one for each address, of shape ``(n, length)``.
 
         Raises
@@ -692,14 +692,14 @@ class ManyFiles:
             raise RowsError(frozenset(file[~fits].tolist()), "bytes lie past the end of the file")
         held = address + length <= self._in_head[file]
         if held.all():
-            return self._take_held(file, address, length)
+            return self._read_cached(file, address, length)
         rows = np.empty((len(file), length), np.uint8)
         if held.any():
-            rows[held] = self._take_held(file[held], address[held], length)
+            rows[held] = self._read_cached(file[held], address[held], length)
         self._read_rows(file, address, np.flatnonzero(~held), rows)
         return rows
 
-    def _take_held(self, file: Ints, address: Ints, length: int) -> Bytes:
+    def _read_cached(self, file: Ints, address: Ints, length: int) -> Bytes:
         if len(file) == len(self.readers) and (address == address[0]).all():
             begin = int(address[0])
             rows: Bytes = self.heads[file, begin : begin + length]

@@ -144,12 +144,12 @@ def read_elements(
 ) -> Iterator[tuple[tuple[slice, ...], Elements]]:
     """Yield parts of a box inside a dataset, and the bytes of their elements as rows."""
     array = build_raw_array(dataset, size)
-    for part in _cut_box(array.shape, box, size):
+    for part in _split_box(array.shape, box, size):
         raw = np.ascontiguousarray(array.read(part))
         yield part, raw.view(np.uint8).reshape(-1, size)
 
 
-def _cut_box(
+def _split_box(
     shape: tuple[int, ...], box: Sequence[slice] | None, size: int
 ) -> list[tuple[slice, ...]]:
     """Divide the part of a box inside an array into smaller parts, along the first axis."""

@@ -222,7 +222,7 @@ class StoredRows:
         """The number of bytes that can be addressed, as an array for one file."""
         return np.array([self.end])
 
-    def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
+    def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, as in `ByteRows`."""
         return gather_rows(address, length, self.end, self._read)
 
@@ -540,7 +540,7 @@ def build_stored_array(
         return _build_unchunked(dataset, pipeline)
     for codec in pipeline.codecs:
         encoding |= codec.encoding
-    axes, grid = _cut_axes(dataset.shape, chunks)
+    axes, grid = _make_axes(dataset.shape, chunks)
     if defers and can_defer(dataset):
         return _build_array(dataset.name, axes, *defer_chunks(dataset, pipeline, grid))
     return _build_chunked(dataset, pipeline, chunks)
@@ -616,7 +616,7 @@ def get_fill(dataset: HDF5Dataset, dtype: np.dtype[Any]) -> bytes | None:
 def _build_chunked(
     dataset: HDF5Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> ManifestArray:
-    axes, grid = _cut_axes(dataset.shape, chunks)
+    axes, grid = _make_axes(dataset.shape, chunks)
     has_bare = _has_unfiltered_edges(dataset, pipeline, chunks)
     listed = None if has_bare else read_one_leaf(dataset)
     if listed is None:
@@ -652,7 +652,7 @@ def _build_chunked(
 
 
 @lru_cache(1024)
-def _cut_axes(
+def _make_axes(
     shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> tuple[tuple[ChunkAxis, ...], tuple[int, ...]]:
     """Return chunk axes, and the number of chunks of each."""
@@ -702,7 +702,7 @@ def _split_by_mask(
 
 def _build_contiguous(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestArray:
     """Return a compact or contiguous dataset as one chunk."""
-    axes, grid = _cut_axes(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
+    axes, grid = _make_axes(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
     layout = dataset.facts.layout
     if layout.size is not None and layout.size < nbytes and layout.address is not None:
@@ -735,10 +735,12 @@ def _build_external(dataset: HDF5Dataset, pipeline: CodecPipeline) -> ManifestAr
     if any(length % row for length in lengths):
         return None
     counts = np.array([n // row for n in lengths], np.int64)
-    cut = (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
+    leading = (
+        (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
+    )
     rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
-    grid = (counts.size,) * len(cut) + tuple(axis.nchunks for axis in rest)
-    return _build_array(dataset.name, (*cut, *rest), manifest.reshape(grid), (pipeline,))
+    grid = (counts.size,) * len(leading) + tuple(axis.nchunks for axis in rest)
+    return _build_array(dataset.name, (*leading, *rest), manifest.reshape(grid), (pipeline,))
 
 
 def list_external_segments(

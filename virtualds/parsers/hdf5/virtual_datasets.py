@@ -271,12 +271,12 @@ def _is_overlapping(boxes: list[HyperslabBox]) -> bool:
         return len(boxes) > 1
     starts = np.array([box.start for box in boxes])
     stops = np.array([box.stop for box in boxes])
-    cuts = [np.unique([a, b]) for a, b in zip(starts.T, stops.T, strict=True)]
-    if prod(len(cut) for cut in cuts) > MAX_CELLS:
+    edges = [np.unique([a, b]) for a, b in zip(starts.T, stops.T, strict=True)]
+    if prod(len(along) for along in edges) > MAX_CELLS:
         return True
-    seen = np.zeros([len(cut) for cut in cuts], bool)
-    first = [np.searchsorted(c, a).tolist() for c, a in zip(cuts, starts.T, strict=True)]
-    last = [np.searchsorted(c, b).tolist() for c, b in zip(cuts, stops.T, strict=True)]
+    seen = np.zeros([len(along) for along in edges], bool)
+    first = [np.searchsorted(c, a).tolist() for c, a in zip(edges, starts.T, strict=True)]
+    last = [np.searchsorted(c, b).tolist() for c, b in zip(edges, stops.T, strict=True)]
     for begin, end in zip(zip(*first, strict=True), zip(*last, strict=True), strict=True):
         cells = tuple(map(slice, begin, end))
         if seen[cells].any():

@@ -84,16 +84,16 @@ def build_page_array(
         The file contradicts itself.
     """
     _check_array(keyframe)
-    cut = _cut_axes(keyframe)
-    grid = tuple(axis.nchunks for axis in cut)
+    page_axes = _build_axes(keyframe)
+    grid = tuple(axis.nchunks for axis in page_axes)
     check_table((*leading, *grid), _count_described(pages, keyframe), "TIFF series")
     offsets, lengths = _find_byte_ranges(pages, leading, keyframe, prod(grid))
     if _is_padded(keyframe, offsets, lengths):
-        cut = _cut_axes(keyframe, padded=True)
+        page_axes = _build_axes(keyframe, padded=True)
     if int(keyframe.compression) == PLAIN and not _is_packed(keyframe):
         # everything after the rows of the image is padding
         lengths = np.minimum(
-            lengths.reshape(-1, *grid), _find_plain_lengths(cut, keyframe)
+            lengths.reshape(-1, *grid), _find_plain_lengths(page_axes, keyframe)
         ).reshape(-1)
     there = lengths > 0
     manifest = ChunkManifest.build(
@@ -103,8 +103,10 @@ def build_page_array(
         offset=np.where(there, offsets, 0).reshape(*leading, *grid),
         length=lengths.reshape(*leading, *grid),
     )
-    axes = (*(ChunkAxis.regular(n, 1) for n in leading), *cut)
-    codecs, dtype = _find_codecs(keyframe, tuple(int(axis.slabs(0, 1).encoded[0]) for axis in cut))
+    axes = (*(ChunkAxis.regular(n, 1) for n in leading), *page_axes)
+    codecs, dtype = _find_codecs(
+        keyframe, tuple(int(axis.slabs(0, 1).encoded[0]) for axis in page_axes)
+    )
     layout = tuple(range(len(axes)))
     nodata = nodata_of(keyframe)
     fill = None if nodata is None else np.asarray(nodata, dtype).tobytes()
@@ -119,10 +121,10 @@ def _count_described(pages: Sequence[Any], keyframe: Any) -> int:
     return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in there)
 
 
-def _find_plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
+def _find_plain_lengths(page_axes: Sequence[ChunkAxis], page: Any) -> Any:
     """Return the lengths of the chunks of an uncompressed page."""
     found: Any = np.int64(page.dtype.itemsize)
-    for axis in cut:
+    for axis in page_axes:
         found = np.multiply.outer(found, axis.slabs().encoded)
     return found
 
@@ -224,7 +226,7 @@ def _count_strip_rows(page: Any) -> int:
     return max(int(page.rowsperstrip), said)
 
 
-def _cut_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
+def _build_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
     """Return the chunk axes of a page as stored: samples last, or planes first."""
     rows, columns, samples = page.imagelength, page.imagewidth, page.samplesperpixel
     if page.is_tiled:

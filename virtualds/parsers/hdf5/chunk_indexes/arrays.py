@@ -23,8 +23,8 @@ from virtualds.parsers.hdf5.chunk_indexes.layout import (
     join_chunks,
     parse_elements,
     ravel_in_order,
+    read_index_heads,
     sort_chunks,
-    take_heads,
     unravel_in_order,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
@@ -35,9 +35,9 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     check_once,
     have_checksums,
     is_defined,
+    read_rows_in_parts,
     read_uints,
     require,
-    take_parts,
 )
 
 # ---------------------------------------------------------------------- elements
@@ -133,7 +133,9 @@ class _FixedArrayLayout(NamedTuple):
 def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
     """Read fixed arrays (VII.C)."""
     rows = indexes.rows
-    heads = take_heads(indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array")
+    heads = read_index_heads(
+        indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array"
+    )
     check_versions(indexes, heads, "a fixed array")
     return group_by_header(indexes, heads, slice(6, 8 + rows.length_size), _read_equal_fixed)
 
@@ -168,7 +170,7 @@ def _read_fixed_blocks(
     start = BEFORE_HEADER + indexes.rows.offset_size
     size = start + array.elements * array.element + CHECKSUM_BYTES
     first = np.zeros(len(owner), np.int64)
-    for part, data in take_parts(indexes.rows, indexes.file[owner], block, size):
+    for part, data in read_rows_in_parts(indexes.rows, indexes.file[owner], block, size):
         check_blocks(indexes, owner[part], data, b"FADB")
         yield ElementRun(owner[part], first[part], data[:, start:-CHECKSUM_BYTES], array.element)
 
@@ -180,7 +182,7 @@ def _read_fixed_pages(
     rows, file = indexes.rows, indexes.file
     start = BEFORE_HEADER + rows.offset_size
     size = start + -(-array.pages // 8) + CHECKSUM_BYTES
-    data = rows.take_rows(file[owner], block, size)
+    data = rows.read_rows(file[owner], block, size)
     check_blocks(indexes, owner, data, b"FADB")
     # the most significant bit comes first
     bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
@@ -197,7 +199,7 @@ def _read_fixed_pages(
     for some, count in ((~last, array.page), (last, rest)):
         owners, first = owner[which[some]], page[some] * array.page
         length = count * array.element + CHECKSUM_BYTES
-        for part, data in take_parts(rows, file[owners], address[some], length):
+        for part, data in read_rows_in_parts(rows, file[owners], address[some], length):
             wrong = "a page of a fixed array has a wrong checksum"
             require(have_checksums(data), file[owners[part]], wrong)
             raw = data[:, :-CHECKSUM_BYTES]
@@ -292,7 +294,7 @@ class _DataBlocks(NamedTuple):
 def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
     """Read extensible arrays (VII.D)."""
     size = 12 + 6 * indexes.rows.length_size + indexes.rows.offset_size
-    heads = take_heads(indexes, size, b"EAHD", "extensible array")
+    heads = read_index_heads(indexes, size, b"EAHD", "extensible array")
     check_versions(indexes, heads, "an extensible array")
     return group_by_header(indexes, heads, slice(6, 12), _read_equal_headers)
 
@@ -345,7 +347,7 @@ def _iterate_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Element
     stop = in_supers + (layout.supers - layout.supers_in_index) * size
     named: list[_IndexBlocks] = []
     file = indexes.file[owner]
-    for part, data in take_parts(indexes.rows, file, block, stop + CHECKSUM_BYTES):
+    for part, data in read_rows_in_parts(indexes.rows, file, block, stop + CHECKSUM_BYTES):
         some = owner[part]
         check_blocks(indexes, some, data, b"EAIB")
         yield _make_run(arrays, some, np.zeros(len(some), np.int64), data[:, start:begin])
@@ -418,7 +420,7 @@ def _read_super_blocks(
     file = indexes.file[owner]
     room = "a super block of an extensible array is longer than its file"
     require(indexes.rows.ends[file] >= stop, file, room)
-    data = indexes.rows.take_rows(file, address_of_super, stop + CHECKSUM_BYTES)
+    data = indexes.rows.read_rows(file, address_of_super, stop + CHECKSUM_BYTES)
     check_blocks(indexes, owner, data, b"EASB")
     address = _read_addresses(data[:, begin:stop], indexes.rows.offset_size)
     if not pages:
@@ -440,7 +442,7 @@ def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iter
     file = indexes.file[owner]
     twice = "an extensible array has a data block twice"
     check_once(indexes.rows, file, owner, address, size, twice)
-    for part, data in take_parts(indexes.rows, file, address, size):
+    for part, data in read_rows_in_parts(indexes.rows, file, address, size):
         check_blocks(indexes, owner[part], data, b"EADB")
         if not has_pages:
             yield _make_run(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
@@ -460,7 +462,7 @@ def _read_pages(
     which, page = np.nonzero(written & intersect(arrays.wanted, start, start + layout.page))
     owner, first = owner[which], first[which] + page * layout.page
     address, file = begin[which] + page * size, indexes.file[owner]
-    for part, data in take_parts(indexes.rows, file, address, size):
+    for part, data in read_rows_in_parts(indexes.rows, file, address, size):
         wrong = "a page of an extensible array has a wrong checksum"
         require(have_checksums(data), file[part], wrong)
         yield _make_run(arrays, owner[part], first[part], data[:, :-CHECKSUM_BYTES])

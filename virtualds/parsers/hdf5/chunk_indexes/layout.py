@@ -162,9 +162,9 @@ def parse_elements(layout: IndexLayout, raw: Bytes, offset_size: int) -> tuple[I
     return read_uints(raw[:, -MASK_BYTES:]), address, length
 
 
-def take_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Bytes:
+def read_index_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Bytes:
     """Return the headers of indexes, which have a signature and a checksum."""
-    heads = indexes.rows.take_rows(indexes.file, indexes.root, size + CHECKSUM_BYTES)
+    heads = indexes.rows.read_rows(indexes.file, indexes.root, size + CHECKSUM_BYTES)
     known = (heads[:, :4] == np.frombuffer(signature, np.uint8)).all(axis=1)
     sound = known & have_checksums(heads)
     require(sound, indexes.file, f"there is no {what} of chunks, or its checksum is wrong")

@@ -26,7 +26,7 @@ from virtualds.parsers.hdf5.chunk_indexes.layout import (
     is_element_size,
     join_chunks,
     parse_elements,
-    take_heads,
+    read_index_heads,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
     BEFORE_RECORDS,
@@ -39,9 +39,9 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     check_once,
     compute_checksums,
     is_defined,
+    read_rows_in_parts,
     read_uints,
     require,
-    take_parts,
 )
 
 # ---------------------------------------------------------------------- version 1
@@ -70,7 +70,7 @@ class _OldNodes(NamedTuple):
     low: Ints | None
     high: Ints | None
 
-    def cut(self, part: slice | Ints) -> _OldNodes:
+    def select(self, part: slice | Ints) -> _OldNodes:
         """Return some of the nodes."""
         low = None if self.low is None else self.low[part]
         high = None if self.high is None else self.high[part]
@@ -103,7 +103,7 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
     rows, layout, file = indexes.rows, indexes.layout, indexes.file
     node = make_node_layout(len(layout.chunks) + 1, rows.half, rows.offset_size)
     roots = _OldNodes(np.arange(len(file)), indexes.root, None, None)
-    data = rows.take_rows(file, roots.address, node.size)
+    data = rows.read_rows(file, roots.address, node.size)
     levels = data[:, 5].astype(np.int64)
     leaves: list[ChunkRows] = []
     children: list[_OldNodes] = []
@@ -112,7 +112,7 @@ def read_old_trees(indexes: Indexes) -> ChunkRows:
         parts = _read_old_nodes(indexes, node, children)
         children = []
         if joined.size:
-            parts = _chain((roots.cut(joined), data[joined]), parts)
+            parts = _chain((roots.select(joined), data[joined]), parts)
         for nodes, part in parts:
             used, entries, last = _check_nodes(indexes, node, nodes, part, level)
             if level:
@@ -142,12 +142,12 @@ def _read_old_nodes(
         return
     nodes = _OldNodes(*(np.concatenate(column) for column in zip(*children, strict=True)))
     if len(children) > 1:
-        nodes = nodes.cut(np.argsort(nodes.owner, kind="stable"))
+        nodes = nodes.select(np.argsort(nodes.owner, kind="stable"))
     file = indexes.file[nodes.owner]
     two = "a node of a B-tree has two parents"
     check_once(indexes.rows, file, nodes.owner, nodes.address, node.size, two)
-    for part, data in take_parts(indexes.rows, file, nodes.address, node.size):
-        yield nodes.cut(part), data
+    for part, data in read_rows_in_parts(indexes.rows, file, nodes.address, node.size):
+        yield nodes.select(part), data
 
 
 def _check_nodes(
@@ -228,7 +228,7 @@ def _keep_wanted(indexes: Indexes, nodes: _OldNodes) -> _OldNodes:
         return nodes
     steps = np.array(indexes.layout.chunks)
     low, high = (indexes.count_before((k[:, :-1] // steps).T) for k in (nodes.low, nodes.high))
-    return nodes.cut(np.flatnonzero(intersect(indexes.count_before(indexes.wanted), low, high)))
+    return nodes.select(np.flatnonzero(intersect(indexes.count_before(indexes.wanted), low, high)))
 
 
 def _find_leaf_chunks(
@@ -246,7 +246,7 @@ def _find_leaf_chunks(
     some = used > 0
     stop = np.cumsum(used)[some]
     edge = keys[stop - used[some]], keys[stop - 1], last[some]
-    _check_keys(indexes, nodes.cut(np.flatnonzero(some)), used[some], *edge)
+    _check_keys(indexes, nodes.select(np.flatnonzero(some)), used[some], *edge)
     mask, length = (entries[name].astype(np.int64) for name in ("mask", "length"))
     return ChunkRows(owner, position, mask, read_uints(entries["child"]), length)
 
@@ -274,7 +274,7 @@ class _Nodes(NamedTuple):
     begin: Ints
     total: Ints
 
-    def cut(self, part: slice | Bools) -> _Nodes:
+    def select(self, part: slice | Bools) -> _Nodes:
         """Return some of the nodes."""
         return _Nodes(*(column[part] for column in self))
 
@@ -290,7 +290,7 @@ def read_trees(indexes: Indexes) -> ChunkRows:
     """Read version 2 B-trees, all nodes of a level at once."""
     rows, file = indexes.rows, indexes.file
     size = TREE_HEAD + rows.offset_size + 2 + rows.length_size
-    heads = take_heads(indexes, size, b"BTHD", "version 2 B-tree")
+    heads = read_index_heads(indexes, size, b"BTHD", "version 2 B-tree")
     kind = FILTERED if indexes.layout.has_filters else PLAIN
     require(heads[:, 4] == 0, file, "a B-tree of an unknown version", UnknownRowsError)
     require(heads[:, 5] == kind, file, f"a B-tree has no records of type {kind}")
@@ -316,12 +316,12 @@ def _read_equal_headers(indexes: Indexes, heads: Bytes) -> ChunkRows:
     parts: list[_Records] = []
     for level in range(layout.depth, -1, -1):
         children: list[_Nodes] = []
-        for some, data in _take_nodes(indexes, layout, nodes, level):
+        for some, data in _read_tree_nodes(indexes, layout, nodes, level):
             raw = _read_records(layout, some, data, level)
             if level:
                 below, number = _find_children(indexes, layout, some, data, level)
                 if indexes.wanted is not None:
-                    below = below.cut(_find_needed(indexes, some, raw, indexes.wanted))
+                    below = below.select(_find_needed(indexes, some, raw, indexes.wanted))
                 children.append(below)
             else:
                 number = _count_up(some.begin, some.records)
@@ -371,7 +371,7 @@ def _parse_layout(indexes: Indexes, heads: Bytes) -> TreeLayout:
     return layout
 
 
-def _take_nodes(
+def _read_tree_nodes(
     indexes: Indexes, layout: TreeLayout, nodes: _Nodes, level: int
 ) -> Iterator[tuple[_Nodes, Bytes]]:
     """Yield checked nodes of a level in parts."""
@@ -386,8 +386,8 @@ def _take_nodes(
     head = (b"BTIN" if level else b"BTLF") + bytes(
         [0, FILTERED if indexes.layout.has_filters else PLAIN]
     )
-    for part, data in take_parts(indexes.rows, file, nodes.address, layout.size):
-        some = nodes.cut(part)
+    for part, data in read_rows_in_parts(indexes.rows, file, nodes.address, layout.size):
+        some = nodes.select(part)
         known = (data[:, : len(head)] == np.frombuffer(head, np.uint8)).all(axis=1)
         require(known, file[part], f"a B-tree lacks a node of level {level}")
         stop = (

@@ -66,7 +66,7 @@ class ByteRows(Protocol):
     def ends(self) -> Ints:
         """The number of bytes that can be addressed in each file."""
 
-    def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
+    def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, one for each address, of shape ``(n, length)``.
 
         Raises
@@ -123,14 +123,14 @@ def is_defined(address: Ints, offset_size: int) -> Bools:
     return np.not_equal(address, -1 if offset_size == 8 else (1 << 8 * offset_size) - 1)
 
 
-def take_parts(
+def read_rows_in_parts(
     rows: ByteRows, file: Ints, address: Ints, length: int
 ) -> Iterator[tuple[slice, Bytes]]:
     """Yield the rows of each part, and the part, in parts of about `READ_TOGETHER` bytes."""
     step = max(READ_TOGETHER // length, 1)
     for begin in range(0, len(address), step):
         part = slice(begin, begin + step)
-        yield part, rows.take_rows(file[part], address[part], length)
+        yield part, rows.read_rows(file[part], address[part], length)
 
 
 def check_once(

@@ -19,13 +19,13 @@ import numpy.typing as npt
 from virtualds.parsers.hdf5.structure.file_bytes import (
     FORMS,
     FileBytes,
-    cut,
     free,
     keep,
     note_address,
     note_heap_objects,
     note_heap_reference,
     note_same,
+    slice_bytes,
 )
 from virtualds.parsers.hdf5.structure.messages import (
     MESSAGE_ERRORS,
@@ -474,7 +474,7 @@ def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = Fa
             note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
         else:
             keep(collection.data, begin, begin + length * size)
-        found.append(cut(collection.data, begin, begin + length * size))
+        found.append(slice_bytes(collection.data, begin, begin + length * size))
     return found
 
 
@@ -563,7 +563,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
     if head[:4] != b"GCOL" or head[4] != 1:
         file.raise_damaged(f"there is no global heap at {address}")
     size = file.unpack_length(head, 8)
-    data = file.take(address, size)
+    data = file.read_noted(address, size)
     free(data, begin, size)
     begins: dict[int, int] = {}
     lengths: dict[int, int] = {}

@@ -177,7 +177,7 @@ def _make_address(value: int, block: int, offset: int) -> Address:
     return address
 
 
-def cut(data: bytes, begin: int, stop: int | None = None) -> bytes:
+def slice_bytes(data: bytes, begin: int, stop: int | None = None) -> bytes:
     """Return a part of some bytes, with its position if theirs is known."""
     if not isinstance(data, TrackedBytes):
         return data[begin:stop]
@@ -507,7 +507,7 @@ class FileBytes:
             os.close(self._handle)
             self._handle = None
 
-    def take(self, address: int, length: int) -> bytes:
+    def read_noted(self, address: int, length: int) -> bytes:
         """Return exactly the bytes that begin at an address.
 
         Raises
@@ -525,7 +525,7 @@ class FileBytes:
         """
         return self.read(address, max(min(most, self.end - self.base - address), 0))
 
-    def take_all(self, ranges: Sequence[Range]) -> Iterator[bytes]:
+    def read_ranges(self, ranges: Sequence[Range]) -> Iterator[bytes]:
         """Yield the bytes of many ranges, with few requests for a remote file."""
         if self._blocks is None:
             yield from (self.read(*one) for one in ranges)
@@ -587,13 +587,13 @@ class FileBytes:
         """Bytes that can be addressed, as an array of one file."""
         return np.array([self.end - self.base])
 
-    def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
+    def read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, as in `ByteRows`; adjacent rows are read in one range."""
         end = self.end - self.base
         if address.size == 1 and 0 <= int(address[0]) <= end - length:
             data = self._read(self.base + int(address[0]), length)
             return np.frombuffer(data, np.uint8).reshape(1, length)
-        return gather_rows(address, length, end, self.take_all)
+        return gather_rows(address, length, end, self.read_ranges)
 
     def _read(self, offset: int, length: int) -> bytes:
         if offset + length <= len(self._head):
@@ -653,7 +653,7 @@ class FileBytes:
             undefined = 2**64 - 1
             self._use(Superblock(8, 8, 0, 0, undefined, undefined))
             return
-        self._use(parse_superblock(self.take(fix(0), size)))
+        self._use(parse_superblock(self.read_noted(fix(0), size)))
         if not 0 < self.half < 2**15:
             self.raise_damaged(f"nodes of {2 * self.half} chunks")
 
@@ -802,10 +802,10 @@ def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
     if len(head) < HEAD_V1.size or head[0] != 1:
         file.raise_damaged(f"there is no object at {address}")
     stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
-    whole = file.take(address, stop)
+    whole = file.read_noted(address, stop)
     # bytes that pad the header
     free(whole, HEAD_V1.size - 4, HEAD_V1.size)
-    return cut(whole, HEAD_V1.size, stop), MESSAGE_V1
+    return slice_bytes(whole, HEAD_V1.size, stop), MESSAGE_V1
 
 
 def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
@@ -817,23 +817,23 @@ def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tupl
     begin = 6 + times + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
     stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
-    whole = file.take(address, stop)
+    whole = file.read_noted(address, stop)
     if not is_sound(whole):
         file.raise_damaged(f"the header of the object at {address} has a wrong checksum")
     free(whole, 6, 6 + times)
     form = MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
-    return cut(whole, begin + width, stop - CHECKSUM_BYTES), form
+    return slice_bytes(whole, begin + width, stop - CHECKSUM_BYTES), form
 
 
 def _read_continuation(file: FileBytes, address: int, length: int, form: Struct) -> bytes:
-    block = file.take(address, length)
+    block = file.read_noted(address, length)
     if form is MESSAGE_V1:
         return block
     if block[:4] != b"OCHK" or not is_sound(block):
         file.raise_damaged(
             f"part of an object header is missing at {address}, or has a wrong checksum"
         )
-    return cut(block, 4, length - CHECKSUM_BYTES)
+    return slice_bytes(block, 4, length - CHECKSUM_BYTES)
 
 
 def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Message]:
@@ -852,7 +852,7 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Mes
         if is_noted:
             free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else offset)
         if is_known:
-            data = cut(block, begin, offset) if is_noted else block[begin:offset]
+            data = slice_bytes(block, begin, offset) if is_noted else block[begin:offset]
             yield Message(kind, flags, data, *order)
     if is_noted:
         free(block, offset, stop)

@@ -18,7 +18,6 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
 )
 from virtualds.parsers.hdf5.structure.file_bytes import (
     FileBytes,
-    cut,
     free,
     is_sound,
     keep,
@@ -26,6 +25,7 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
     note_checksum,
     note_same,
     parse_uint,
+    slice_bytes,
 )
 
 # ---------------------------------------------------------------------- version 2 B-trees
@@ -59,7 +59,9 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
         The type of its records, and their size in bytes.
     """
     begin = HEAD.size + 2
-    data = file.take(address, begin + file.offset_size + 2 + file.length_size + CHECKSUM_BYTES)
+    data = file.read_noted(
+        address, begin + file.offset_size + 2 + file.length_size + CHECKSUM_BYTES
+    )
     signature, version, found, node, record, depth = HEAD.unpack_from(data)
     if signature != b"BTHD" or version or (found, record) != (kind, size) or not is_sound(data):
         file.raise_damaged(
@@ -92,7 +94,7 @@ def _read_records(tree: _Tree, address: int, level: int, count: int) -> Iterator
     tree.seen.add(address)
     if len(tree.seen) * layout.size > file.end:
         file.raise_damaged("a B-tree has more bytes than the file")
-    data = file.take(address, children + CHECKSUM_BYTES)
+    data = file.read_noted(address, children + CHECKSUM_BYTES)
     if data[:4] != (b"BTIN" if level else b"BTLF") or data[4] or data[5] != tree.kind:
         file.raise_damaged(f"there is no node of a B-tree at {address}")
     if not is_sound(data):
@@ -138,7 +140,7 @@ class FractalHeap:
     def __init__(self, file: FileBytes, address: int) -> None:
         self.file, self.address = file, address
         offset, length = file.offset_size, file.length_size
-        data = file.take(address, 22 + 12 * length + 3 * offset + CHECKSUM_BYTES)
+        data = file.read_noted(address, 22 + 12 * length + 3 * offset + CHECKSUM_BYTES)
         if data[:4] != b"FRHP" or data[4] or not is_sound(data):
             # with filters, the header is longer
             if data[:4] == b"FRHP" and parse_uint(data, 7, 2):
@@ -178,7 +180,7 @@ class FractalHeap:
         if kind == TINY:
             return identity[1 : 2 + (identity[0] & 0x0F)]
         if kind == HUGE:
-            return self.file.take(*self._locate_huge_object(identity))
+            return self.file.read_noted(*self._locate_huge_object(identity))
         offset = parse_uint(identity, 1, self._offset_size)
         length = parse_uint(identity, 1 + self._offset_size, self._length_size)
         block, first = self._find_block(offset)
@@ -188,7 +190,7 @@ class FractalHeap:
                 f"an object of the fractal heap at {self.address} lies in no block"
             )
         keep(block, begin, begin + length)
-        return cut(block, begin, begin + length)
+        return slice_bytes(block, begin, begin + length)
 
     def _locate_huge_object(self, identity: bytes) -> tuple[int, int]:
         """Return the location of a huge object, from a long enough identifier or a tree."""
@@ -253,7 +255,7 @@ class FractalHeap:
         if address not in self._children:
             offset = self.file.offset_size
             begin, count = 5 + offset + self._offset_size, rows * self._width
-            data = self.file.take(address, begin + count * offset + CHECKSUM_BYTES)
+            data = self.file.read_noted(address, begin + count * offset + CHECKSUM_BYTES)
             self._check(data, b"FHIB", first)
             if not is_sound(data):
                 self.file.raise_damaged(
@@ -268,7 +270,7 @@ class FractalHeap:
 
     def _read_direct_block(self, address: int, size: int, first: int) -> bytes:
         if (address, first) not in self._blocks:
-            data = self.file.take(address, size)
+            data = self.file.read_noted(address, size)
             self._check(data, b"FHDB", first)
             start = self._head - CHECKSUM_BYTES
             # the checksum is that of the whole block, with zeros in place of the checksum
@@ -343,12 +345,12 @@ def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
 def _read_heap(file: FileBytes, address: int) -> bytes:
     """Return the names in a local heap."""
     length, offset = file.length_size, file.offset_size
-    data = file.take(address, 8 + 2 * length + offset)
+    data = file.read_noted(address, 8 + 2 * length + offset)
     if data[:4] != b"HEAP" or data[4]:
         file.raise_damaged(f"there is no local heap at {address}")
     # the offset of the first free block
     free(data, 8 + length, 8 + 2 * length)
-    names = file.take(file.unpack_address(data, 8 + 2 * length), file.unpack_length(data, 8))
+    names = file.read_noted(file.unpack_address(data, 8 + 2 * length), file.unpack_length(data, 8))
     free(names, 0, len(names))
     return names
 
@@ -376,7 +378,7 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     """Return the level of a node, and the addresses of its children."""
     offset, length, half = file.offset_size, file.length_size, file.group_half
     begin, step = 8 + 2 * offset, length + offset
-    data = file.take(address, _measure_tree_node(file))
+    data = file.read_noted(address, _measure_tree_node(file))
     used = parse_uint(data, 6, 2)
     if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * half:
         file.raise_damaged(f"there is no node of a group at {address}")
@@ -401,7 +403,7 @@ def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
     """Yield the symbols of a symbol table node."""
     length, most = file.length_size, 2 * file.leaf_half
     step = measure_symbol(file.offset_size, length)
-    data = file.take(address, _measure_node(file))
+    data = file.read_noted(address, _measure_node(file))
     used = parse_uint(data, 6, 2)
     if data[:4] != b"SNOD" or data[4] != 1 or used > most:
         file.raise_damaged(f"there is no symbol table node at {address}")

@@ -17,12 +17,12 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
     HEADER_GUESS,
     FileBytes,
     Message,
-    cut,
     free,
     is_sound,
     note_slot,
     parse_uint,
     read_messages,
+    slice_bytes,
 )
 from virtualds.parsers.hdf5.structure.fractal_heap import FractalHeap, read_records, read_symbols
 from virtualds.parsers.hdf5.structure.messages import (
@@ -106,7 +106,7 @@ def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
     if not count:
         file.raise_damaged("it has shared messages, and no table of them")
     step = INDEX.size + 2 * file.offset_size
-    data = file.take(address, 4 + count * step + CHECKSUM_BYTES)
+    data = file.read_noted(address, 4 + count * step + CHECKSUM_BYTES)
     if data[:4] != b"SMTB" or not is_sound(data):
         file.raise_damaged(
             f"there is no table of shared messages at {address}, or its checksum is wrong"
@@ -398,7 +398,7 @@ def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
     elements = 0 if shape is None else prod(shape)
     if file.notes is None:
         return Attribute(name, kind, shape, elements, data[begin:], owner)
-    attribute = Attribute(name, kind, shape, elements, cut(data, begin), owner)
+    attribute = Attribute(name, kind, shape, elements, slice_bytes(data, begin), owner)
     _note_value(attribute)
     return attribute
 
@@ -559,7 +559,7 @@ def _parse_link(file: FileBytes, data: bytes) -> Link:
     if kind not in (SOFT, EXTERNAL):
         file.raise_unsupported(f"a link of type {kind}")
     size = parse_uint(data, offset, 2)
-    target = bytes(cut(data, offset + 2, offset + 2 + size))
+    target = bytes(slice_bytes(data, offset + 2, offset + 2 + size))
     if not target or len(target) < size:
         file.raise_damaged("the target of a link is cut short")
     return Link(name, kind, target=target, order=order)
