@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import virtualds
+from virtualds.checks.diagnose import facts
 from virtualds.checks.diagnose.facts import FactRuns, find_batch_facts
 from virtualds.checks.diagnose.report import find_spans
 from virtualds.combine.batch_job import BatchJob, BuildOptions
@@ -84,6 +85,19 @@ def test_files_of_a_batch_have_the_facts_that_they_have_alone(seed: int, tmp_pat
             assert there == list(find_dataset_facts(alone).items())
             spans = {name: some[place] for name, some in found.spans.items()}
             assert spans == find_spans(alone)
+
+
+def test_files_that_do_not_fit_together_are_examined_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = write_random(tmp_path, 0)
+    job = replace(BatchJob.of(OpenOptions(), BuildOptions()), stops=False)
+    outcome = max(job(list(enumerate(files))), key=lambda one: len(one.numbers))
+    assert len(outcome.numbers) > 2
+    monkeypatch.setattr(facts, "_is_uniform", lambda batch: False)
+    found = list(facts._examine(outcome, files))
+    assert [one.numbers for one in found] == [(number,) for number in outcome.numbers]
+    assert all(isinstance(one.found, facts.FileFacts) for one in found)
 
 
 def test_facts_last_through_files_that_say_nothing_of_them() -> None:

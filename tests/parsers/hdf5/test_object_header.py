@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -11,8 +12,14 @@ from hdf5_messages import messages_of
 
 import virtualds
 from virtualds import FormatError, SourceFile
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, read_messages
-from virtualds.parsers.hdf5.structure.object_header import LAYOUT
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Message, read_messages
+from virtualds.parsers.hdf5.structure.object_header import (
+    DATATYPE,
+    LAYOUT,
+    LINK,
+    find_shared_heap,
+    read_links,
+)
 
 
 @pytest.mark.parametrize("times", [False, True])
@@ -61,3 +68,44 @@ def test_a_changed_bit_of_a_continuation_is_an_error(tmp_path: Path) -> None:
         damaged.close()
     with pytest.raises(FormatError, match=r"variable 'v' of .*checksum"):
         virtualds.open_virtual_dataset(path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[FileBytes]:
+    h5py.File(tmp_path / "a.h5", "w").close()
+    file = FileBytes(SourceFile((tmp_path / "a.h5").as_uri()))
+    yield file
+    file.close()
+
+
+def test_a_link_whose_target_is_cut_short_is_an_error(file: FileBytes) -> None:
+    # version, flags for a type, soft, a name of one byte, and a target of two
+    whole = bytes([1, 0x08, 1, 1]) + b"a" + bytes([2, 0]) + b"/b"
+    [link] = read_links(file, [Message(LINK, 0, whole)])
+    assert (link.name, link.target) == (b"a", b"/b")
+    for damaged in (whole[:-1], whole[:-2], whole[:-4] + bytes(2)):
+        with pytest.raises(FormatError, match="target of a link is cut short"):
+            read_links(file, [Message(LINK, 0, damaged)])
+
+
+def test_a_shared_message_of_a_file_without_a_table_is_an_error(file: FileBytes) -> None:
+    with pytest.raises(FormatError, match="no table of them"):
+        find_shared_heap(file, DATATYPE)
+
+
+def test_compact_values_that_are_cut_short_are_an_error(tmp_path: Path) -> None:
+    values = np.arange(100.0, 105.0)
+    with h5py.File(tmp_path / "a.h5", "w", libver="earliest") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple(values.shape)
+        made = h5py.h5d.create(file.id, b"v", h5py.h5t.IEEE_F64LE, space, plist)
+        h5py.Dataset(made)[:] = values
+    sound = (tmp_path / "a.h5").read_bytes()
+    assert sound.count(b"\x28\0" + values.tobytes()) == 1
+    (tmp_path / "a.h5").write_bytes(
+        sound.replace(b"\x28\0" + values.tobytes(), b"\x20\0" + values.tobytes())
+    )
+    # when the file is opened, not when they are read
+    with pytest.raises(FormatError, match=r"variable 'v' of (?s:.*) damaged"):
+        virtualds.open_virtual_dataset(tmp_path / "a.h5", loadable_variables=[])
