@@ -9,11 +9,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from products import looped
 
 import virtualds
 from virtualds.checks.diagnose import facts
 from virtualds.checks.diagnose.facts import FactRuns, find_batch_facts
-from virtualds.checks.diagnose.report import find_spans
+from virtualds.checks.diagnose.report import CoordinateSpan, find_disordered, find_spans
 from virtualds.combine.batch_job import BatchJob, BuildOptions
 from virtualds.combine.file_batch import FileBatch
 from virtualds.datasets.open_options import OpenOptions
@@ -120,3 +121,14 @@ def test_facts_last_through_files_that_say_nothing_of_them() -> None:
     }
     assert list(runs.runs) == [title, size, there, units]
     assert runs.count_texts(units) == {"K": 1, "m": 1, None: 1}
+
+
+@looped(
+    "starts, pairs",
+    [((1, 2, 3), []), ((3, 2, 1), []), ((1, 3, 2, 4), [(1, 2)]), ((4, 2, 3, 1), [(1, 2)])],
+)
+def test_a_file_is_out_of_order_if_most_others_go_the_other_way(
+    starts: tuple[int, ...], pairs: list[tuple[int, int]]
+) -> None:
+    placed = [(number, CoordinateSpan(start, start)) for number, start in enumerate(starts)]
+    assert list(find_disordered(placed)) == pairs

@@ -25,6 +25,7 @@ from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.grib import select_field
 from virtualds.codecs.hdf import Shuffle, SkippingHuffman, unshuffle_by_planes, unshuffle_portably
 from virtualds.codecs.images import _count_image_bytes
+from virtualds.codecs.zfp import Zfp
 from virtualds.codecs.zlib import Zlib, find_libdeflate
 
 DTYPES = ("u1", "<i2", ">i4", "<f4", "f8", "S3", "M8[ns]", "c16")
@@ -616,6 +617,21 @@ def test_zfp_without_loss_is_taken_back(dtype: str, shape: tuple[int, ...]) -> N
         codec.decode(stream, values.nbytes + 8)
     with pytest.raises(CodecError, match="zfp"):
         codec.decode(stream[:11], values.nbytes)
+
+
+def test_zfp_reads_no_memory_behind_a_truncated_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads as many bits as blocks may have, so that many are given to it."""
+    given: list[bytes] = []
+
+    def decode(codec: Zfp, stream: bytes) -> bytes:
+        given.append(stream)
+        return bytes(8 * 64)
+
+    monkeypatch.setattr(Zfp, "decode_whole", decode)
+    stream = imagecodecs.zfp_encode(np.arange(64.0))[:60]
+    codec_from_zarr_v2({"id": "zfpy"}).decode(stream, 8 * 64)
+    # 16 blocks of 4 numbers of 64 bits
+    assert given[0].rstrip(b"\0") == stream and len(given[0]) > 16 * 4 * 8
 
 
 NUMBERS = {

@@ -208,6 +208,9 @@ def test_hostile_generators_are_format_errors(which: str, monkeypatch: pytest.Mo
 
 
 def test_all_generators_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = gen(dimensions={"i": {"stop": 2048}, "j": {"stop": 2049}})
+    with pytest.raises(FormatError, match="4194304 references are generated"):
+        generate_references([many], Templates({}))
     monkeypatch.setattr(template, "MAX_REFERENCES", 1000)
     half = gen(dimensions={"i": {"stop": 600}})
     assert len(generate_references([half], Templates({}))) == 600

@@ -1,5 +1,6 @@
 """Stores give exactly the bytes asked for, write whole files, and tell no secrets."""
 
+import io
 import os
 import pickle
 import signal
@@ -25,6 +26,7 @@ from virtual_arrays import ZLIB, exactly, path_of, virtual
 from virtualds import ManifestArray, ReadError, SourceFile, set_options
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store, requests
+from virtualds.stores.block_cache import MemoryFile
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import KNOWS_WHAT_IT_HOLDS, LocalStore, exchange_paths
 from virtualds.stores.store import StoreError
@@ -142,6 +144,14 @@ def test_a_file_of_an_impossible_name_is_not_found(tmp_path: Path, name: str) ->
         LocalStore().prefetch(file, [(0, 2**20)])
 
 
+def test_an_open_file_has_its_size_and_stays_where_it_is() -> None:
+    file = io.BytesIO(b"0123456789")
+    file.seek(4)
+    held = MemoryFile(file)
+    assert (held.size, file.tell()) == (10, 4)
+    assert [held.read(2, 3), held.read(8, 5)] == [b"234", b"89"]
+
+
 @pytest.mark.parametrize("ranges", [[(0, 11)], [(0, 1), (8, 3)], [(10, 1)], [(50, 1)]], ids=str)
 def test_a_range_beyond_the_end_says_which(tmp_path: Path, ranges: list[tuple[int, int]]) -> None:
     path = tmp_path / "x"
@@ -193,8 +203,8 @@ def test_two_folders_are_exchanged_in_one_step_where_the_system_can(
     assert sorted(os.listdir(tmp_path)) == ["one", "other"]
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
-@pytest.mark.parametrize("ending", [False, True])
+@looped("interrupted", [False, True])
+@looped("ending", [False, True])
 def test_requests_end_only_if_a_user_has_interrupted_a_program_that_ends(
     monkeypatch: pytest.MonkeyPatch, interrupted: bool, ending: bool
 ) -> None:
@@ -204,6 +214,16 @@ def test_requests_end_only_if_a_user_has_interrupted_a_program_that_ends(
     monkeypatch.setattr(requests, "INTERRUPTED", event)
     monkeypatch.setattr(requests, "process_ends", lambda: ending)
     assert requests.is_abandoned() == (interrupted and ending)
+
+
+def test_one_of_several_requests_is_logged_only_if_it_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "virtualds")
+    for method in ("GET", ""):
+        assert requests.retry_request(lambda: b"abc", requests.Request(method, "a.nc")) == b"abc"
+    [message] = caplog.messages
+    assert message.startswith("GET a.nc: 3 bytes in ")
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
