@@ -193,7 +193,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         with importing:
             from virtualds.datasets.to_dataset import to_tree
 
-        datasets = self._datasets(filename_or_obj, **options)
+        datasets = self._open_datasets(filename_or_obj, **options)
         try:
             return to_tree(datasets)
         except VirtualdsError as error:
@@ -208,12 +208,12 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         Parameters and errors are those of `open_dataset`. As with other engines, paths begin with
         ``"/"``, or are relative to ``group``, which is then ``"."``.
         """
-        found = self._datasets(filename_or_obj, **options)
+        found = self._open_datasets(filename_or_obj, **options)
         if (options.get("group") or "").strip("/"):
             return {path or ".": dataset for path, dataset in found.items()}
         return {f"/{path}": dataset for path, dataset in found.items()}
 
-    def _datasets(
+    def _open_datasets(
         self,
         filename_or_obj: Any,
         *,

@@ -28,7 +28,7 @@ MAX_ELEMENT_SIZE = 2**24
 """The maximum size in bytes of one element."""
 
 MAX_TYPE_DEPTH = 64
-"""How deeply compound types may be nested."""
+"""Maximum number of levels of nested compound types."""
 
 MAX_EXPANSION = 1000
 """Decoded bytes that a large coordinate may have for each of its bytes in files."""

@@ -191,7 +191,7 @@ class VirtualdsError(Exception):
         return format(super().__str__(), spec)
 
     def locate(self, location: str, url: str = "") -> None:
-        """Prepend the place of the error, and its file, to a message that does not name the place.
+        """Prepend the location of the error, and its file, to a message that does not name it.
 
         Examples
         --------
@@ -225,7 +225,7 @@ class VirtualdsError(Exception):
 
 @contextmanager
 def locating(location: str, url: str = "") -> Iterator[None]:
-    """Prepend the place of errors in the block, and its file, to messages that do not name it."""
+    """Prepend the location of errors in the block, and its file, to messages without it."""
     try:
         yield
     except VirtualdsError as error:

@@ -21,7 +21,7 @@ SETTLE = 60.0
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -109,7 +109,7 @@ COUNTS = ("max_requests", "retries")
 
 
 def _check_type(name: str, value: object, default: object) -> None:
-    """Raise an error for a setting whose type differs from that of the default."""
+    """Raise an error for a setting whose type differs from the type of the default."""
     if isinstance(default, bool):
         fits, wanted = isinstance(value, bool), "True or False"
     elif isinstance(default, str):

@@ -90,9 +90,9 @@ class Command(click.Command):
     def __init__(self, *given: Any, examples: Examples, **more: Any) -> None:
         super().__init__(*given, **more)
         self.examples = examples
-        self.params.append(_flag("--json", JSON, "Print the report, or the error, as JSON."))
+        self.params.append(_make_flag("--json", JSON, "Print the report, or the error, as JSON."))
         self.params.append(make_option())
-        self.params.append(_flag("--debug", DEBUG, "Show the traceback of an error."))
+        self.params.append(_make_flag("--debug", DEBUG, "Show the traceback of an error."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, grouped by section."""
@@ -120,7 +120,7 @@ def command(name: str, *, examples: Examples) -> Callable[[Function], Command]:
     return click.command(name, cls=Command, examples=examples)
 
 
-def _flag(name: str, key: str, text: str) -> click.Option:
+def _make_flag(name: str, key: str, text: str) -> click.Option:
     """Return a flag that is stored in the context and not passed to the command."""
 
     def keep(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -204,7 +204,7 @@ class SubchunkType(_Parsed):
 
 
 class WindowType(_Parsed):
-    """How much to keep along a dimension: a number of positions, or a duration."""
+    """The length to keep along a dimension: a number of positions, or a duration."""
 
     name = "dim=length"
 

@@ -19,7 +19,12 @@ from products import looped
 
 import virtualds
 from virtualds import UnsupportedError
-from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2, codec_from_zarr_v3, known_names
+from virtualds.codecs import (
+    codec_from_hdf5,
+    codec_from_zarr_v2,
+    codec_from_zarr_v3,
+    list_known_names,
+)
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.hdf import ROWS, unpack_bits
 
@@ -103,7 +108,9 @@ def test_large_chunks_of_many_blocks(name: str, tmp_path: Path) -> None:
 
 def test_every_filter_is_tested() -> None:
     elsewhere = {1, 2, 3, 4, 5}
-    assert {chosen.number for chosen in FILTERS.values()} | elsewhere == set(known_names("hdf5"))
+    assert {chosen.number for chosen in FILTERS.values()} | elsewhere == set(
+        list_known_names("hdf5")
+    )
 
 
 # ---------------------------------------------------------------------- nbit

@@ -185,8 +185,8 @@ class SeveralFiles:
     def __init__(self, files: Sequence[FileBytes]) -> None:
         self.files = files
         first = files[0]
-        self.offset_size, self.length_size, self.half = (
-            first.offset_size, first.length_size, first.half
+        self.offset_size, self.length_size, self.istore_k = (
+            first.offset_size, first.length_size, first.istore_k
         )  # fmt: skip
         self.ends = np.concatenate([file.ends for file in files])
 

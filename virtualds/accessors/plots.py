@@ -202,7 +202,7 @@ def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
     """
     shown = [without_secrets(url) for url in urls]
     files = [url for url in shown if url != IN_THE_SET] or [""]
-    # the common prefix of the first and the last of sorted names is that of all names
+    # a prefix of both the first and the last of sorted names is a prefix of all names
     pairs = enumerate(zip(min(files), max(files), strict=False))
     shared = next((n for n, (one, other) in pairs if one != other), len(min(files)))
     folder = files[0].rfind("/", 0, shared) + 1

@@ -192,7 +192,7 @@ def find_coverage(
     arrays: Iterable[tuple[ManifestArray, int]],
     urls: Collection[str] | None = None,
 ) -> Coverage:
-    """Find which files cover a dimension of a given size: all files, or those of some urls.
+    """Find the ranges of a dimension that each file covers, for all files or those of some urls.
 
     ``arrays`` are the arrays with the dimension, each with the index of its axis.
     """

@@ -69,7 +69,7 @@ class ChunkStatistics:
 
     ``chunks`` counts all chunks, ``missing`` those without a reference, and ``unread`` those whose
     references are in a set or a source file, and have not been read. ``stored`` is the size of all
-    other chunks in bytes, and ``decoded`` that of their values.
+    other chunks in bytes, and ``decoded`` the size of their values.
     """
 
     chunks: int = 0
@@ -132,7 +132,7 @@ def _survey_rows(
 
 
 def _count_elements(axes: Sequence[ChunkAxis], exists: npt.NDArray[np.bool_]) -> int:
-    """Return how many elements are in existing chunks."""
+    """Return the number of elements in existing chunks."""
     counted: Any = exists.astype(np.int64)
     for axis in reversed(axes):
         along = counted.shape[-1]
@@ -145,7 +145,7 @@ def _count_elements(axes: Sequence[ChunkAxis], exists: npt.NDArray[np.bool_]) ->
 
 
 def count_files(arrays: Sequence[ManifestArray]) -> int:
-    """Return how many files arrays have, or 0 if the references of a set are not in memory."""
+    """Return the number of files of arrays, or 0 if the references of a set are not in memory."""
     if any(f.manifest.is_in_set for array in arrays for f in array.fragments):
         return 0
     manifests = [f.manifest for array in arrays for f in array.fragments]
@@ -269,7 +269,7 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
         for known in (find_loaded_columns(f.manifest) for f in array.fragments)
     ]
     files = [len(f.manifest.files) if c else 0 for f, c in zip(array.fragments, found, strict=True)]
-    columns = [c or _assume(f, array) for f, c in zip(array.fragments, found, strict=True)]
+    columns = [c or _assume_columns(f, array) for f, c in zip(array.fragments, found, strict=True)]
     encodings = _find_encodings(array, columns)
     alternates = not encodings and 1 < sum(files) <= max(bins, default=0)
     kinds = min(len(encodings), MAX_KINDS) or 1 + alternates
@@ -289,7 +289,7 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     return ChunkBins(axes, tuple(edges), encodings, counts, None in found)
 
 
-def _assume(fragment: Fragment, array: ManifestArray) -> LoadedColumns | None:
+def _assume_columns(fragment: Fragment, array: ManifestArray) -> LoadedColumns | None:
     """Return columns for chunks whose references are not in memory, if all have one encoding."""
     used = fragment.manifest.used_pipelines(len(array.pipelines))
     if used.size != 1:
@@ -583,7 +583,7 @@ def describe_arrays(
 
 
 def _describe_in_table(arrays: Sequence[ManifestArray], found: ChunkStatistics) -> Markup:
-    """Return a table like that of dask: bytes and shapes of arrays and of chunks."""
+    """Return a table as dask has one, with the sizes and shapes of arrays and of chunks."""
     array, count = arrays[0], found.chunks - found.missing - found.unread
     shape = list_chunk_lengths(array)
     rows: list[tuple[str, object, object]] = [

@@ -28,7 +28,7 @@ from virtualds.urls import path_or_url
 
 
 class ReadMethod(NamedTuple):
-    """How a file was read, and why not in a better way."""
+    """The way in which a file was read, and the reason why not in a better way."""
 
     name: str
     reason: str = ""
@@ -96,7 +96,7 @@ def resolve_index(key: Any, size: int) -> npt.NDArray[np.int64]:
 
 
 def count_selected(key: Any, size: int) -> int:
-    """Return how many positions `resolve_index` would return."""
+    """Return the number of positions that `resolve_index` would return."""
     return len(range(size)[key]) if isinstance(key, slice) else np.size(key)
 
 
@@ -120,7 +120,7 @@ class ManifestVariable:
     Raises
     ------
     FormatError
-        The number of dims is not that of the axes.
+        The numbers of dims and of axes differ.
 
     Examples
     --------

@@ -269,7 +269,7 @@ def _index_pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.
 
 
 def _count_elements(key: Any, size: int) -> int:
-    """Return how many elements an index selects along an axis."""
+    """Return the number of elements that an index selects along an axis."""
     if isinstance(key, slice):
         return len(range(*key.indices(size)))
     return int(np.size(key))

@@ -1,8 +1,8 @@
 """Parsers: how to detect a source format, scan it, and read it natively.
 
 A source format is one module with one `Parser`, and one line in the table of
-`virtualds.datasets.registry`. The checks compare values with those of the native readers of the
-`Parser`.
+`virtualds.datasets.registry`. The checks compare values with what the native readers of the
+`Parser` read.
 
 Files of the same structure are joined as columns (`AlikeFiles`).
 """

@@ -28,7 +28,7 @@ from virtualds.chunks.fragment import Fragment, find_regular_chunks, find_regula
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 from virtualds.errors import UnsupportedError
-from virtualds.reading.plan import are_whole_in_files, count_elements, enter_axis, split_axis
+from virtualds.reading.plan import are_whole_in_files, count_elements, select_index, split_axis
 
 # ---------------------------------------------------------------------- regular chunks
 # Splitting uncompressed chunks so that an array has one regular chunk grid.
@@ -103,7 +103,7 @@ def _is_sorted(layout: Layout) -> bool:
 
 
 def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
-    """Return how many stored axes to split to length 1, and the length along the next one.
+    """Return the number of stored axes to split to length 1, and the length along the next one.
 
     Returns None if nothing needs to be split, or chunks have codecs.
     """
@@ -146,7 +146,7 @@ def _find_division(array: ManifestArray, permuted: bool) -> tuple[int, int] | No
 
 
 def _count_pieces(array: ManifestArray, depth: int, length: int) -> int:
-    """Return how many small pieces there would be, or 0 if they are not small."""
+    """Return the number of pieces that there would be, or 0 if they are not small."""
     pipeline = array.pipelines[0]
     entries = pipeline.layout[:depth]
     behind = pipeline.layout[depth + 1 :]
@@ -154,16 +154,16 @@ def _count_pieces(array: ManifestArray, depth: int, length: int) -> int:
     for fragment in array.fragments:
         count = fragment.manifest.size
         for entry in entries:
-            count *= 1 if isinstance(entry, FixedAxis) else _longest(fragment, entry)
+            count *= 1 if isinstance(entry, FixedAxis) else _find_longest_chunk(fragment, entry)
         if not isinstance(last := pipeline.layout[depth], FixedAxis):
-            count *= -(-_longest(fragment, last) // length)
+            count *= -(-_find_longest_chunk(fragment, last) // length)
         rest = int(np.max(count_elements(fragment, behind), initial=1))
         largest = max(largest, rest * length * pipeline.dtype.itemsize)
         pieces += count
     return pieces if largest < SMALL_PIECE else 0
 
 
-def _longest(fragment: Fragment, axis: int) -> int:
+def _find_longest_chunk(fragment: Fragment, axis: int) -> int:
     return int(fragment.axes[axis].lengths.max(initial=1))
 
 
@@ -183,7 +183,7 @@ def _split_to_depth(
     for number, entry in enumerate(layout[: depth + 1]):
         row = itemsize * count_elements(fragment, layout[number + 1 :])
         if isinstance(entry, FixedAxis):
-            fragment = enter_axis(fragment, number, row, pipelines)
+            fragment = select_index(fragment, number, row, pipelines)
         else:
             pieces = length if number == depth else 1
             fragment = split_axis(fragment, entry, pieces, row, pipelines)

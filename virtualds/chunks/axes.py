@@ -144,7 +144,7 @@ MAX_AXIS = 2**62
 
 @public
 class ChunkAxis(ABC):
-    """How one axis is divided into chunks.
+    """The division of one axis into chunks.
 
     Build one with `ChunkAxis.regular` or `ChunkAxis.from_slabs`.
 

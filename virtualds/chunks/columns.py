@@ -100,7 +100,7 @@ class Reference(NamedTuple):
 
 
 def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
-    """Return what identifies a table of files: a hash of their urls, and their access options."""
+    """Return the key of a table of files: a hash of their urls, and their access options."""
     options: dict[StorageOptions | None, int] = {}
     lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
@@ -252,8 +252,8 @@ def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | N
 class JoinedTable(Generic[Item]):
     """Tables joined into one that has each item once.
 
-    ``items`` are those of all parts, in the order of their first occurrence; ``numbers`` are, for
-    every part, the indices of its items there.
+    ``items`` are the items of all parts, in the order of their first occurrence; ``numbers`` are,
+    for every part, the indices of its items there.
     """
 
     parts: tuple[tuple[Item, ...], ...]
@@ -530,7 +530,7 @@ def find_distinct_in_order(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
 
 
 class SourceSummary(NamedTuple):
-    """What a reference set stores about its files, so that they need not be listed.
+    """Facts that a reference set stores about its files, so that they need not be listed.
 
     ``name`` identifies the list. ``nbytes`` is None if not all sizes are known.
     """
@@ -784,7 +784,7 @@ class RowView(NamedTuple):
         return self._find_chunks_of(numbers)
 
     def _find_chunks_of(self, numbers: Ints) -> Ints | None:
-        """Return which chunks refer to these rows, or None if several may refer to the same row.
+        """Return the chunks that refer to these rows, or None if several may refer to the same row.
 
         The strides of a crop or permutation are like the digits of a number: each is at least the
         span of all smaller ones.

@@ -75,7 +75,7 @@ class ForeignNames:
     __slots__ = ()
 
     _FAMILIAR: ClassVar[Mapping[str, str]] = {}
-    """What to call instead, by name."""
+    """The attribute to use instead, by name."""
 
     def __dir__(self) -> list[str]:
         """List the public names."""
@@ -136,7 +136,7 @@ OF_DATASETS = {
 Kind = TypeVar("Kind", bound=ReferenceTable)
 
 IN_MEMORY = ("files", *COLUMNS, "inline")
-"""What a manifest contains if its references are in memory."""
+"""The columns of a manifest whose references are in memory."""
 
 LARGE = 2**16
 """Minimum size of a chunk grid in which a few references are stored by position."""
@@ -353,7 +353,7 @@ class ChunkManifest(ForeignNames):
 
     @property
     def catalogue(self) -> SourceSummary | None:
-        """What the set stores about all listed files, or None if they have to be listed."""
+        """Facts that the set stores about all listed files, or None if they have to be listed."""
         return None if self.rows is None else self.rows.table.summarize_sources()
 
     def count_stored(self) -> CountedSources | None:
@@ -453,7 +453,7 @@ class ChunkManifest(ForeignNames):
     def get_if_loaded(self) -> tuple[Ints | None, ChunkManifest] | None:
         """Return rows that are in memory and their positions, or None if something must be read.
 
-        Without positions, the rows are those of all chunks, or one row represents all, except for
+        Without positions, there is a row for each chunk, or one row represents all, except for
         its offset.
         """
         return (None, self) if self.rows is None else self.rows.table.get_if_loaded(self.rows)

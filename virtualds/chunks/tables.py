@@ -221,7 +221,7 @@ class StridedReferences(ReferenceTable):
 
     @property
     def nbytes(self) -> int:
-        """The size of the references in memory, in bytes: that of four numbers."""
+        """The size of the references in memory, in bytes: the size of four numbers."""
         return 32
 
     @property
@@ -382,7 +382,7 @@ def can_join(one: ChunkManifest, other: ChunkManifest) -> bool:
 
 
 def _count_references(manifest: ChunkManifest) -> int:
-    """Return how many chunks may exist."""
+    """Return the maximum number of chunks that may exist."""
     if not manifest.is_loaded:
         known = manifest.find_existing()
         return manifest.size if known is None else known.size
@@ -461,7 +461,7 @@ class TiledReferences(ReferenceTable):
     def _find_inside(
         self, ids: Ints, origin: tuple[int, ...], shape: tuple[int, ...]
     ) -> tuple[Ints, Ints]:
-        """Return which chunks of the grid are in a box, and their flat indexes there."""
+        """Return a mask of the chunks in a box of the grid, and their flat indexes there."""
         if shape[1:] == self.grid[1:]:
             inner = ids - (origin[0] * prod(self.grid[1:]) if origin else 0)
             inside = np.flatnonzero((inner >= 0) & (inner < prod(shape)))
@@ -556,7 +556,7 @@ def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkM
 
 
 def iterate_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
-    """Yield a manifest, and recursively those of which it consists."""
+    """Yield a manifest, and recursively the manifests of which it consists."""
     yield manifest
     table = manifest.table_of(TiledReferences)
     for _, part in table.parts if table is not None else ():

@@ -71,7 +71,7 @@ class Registry:
         return known is not None and known[0].serialises
 
     def list_names(self, kind: Kind) -> list[str | int]:
-        """Return all names of one kind, sorted, without those of plugins.
+        """Return all names of one kind, sorted, without the names of plugins.
 
         Raises
         ------
@@ -312,7 +312,7 @@ def codec_from_tiff(number: int, page: Any) -> Codec:
     UnsupportedError
         The number is not known, or the codec decodes other pages only.
     """
-    return _tiff_maker("tiff", number)(page)
+    return _find_tiff_maker("tiff", number)(page)
 
 
 def predictor_from_tiff(
@@ -334,10 +334,10 @@ def predictor_from_tiff(
     UnsupportedError
         The number is not known.
     """
-    return cast(SingleTypeCodec, _tiff_maker("tiff_predictor", number)(shape, dtype))
+    return cast(SingleTypeCodec, _find_tiff_maker("tiff_predictor", number)(shape, dtype))
 
 
-def _tiff_maker(kind: Kind, number: int) -> Make:
+def _find_tiff_maker(kind: Kind, number: int) -> Make:
     make = REGISTRY.find_maker(kind, number)
     if make is None:
         raise UnsupportedError(
@@ -347,7 +347,7 @@ def _tiff_maker(kind: Kind, number: int) -> Make:
     return make
 
 
-def known_names(kind: Kind) -> list[str | int]:
+def list_known_names(kind: Kind) -> list[str | int]:
     """Return the sorted names that codecs have in one kind of format."""
     return REGISTRY.list_names(kind)
 

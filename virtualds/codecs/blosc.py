@@ -27,7 +27,13 @@ from typing import Any, Self
 import numpy as np
 
 from virtualds.codecs.codec import DECODE_ERRORS, KEY, Codec, check_length
-from virtualds.codecs.numcodecs import MAX_FRAME, STORED_BITS, lz4_block, unshuffle_stored, zstd
+from virtualds.codecs.numcodecs import (
+    MAX_FRAME,
+    STORED_BITS,
+    decode_lz4_block,
+    decode_zstd,
+    unshuffle_stored,
+)
 from virtualds.errors import UnsupportedError
 from virtualds.importing import import_package
 from virtualds.streams import Buffer, check_decoded_size
@@ -53,7 +59,7 @@ MIN_ELEMENTS = 128
 COMPRESSORS = {0: "", 2: "lz4", 3: "zstd"}
 """Compressors by their number in bitshuffle's client data."""
 
-DECOMPRESS: dict[str, Decompress] = {"lz4": lz4_block, "zstd": zstd}
+DECOMPRESS: dict[str, Decompress] = {"lz4": decode_lz4_block, "zstd": decode_zstd}
 
 
 @dataclass(frozen=True)
@@ -198,7 +204,7 @@ def _decompress_blocks(
 
 
 def _decode_lz4_or_stored(data: memoryview, nbytes: int) -> Buffer:
-    return data if len(data) == nbytes else lz4_block(data, nbytes)
+    return data if len(data) == nbytes else decode_lz4_block(data, nbytes)
 
 
 @cache

@@ -2,8 +2,8 @@
 
 The attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value`` and ``_Unsigned``
 (CF conventions 1.12, sections 2.5.1 and 8.1; NetCDF Users Guide, appendix A) define how the values
-of a variable were packed. The result is bit for bit that of `xarray.open_dataset` for that file, in
-the dtype that xarray chose when the file was opened.
+of a variable were packed. The result is bit for bit what `xarray.open_dataset` returns for that
+file, in the dtype that xarray chose when the file was opened.
 
 xarray decodes times, as calendars are its subject. No other module below `virtualds.datasets` uses
 xarray.
@@ -236,7 +236,7 @@ class TimePacking:
     is_identity = False
 
     def __str__(self) -> str:
-        """Return what the stored numbers count."""
+        """Return the unit that the stored numbers count."""
         return self.units
 
     @classmethod
@@ -341,7 +341,7 @@ class _EqualUnits(NamedTuple):
     most: int
 
     def is_exact_for(self, stored: npt.NDArray[Any]) -> bool:
-        """Return whether the computed dates of some numbers are exactly those of xarray."""
+        """Return whether the dates computed from some numbers equal the dates of xarray exactly."""
         if not stored.size or stored.dtype.kind not in "iuf":
             return False
         low, high = stored.min(), stored.max()

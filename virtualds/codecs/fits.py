@@ -87,7 +87,7 @@ DAMAGE = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
     *(AssertionError, TypeError, ValueError, zlib.error),
 )
-"""What astropy raises for invalid headers or tiles."""
+"""Errors that astropy raises for invalid headers or tiles."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ def _find_words(words: list[int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class RowBytes(Codec):
-    """The bytes of one column of a table, which are interleaved with those of other columns.
+    """The bytes of one column of a table, which are interleaved with the bytes of other columns.
 
     A chunk begins and ends with the column. The last chunk of a table has fewer rows; it decodes to
     a whole chunk that ends with zeros, which are outside the array.

@@ -95,7 +95,8 @@ class Jpeg(Codec):
     tables : bytes or None
         Tables that the image refers to but does not contain.
     stored : int or None
-        Photometric interpretation of the compressed samples, or None for that of the image.
+        Photometric interpretation of the compressed samples; None if it is the same as of the
+        image.
     shown : int or None
         Photometric interpretation of the decoded samples, or None for the same.
     """

@@ -66,7 +66,7 @@ _threads = threading.local()
 # ---------------------------------------------------------------------- zstd and LZ4
 
 
-def zstd(data: Buffer, nbytes: int | None) -> Buffer:
+def decode_zstd(data: Buffer, nbytes: int | None) -> Buffer:
     """Decode zstd frames.
 
     numcodecs creates a context for every call, which takes longer than a chunk of 100 KB; zstandard
@@ -100,12 +100,12 @@ def _check_end(data: Buffer, most: int) -> None:
         return
 
 
-def zstd_into(data: Buffer, out: Bytes) -> None:
+def decode_zstd_into(data: Buffer, out: Bytes) -> None:
     """Decode zstd frames into contiguous memory that they fill."""
     if out.size >= CONTEXT_BYTES and _find_zstd_size(data) == out.size:
         _import_numcodecs_zstd()(data, out)
         return
-    found = zstd(data, out.size)
+    found = decode_zstd(data, out.size)
     if len(found) != out.size:
         raise ValueError(f"decodes to {len(found)} bytes, not {out.size}")
     out[:] = np.frombuffer(found, np.uint8)
@@ -136,7 +136,7 @@ def _import_numcodecs_zstd() -> Callable[..., Buffer]:
     return decompress
 
 
-def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
+def decode_lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     """Decode an LZ4 block preceded by its decoded length, the format of numcodecs.
 
     The length takes four bytes, little-endian. The result is written to ``out``, if that is given.
@@ -150,9 +150,9 @@ def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     return _import_numcodecs_lz4()(data, out)
 
 
-def lz4_block(data: Buffer, nbytes: int) -> Buffer:
+def decode_lz4_block(data: Buffer, nbytes: int) -> Buffer:
     """Decode an LZ4 block without a header."""
-    return lz4(b"".join((nbytes.to_bytes(4, "little"), data)), nbytes)
+    return decode_lz4(b"".join((nbytes.to_bytes(4, "little"), data)), nbytes)
 
 
 @cache
@@ -166,12 +166,12 @@ def _import_numcodecs_lz4() -> Callable[..., Buffer]:
 # ---------------------------------------------------------------------- bzip2 and LZMA
 
 
-def bzip2(data: Buffer, nbytes: int | None) -> bytes:
+def decode_bzip2(data: Buffer, nbytes: int | None) -> bytes:
     """Decode bzip2 streams."""
     return decode_streams(bz2.BZ2Decompressor, data, nbytes, lenient=True)
 
 
-def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> bytes:
+def decode_lzma(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> bytes:
     """Decode LZMA streams that numcodecs encoded with a configuration."""
     form = config.get("format", lzma.FORMAT_XZ)
     chain = config.get("filters") if form == lzma.FORMAT_RAW else None
@@ -182,7 +182,7 @@ def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) ->
 # ---------------------------------------------------------------------- Blosc
 
 
-def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
+def decode_blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     """Decode a Blosc chunk, into ``out`` if that is given.
 
     A chunk that is shorter than its header says is rejected: Blosc would read past its end. In
@@ -296,18 +296,18 @@ BLOSC_DECODED = frozenset(BLOSC_COMPRESSORS) - {"snappy"}
 """Blosc's compressors with which numcodecs is built."""
 
 DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
-    "zstd": zstd,
-    "lz4": lz4,
-    "blosc": blosc,
-    "bz2": bzip2,
+    "zstd": decode_zstd,
+    "lz4": decode_lz4,
+    "blosc": decode_blosc,
+    "bz2": decode_bzip2,
 }
 """Codecs that are decoded without numcodecs' codec objects, which are slow for small chunks, or
 do not stop at the expected length."""
 
 INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
-    "zstd": zstd_into,
-    "lz4": lambda data, out: lz4(data, out.size, out),
-    "blosc": lambda data, out: blosc(data, out.size, out),
+    "zstd": decode_zstd_into,
+    "lz4": lambda data, out: decode_lz4(data, out.size, out),
+    "blosc": lambda data, out: decode_blosc(data, out.size, out),
 }
 """Codecs that can decode into given memory."""
 
@@ -432,7 +432,7 @@ class Numcodecs(Codec):
 
     def _decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if self.id == "lzma":
-            return lzma_streams(data, nbytes, self.to_zarr_v2())
+            return decode_lzma(data, nbytes, self.to_zarr_v2())
         direct = DIRECT.get(self.id)
         return direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
 

@@ -34,7 +34,7 @@ Layout = tuple[int | FixedAxis, ...]
 @public
 @dataclass(frozen=True)
 class CodecPipeline:
-    """How the bytes of one chunk become values.
+    """The steps by which the bytes of one chunk become values.
 
     Two pipelines with the same decoding are equal: compression levels are not compared.
 

@@ -37,7 +37,7 @@ class PackedIntegers(SingleTypeCodec):
     bits : int
         Bits of an integer.
     run : int
-        Integers of a run: those of a row.
+        Number of integers in a run, which is a row.
     """
 
     dtype: str

@@ -177,7 +177,7 @@ class ChunkGrid(NamedTuple):
         return prod(sizes) * self.array.dtype.itemsize
 
     def count_chunks_per_block(self) -> dict[Hashable, int]:
-        """Return how many chunks along each dimension form one block.
+        """Return the number of chunks along each dimension that form one block.
 
         A block has at most `REMOTE_BLOCK_BYTES`. Chunks are joined along the last dimensions first,
         where they are mostly adjacent in a file. A user may ask for any blocks along the other
@@ -218,7 +218,7 @@ class PreferredChunks(dict[Hashable, Lengths]):
     @overload
     def get(self, dim: Hashable, default: Any, /) -> Any: ...
     def get(self, dim: Hashable, default: Any = None, /) -> Any:
-        """Return the sizes of blocks if a default is given, else those of stored chunks."""
+        """Return the sizes of blocks if a default is given, else the sizes of stored chunks."""
         lengths = super().get(dim, default)
         if default is None or dim not in self:
             return lengths

@@ -607,7 +607,7 @@ def reader_of(location: Location, name: str | None = None) -> DetectedReader:
 
 
 def format_for(location: Location, name: str | None = None) -> Format:
-    """Return the named format, or that of the object's library, the suffix, or the existing set.
+    """Return the named format, or else the format of the object's library, suffix, or existing set.
 
     Raises `ValueError` if there is no such format, or none can be inferred.
     """

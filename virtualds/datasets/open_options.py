@@ -47,7 +47,7 @@ class OptionalNames(tuple[str, ...]):
 
 
 def count_bytes_in_files(array: ManifestArray) -> int:
-    """Return how many bytes of files an array occupies, as far as sizes are known."""
+    """Return the number of bytes that an array occupies in files, as far as sizes are known."""
     total = 0
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()

@@ -163,7 +163,7 @@ class VirtualStore(Store):
 
 
 def find_objection(metadata: Mapping[str, Any]) -> str | None:
-    """Return why this zarr-python cannot read an array, or None if it can."""
+    """Return the reason why this zarr-python cannot read an array, or None if it can."""
     try:
         with warnings.catch_warnings():
             # opening the array will raise the same error

@@ -40,7 +40,7 @@ IsKnown = Callable[[ReferenceTable], bool]
 """A function that returns whether a table is in the target set, and so was checked before."""
 
 
-def no_table_known(table: ReferenceTable) -> bool:
+def knows_no_table(table: ReferenceTable) -> bool:
     """Return False, since no table is known in a new set."""
     return False
 
@@ -50,7 +50,7 @@ def check_admissible(
     target: str,
     *,
     keep_query: bool = False,
-    is_known: IsKnown = no_table_known,
+    is_known: IsKnown = knows_no_table,
 ) -> None:
     """Raise an error for a group that refers to bytes of this process, or to urls with secrets.
 
@@ -62,7 +62,7 @@ def check_admissible(
         check_unsigned(arrays, target, is_known)
 
 
-def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = no_table_known) -> None:
+def check_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = knows_no_table) -> None:
     """Raise an error for urls with a password, or with a signature or token in their query.
 
     Sets are shared with others, and everybody who reads such a url can use it. For arrays in sets,

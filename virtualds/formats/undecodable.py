@@ -54,7 +54,7 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
     "skip": _skip,
     "keep": lambda group, problems: group,
 }
-"""What to do with a group that has problems, in itself or below it."""
+"""A function to call with a group that has problems, in itself or below it."""
 
 
 def apply_on_error(
@@ -172,7 +172,7 @@ def decode_group(
     make: Callable[[ManifestGroup], Made],
     where: str = "it",
 ) -> Made:
-    """Return what ``make`` returns for a group, handling undecodable variables.
+    """Return the result of ``make`` for a group, handling undecodable variables.
 
     ``make`` may raise `UndecodableError`. Depending on ``on_error``, the first problem is raised;
     or undecodable variables are left out with a warning; or they are kept with a warning, as

@@ -81,7 +81,7 @@ class NetCDF3Dimension(NamedTuple):
 class NetCDF3Variable:
     """A variable, as described in the header.
 
-    ``shape`` is that of one record if ``has_records``; ``begin`` is the offset of its bytes.
+    ``shape`` is the shape of one record if ``has_records``; ``begin`` is the offset of its bytes.
     """
 
     name: str

@@ -79,15 +79,17 @@ def draw_line(side: Side, cells: Sequence[Cell], title: str) -> Markup:
 def draw_rectangle(down: Side | None, across: Side, face: Face, title: str) -> Markup:
     """Draw a grid of two axes."""
     sides = [across] if down is None else [down, across]
-    *rows, columns = _scale(sides, SHORTEST, LONGEST if down else 2 * LONGEST)
+    *rows, columns = _scale_sides(sides, SHORTEST, LONGEST if down else 2 * LONGEST)
     row = rows[0] if rows else Line(SHORTEST, (0, SHORTEST))
     textures = Textures()
     shown = _draw_face(face, row, columns, textures, "translate(1 1)")
     labels = [_label_below(across, 1, row.length, columns.length)]
     if down is not None:
         labels.append(_label_right(down, columns.length, row.length / 2))
-    width = 2 + max(columns.length + (_width(down.label) if down else 0), _width(across.label))
-    return _frame(width, row.length + LINE + 4, [shown, *labels], textures, title)
+    width = 2 + max(
+        columns.length + (_estimate_width(down.label) if down else 0), _estimate_width(across.label)
+    )
+    return _make_picture(width, row.length + LINE + 4, [shown, *labels], textures, title)
 
 
 class Box(NamedTuple):
@@ -104,10 +106,10 @@ class Box(NamedTuple):
 
 def draw_box(back: Side, down: Side, across: Side, box: Box, title: str) -> Markup:
     """Draw a grid of three axes, the first of which leads from the back to the front."""
-    row, column = _scale([down, across], SHORTEST, LONGEST)
-    deep = _scale_one(back, FLATTEST, DEEPEST, _share(back, [back, down, across]))
+    row, column = _scale_sides([down, across], SHORTEST, LONGEST)
+    deep = _scale_side(back, FLATTEST, DEEPEST, _compute_share(back, [back, down, across]))
     shift, textures = deep.length * SLANT, Textures()
-    indent = max(1, _width(back.label) - shift / 2)
+    indent = max(1, _estimate_width(back.label) - shift / 2)
     slanted = f"{SLANT} {SLANT}"
     moved = f"translate({number(indent)} 1)"
     faces = [
@@ -123,11 +125,13 @@ def draw_box(back: Side, down: Side, across: Side, box: Box, title: str) -> Mark
         _label_right(down, right, shift + row.length / 2),
         text(indent + shift / 2 - 6, row.length + shift / 2 + 10, _shorten(back.label), "end"),
     ]
-    width = right + max(_width(down.label), _width(across.label) - column.length) + 2
-    return _frame(width, bottom + LINE + 4, [*faces, *labels], textures, title)
+    width = (
+        right + max(_estimate_width(down.label), _estimate_width(across.label) - column.length) + 2
+    )
+    return _make_picture(width, bottom + LINE + 4, [*faces, *labels], textures, title)
 
 
-def _frame(
+def _make_picture(
     width: float, height: float, children: Sequence[Markup], textures: Textures, title: str
 ) -> Markup:
     return picture(width, height, textures.define(), *children, title=title, class_="vds-grid")
@@ -187,17 +191,17 @@ def _list_shades(cell: Cell) -> list[Shade]:
 # ---------------------------------------------------------------------- lengths
 
 
-def _scale(sides: Sequence[Side], shortest: float, longest: float) -> list[Line]:
-    return [_scale_one(side, shortest, longest, _share(side, sides)) for side in sides]
+def _scale_sides(sides: Sequence[Side], shortest: float, longest: float) -> list[Line]:
+    return [_scale_side(side, shortest, longest, _compute_share(side, sides)) for side in sides]
 
 
-def _share(side: Side, sides: Sequence[Side]) -> float:
+def _compute_share(side: Side, sides: Sequence[Side]) -> float:
     """Return the length of a side relative to the longest; much shorter ones are drawn longer."""
     most = max(s.edges[-1] for s in sides) or 1
     return float((side.edges[-1] / most) ** 0.4)
 
 
-def _scale_one(side: Side, shortest: float, longest: float, share: float) -> Line:
+def _scale_side(side: Side, shortest: float, longest: float, share: float) -> Line:
     length = max(shortest, longest * share)
     size = side.edges[-1] or 1
     return Line(length, tuple(length * edge / size for edge in side.edges))
@@ -210,12 +214,12 @@ def _shorten(label: str) -> str:
     return label if len(label) <= MAX_LETTERS else f"{label[: MAX_LETTERS - 1]}…"
 
 
-def _width(label: str) -> float:
+def _estimate_width(label: str) -> float:
     return len(_shorten(label)) * LETTER + 10
 
 
 def _label_below(side: Side, x: float, y: float, length: float) -> Markup:
-    wide = _width(side.label) > length
+    wide = _estimate_width(side.label) > length
     return text(
         x if wide else x + length / 2, y + LINE, _shorten(side.label), "start" if wide else "middle"
     )

@@ -100,7 +100,7 @@ def split_runs(
 
 
 # ---------------------------------------------------------------------- local files
-# Reads local files into existing memory: that of a thread, or the result itself.
+# Reads local files into existing memory: the memory of a thread, or the result itself.
 
 
 Array = npt.NDArray[Any]

@@ -112,7 +112,7 @@ def _split_leading(
         if size > 1 and longest * size <= WORTHWHILE:
             break
         if isinstance(entry, FixedAxis):
-            fragment = enter_axis(fragment, position, row, pipelines)
+            fragment = select_index(fragment, position, row, pipelines)
             kept.remove(position)
         elif size > 1:
             wanted = prod(_measure_share(fragment, e, keys) for e in rest)
@@ -139,7 +139,7 @@ def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[Ax
     return min(1.0, count / max(1, int(stored.sum())))
 
 
-def enter_axis(
+def select_index(
     fragment: Fragment, position: int, row: Ints, pipelines: Sequence[CodecPipeline]
 ) -> Fragment:
     """Keep only the selected index of a leading stored axis.

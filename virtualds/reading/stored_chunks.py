@@ -152,8 +152,8 @@ class StoredChunks:
             url, begin = self.manifest.files[int(self.file[one])].url, self.offset[one]
             where = f"{url}, bytes {begin} to {begin + self.length[one]}"
         error = ReadError(f"{where}: {reason}; restore the file, or scan it again")
-        place = np.unravel_index(one, self.manifest.shape) if self.manifest.shape else ()
-        chunk = tuple(map(int, place)) if self._chunk_id is None else self._chunk_id
+        index = np.unravel_index(one, self.manifest.shape) if self.manifest.shape else ()
+        chunk = tuple(map(int, index)) if self._chunk_id is None else self._chunk_id
         error.add_note(f"variable {self.name}, chunk {chunk}")
         return error
 

@@ -355,13 +355,13 @@ def group_equal_slabs(
     first = _list_layers(fragment.manifest, line, axis)
     if any(rows.shape[1] == 1 and (rows[1:] > rows[:-1]).all() for rows in first):
         return None
-    probe = _mix_layers(first, grid[axis].size)
+    probe = _hash_rows(first, grid[axis].size)
     if np.unique(probe).size == probe.size:
         return None
     layers = _list_layers(fragment.manifest, grid, axis)
     layers.append(projections[axis].encoded.reshape(-1, 1))
     _, shown, group = np.unique(
-        _mix_layers(layers, grid[axis].size), return_index=True, return_inverse=True
+        _hash_rows(layers, grid[axis].size), return_index=True, return_inverse=True
     )
     if shown.size == group.size or any((a[shown[group]] != a).any() for a in layers):
         return None
@@ -381,7 +381,7 @@ def _list_layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> li
     return found
 
 
-def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
+def _hash_rows(layers: Sequence[IntColumn], count: int) -> Ints:
     """Return a hash of each row; distinct rows very probably have distinct hashes."""
     rng = np.random.default_rng(0)
     total = np.zeros(count, np.int64)

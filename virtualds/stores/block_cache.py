@@ -194,7 +194,7 @@ class Blocks:
         self._lock = threading.RLock()
         self._next, self._step = 0, FIRST_PAGES // 2
         self.hits = 0
-        """How many ranges were already cached when they were requested."""
+        """Number of ranges that were already cached when they were requested."""
         self._is_begun = bool(head)
         if head:
             self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES

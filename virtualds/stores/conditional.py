@@ -48,7 +48,7 @@ class ContentVersions:
         return self.read(filesystem, path)[1]
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
-        """Return why conditional writes beside a path are unsafe, or "" if they are safe."""
+        """Return the reason why conditional writes beside a path are unsafe, or "" if none."""
         spoken = "/".join(sorted(find_protocols(filesystem)))
         return (
             f"conditional writes are known for local disk, memory, S3, Google Cloud and Azure, "
@@ -239,7 +239,7 @@ class ObjectVersions(ContentVersions):
             filesystem.invalidate_cache()
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
-        """Return why conditional writes are unsafe; a process tests each bucket once."""
+        """Return the reason why conditional writes are unsafe; a process tests each bucket once."""
         endpoint, bucket = filesystem.find_bucket(path)
         # by process: a forked child never gets a lock that its parent held
         with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
@@ -268,7 +268,7 @@ class ObjectVersions(ContentVersions):
                 self.remove(filesystem, paths)
 
     def _find_wrong_write(self, filesystem: Any, path: str, other: str) -> str:
-        """Return which write of two new objects went wrong, if any."""
+        """Return the description of the write of two new objects that went wrong, if any."""
         create, replace = filesystem.conditions
         refuses = "it refused a write whose condition was true"
         [first] = self._write_concurrently(filesystem, [(path, None)])

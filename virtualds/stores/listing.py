@@ -199,10 +199,10 @@ def _list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
 def fetch_state(url: str, options: StorageOptions | None) -> FileState:
     """Return the present state of a file; a remote file takes one request."""
     if scheme_of(url) == "file":
-        if (state := _local_state(url, partial(os.stat, local_path(url)))) is None:
+        if (state := _fetch_local_state(url, partial(os.stat, local_path(url)))) is None:
             raise folder_error(url)
         return state
-    return _remote_state(url, fetch_info(url, options))
+    return _make_remote_state(url, fetch_info(url, options))
 
 
 def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
@@ -229,7 +229,7 @@ def _walk_local(text: str, options: StorageOptions | None) -> Iterator[FileState
     for url, entry in _walk_folders(PathPattern(normalise_url(text))):
         # it may be gone, or a link that leads nowhere
         with suppress(FileNotFoundError):
-            if (state := _local_state(url, entry.stat)) is not None:
+            if (state := _fetch_local_state(url, entry.stat)) is not None:
                 yield state
 
 
@@ -259,7 +259,7 @@ def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _local_state(url: str, describe: Callable[[], os.stat_result]) -> FileState | None:
+def _fetch_local_state(url: str, describe: Callable[[], os.stat_result]) -> FileState | None:
     """Return the state of a file, or None for a folder."""
     try:
         found = describe()
@@ -279,7 +279,7 @@ def _local_state(url: str, describe: Callable[[], os.stat_result]) -> FileState 
 def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileState]:
     for url, info in _walk_remote_entries(pattern, options):
         if info.get("type") != "directory":
-            yield _remote_state(url, info)
+            yield _make_remote_state(url, info)
 
 
 def _walk_remote_entries(
@@ -318,7 +318,7 @@ def _iterate_folder(
             yield inside, info, partial(bool, is_folder)
 
 
-def _remote_state(url: str, info: dict[str, Any]) -> FileState:
+def _make_remote_state(url: str, info: dict[str, Any]) -> FileState:
     size, modified = info.get("size"), modified_of(info)
     return FileState(
         url,

@@ -270,7 +270,7 @@ def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
 
 
 def _count_rows(target: Array) -> tuple[int, int]:
-    """Return the number of axes before those of a row, and the size of a row in bytes."""
+    """Return the number of axes before the axes of a row, and the size of a row in bytes."""
     apart, length = target.ndim, target.itemsize
     shape, strides = target.shape, target.strides
     while apart and (strides[apart - 1] == length or shape[apart - 1] == 1):

@@ -45,11 +45,12 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class BucketAccess:
-    """How obstore accesses a ``bucket`` or container; the ``kind`` is ``"s3"`` or ``"az"``.
+    """The access of obstore to a ``bucket`` or container; the ``kind`` is ``"s3"`` or ``"az"``.
 
-    ``config`` has settings of obstore's store without credentials, ``client`` those of its HTTP
-    client, and ``secrets`` the credentials, as a provider of obstore returns them. Without secrets
-    they must be looked up: ``login`` is the profile of AWS, or an object of ``azure.identity``.
+    ``config`` has settings of obstore's store without credentials, ``client`` the settings of its
+    HTTP client, and ``secrets`` the credentials, as a provider of obstore returns them. Without
+    secrets they must be looked up: ``login`` is the profile of AWS, or an object of
+    ``azure.identity``.
     """
 
     kind: str
@@ -66,7 +67,7 @@ class BucketAccess:
 
 
 def translate_options(root: str, options: Mapping[str, Any] | None) -> BucketAccess:
-    """Return how obstore accesses a bucket, from the options that a user passes for fsspec.
+    """Return the access of obstore to a bucket, from the options that a user passes for fsspec.
 
     ``root`` is the beginning of a url, up to the bucket. Options without an equivalent in obstore
     raise an error, and so do two that contradict each other.

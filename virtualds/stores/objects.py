@@ -142,7 +142,7 @@ class SSLError(ConnectionError):
 
 _STATUS = re.compile(r"status code: (\d{3})([^:\n]*)(?:: (.*))?", re.DOTALL)
 _SOURCE = "\n\nDebug source:"
-"""What follows the message in obstore's errors."""
+"""The text that follows the message in obstore's errors."""
 _WORDY = re.compile(
     r"Generic \w+ error: |Error performing (?:list request: )?| in [\d.]+\s?[mµn]?s\b"
 )
@@ -374,7 +374,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         data: bytes = super().cat_file(path, start, end, **how)
         return data
 
-    def _head(self, path: str) -> tuple[dict[str, Any], dict[str, str]]:
+    def _fetch_head(self, path: str) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the headers of an object, and its metadata."""
         key, version = self._find_object(path)
 
@@ -392,7 +392,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         if not key:
             return folder
         try:
-            meta, marks = self._head(path)
+            meta, marks = self._fetch_head(path)
         except NoSuchObject:
             if next(self._iterate_entries(key, delimited=False), None) is not None:
                 return folder
@@ -430,7 +430,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         found = list(self._iterate_entries(key, delimited=True))
         if not found:
             path = self._strip_protocol(path)
-            found = [self._describe(path, self._head(path)[0])] if key else []
+            found = [self._describe(path, self._fetch_head(path)[0])] if key else []
         return found if detail else [one["name"] for one in found]
 
     def list_names(self, path: str) -> set[str]:
@@ -499,7 +499,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         return found.data, FileVersion.of(str(found.etag), found.writer)
 
     def find_writer(self, path: str) -> tuple[str | None, str]:
-        meta, marks = self._head(path)
+        meta, marks = self._fetch_head(path)
         return marks.get(WRITER), str(self._etag(meta))
 
     def find_bucket(self, path: str) -> tuple[str, str]:

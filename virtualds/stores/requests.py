@@ -529,7 +529,7 @@ EXPIRY_CODES = frozenset(
 
 
 def find_failure(error: BaseException) -> FailureDescription | None:
-    """Return why a request was rejected, or None if that is unknown.
+    """Return the reason why a request was rejected, or None if that is unknown.
 
     Examples
     --------

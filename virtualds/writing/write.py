@@ -53,8 +53,8 @@ from virtualds.formats.referenced_files import (
     check_admissible,
     iterate_first_files,
     iterate_new_files,
+    knows_no_table,
     make_known_check,
-    no_table_known,
     warn_of_unreadable,
 )
 from virtualds.formats.undecodable import ON_ERROR
@@ -456,7 +456,7 @@ class Destination:
             self.check_not_existing()
         # workers check the parts that they write
         is_known: IsKnown = (
-            no_table_known
+            knows_no_table
             if self.place is None
             else lambda table: self.parts.holds(table, self.place)
         )
@@ -520,7 +520,7 @@ class Destination:
         except FileNotFoundError:
             if whole is None:
                 raise
-            return CommitResult(None, self._fit(whole(), no_table_known))
+            return CommitResult(None, self._fit(whole(), knows_no_table))
         after = self._prepare_change(before, change)
         self._check_storable(before, after)
         return CommitResult(before, after)
@@ -618,7 +618,7 @@ def make_dict(
     options.check_choices(form, call)
     _check_new(options, storage_options)
     whole_set = add_group(EMPTY, options.path, whole())
-    group = options.changes.apply(whole_set, no_table_known)
+    group = options.changes.apply(whole_set, knows_no_table)
     check_admissible(group, DICT_TARGET, keep_query=options.keep_query)
     return form.to_dict(group, **options.format_choices)
 
@@ -825,7 +825,7 @@ def estimate_cost(
         known = ", ".join(["main_encoding", *form.choices])
         raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
     # rewriting follows the splitting of chunks; which are stored inline does not change the cost
-    group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, no_table_known)
+    group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, knows_no_table)
     obstacles = bind_obstacles(form, choices)
     plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
     return build_cost_table(group, plans)

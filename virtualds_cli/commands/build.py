@@ -88,9 +88,9 @@ def report_written(
 ) -> None:
     """Report what was opened and written.
 
-    ``added`` is what an append added to the set, and ``sizes`` are those of the set, if they are
-    not those of the dataset. How files were read, and how they differ, is shown by ``-v``, or if
-    something is left out.
+    ``added`` is what an append added to the set, and ``sizes`` are the sizes of the set, if these
+    differ from the sizes of the dataset. How files were read, and how they differ, is shown by
+    ``-v``, or if something is left out.
     """
     from virtualds.errors import format_count
 

@@ -74,7 +74,7 @@ class CatalogEntry:
     path : str
         The url of the set or file.
     group : str
-        Path of the group; that of the root is ``"/"``.
+        Path of the group; ``"/"`` is the root.
     format : str
         Name of the format, or of the parser.
     names : dict
@@ -198,7 +198,7 @@ def list_entries(
 
 
 def _describe_versions(reader: Any, source: SourceFile, location: Location) -> dict[str, Any]:
-    """Return how many snapshots a set has, and which is the newest."""
+    """Return the number of snapshots of a set, and the id and time of the newest."""
     if not isinstance(reader, Format) or reader.history is None:
         return {}
     found = reader.list_snapshots(source.url, location.options)

@@ -181,12 +181,12 @@ def to_geometry(west: float, south: float, east: float, north: float) -> Documen
     if west == east or south == north:
         return {"type": "LineString", "coordinates": [[west, south], [east, north]]}
     if west <= east:
-        return {"type": "Polygon", "coordinates": [_ring(west, south, east, north)]}
-    boxes = [_ring(west, south, 180.0, north)], [_ring(-180.0, south, east, north)]
+        return {"type": "Polygon", "coordinates": [_make_ring(west, south, east, north)]}
+    boxes = [_make_ring(west, south, 180.0, north)], [_make_ring(-180.0, south, east, north)]
     return {"type": "MultiPolygon", "coordinates": list(boxes)}
 
 
-def _ring(west: float, south: float, east: float, north: float) -> list[list[float]]:
+def _make_ring(west: float, south: float, east: float, north: float) -> list[list[float]]:
     return [[west, south], [east, south], [east, north], [west, north], [west, south]]
 
 

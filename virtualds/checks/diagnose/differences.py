@@ -484,7 +484,7 @@ def _find_expected(row: Difference, survey: FileSurvey) -> Expected:
 def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, list[str]]:
     """Return an attribute in which the CRS of the first file differs, and its values there.
 
-    A row of an attribute is about that attribute; that of a CRS is not about titles, nor about
+    A row of an attribute is about that attribute; a row of a CRS is not about titles, nor about
     values that contain one.
     """
     own, facts = row.aspect.removeprefix(ATTRIBUTE), survey.facts
@@ -600,7 +600,7 @@ def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[UntestedDiffe
 
 
 def _list_alike_texts(facts: FactRuns, fact: Fact) -> list[str]:
-    """Return the chunk lengths that divide longer and shorter files like those of the first."""
+    """Return the chunk lengths that divide longer and shorter files like the first file."""
     if not fact.aspect.startswith(CHUNKS):
         return []
     runs, numbers = facts.runs[fact], facts.index_values(fact)

@@ -216,7 +216,7 @@ def _find_chunk_lengths(batch: FileBatch, name: str) -> dict[Fact, Column]:
 
 
 def _find_ends(fragment: Fragment, along: int, axis: int) -> Array:
-    """Return where the chunks along one axis begin and end along another one."""
+    """Return the starts and ends along another axis of the chunks along one axis."""
     if axis == along:
         edges = fragment.edges(axis)
         return np.stack([edges[:-1], edges[1:]])
@@ -225,7 +225,7 @@ def _find_ends(fragment: Fragment, along: int, axis: int) -> Array:
 
 
 def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, Column]:
-    """Return facts with the attributes that differ; those of one variable stay together."""
+    """Return facts with the attributes that differ; the attributes of a variable stay together."""
     names = {name: f"{part.name}" for name, part in batch.plan.parts.items()} | {"": ""}
     new: dict[str, dict[Fact, Column]] = {}
     for (owner, key), values in batch.attributes.items():
@@ -321,7 +321,7 @@ class FactRuns:
         return {fact: runs for fact, runs in self.runs.items() if len(runs) > 1}
 
     def count_texts(self, fact: Fact) -> Counter[str | None]:
-        """Return how many files have each text of a fact, in the order of their first files."""
+        """Count the files with each text of a fact, in the order of their first files."""
         none = np.zeros(self.count, bool)
         # the facts about a variable continue through files that lack it
         lacked = none if fact.aspect in (PRESENCE, SIZE) else self.lacking.get(fact.subject, none)

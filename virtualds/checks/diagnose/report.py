@@ -48,7 +48,7 @@ from virtualds.pictures.html import (
 
 Verdict = Literal["combines", "costs", "blocks"]
 VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
-"""What a difference means for combining, the worst first."""
+"""The verdicts on a difference, the worst first."""
 
 
 @public

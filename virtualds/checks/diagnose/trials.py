@@ -1,4 +1,4 @@
-"""What a difference means for combining: decided by a trial with two files instead of a guess.
+"""Trials: combining two files shows what a difference means, which needs no guess then.
 
 `EXPLANATIONS` describes the effect of a difference in words. `open_virtual_mfdataset` shows whether
 that is true: it combines the two files that differ, and its result shows the costs.

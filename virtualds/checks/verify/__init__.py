@@ -100,11 +100,11 @@ def verify_arrays(
     return (
         found
         if found.ok or found.problems
-        else replace(found, problems=(_no_comparison_problem(found),))
+        else replace(found, problems=(_make_no_comparison_problem(found),))
     )
 
 
-def _no_comparison_problem(found: Verification) -> Problem:
+def _make_no_comparison_problem(found: Verification) -> Problem:
     """Return the problem that says why no chunk was compared."""
     text = (
         f"no chunk was compared: {found.references:,} lie in files, {found.missing:,} are missing, "

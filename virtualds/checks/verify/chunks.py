@@ -82,7 +82,7 @@ def open_native(
         The file would crash the library.
     """
     is_local, options = scheme_of(source.url) == "file", dict(native.options)
-    target: Callable[[], Any] = partial(_path_or_file, source, closing)
+    target: Callable[[], Any] = partial(_open_unless_local, source, closing)
     if parser.markers:
         # a folder is opened by its path
         target = partial(local_path if is_local else str, source.url)
@@ -95,7 +95,7 @@ def open_native(
     return _XarrayReader(str(native.engine), target, closing, options).read
 
 
-def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
+def _open_unless_local(source: SourceFile, closing: ExitStack) -> Any:
     """Return the path of a local file, or a new file object of fsspec."""
     if scheme_of(source.url) == "file":
         return local_path(source.url)
@@ -313,7 +313,7 @@ def _size_sample(total: int, sample: Sample) -> int:
 
 
 def _share_quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
-    """Return how many chunks of each part are drawn: one, and more in proportion to its size."""
+    """Return the number of chunks to draw of each part: one, and more in proportion to its size."""
     count = _size_sample(int(sizes.sum()), sample)
     one = np.ones(sizes.size, np.int64)
     if count < sizes.size:
@@ -672,7 +672,7 @@ class _OpenSource:
         region: Region,
         numbers: Array,
     ) -> str:
-        """Return how numbers and values differ from those of a reader, or "" if they are equal."""
+        """Describe how numbers and values differ from what a reader reads; "" if they are equal."""
         read = self._read_of(native)
         packing = chunk.pipeline.packing
         asked = [(False, numbers)]
@@ -733,7 +733,7 @@ def _format_region(region: Region) -> str:
 
 
 def find_difference(ours: Array, theirs: Array) -> str:
-    """Return how two arrays differ in shape, dtype or any bit, or "" if they are equal.
+    """Describe how two arrays differ in shape, dtype or any bit; "" if they are equal.
 
     Examples
     --------
@@ -758,7 +758,7 @@ def find_difference(ours: Array, theirs: Array) -> str:
 
 
 def _find_unlike(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
-    """Return which elements differ in any bit; padding between fields is ignored."""
+    """Return a mask of the elements that differ in any bit; padding between fields is ignored."""
     if ours.dtype.names:
         fields = [_find_unlike(ours[name], theirs[name]) for name in ours.dtype.names]
         wide = [f.reshape(*ours.shape, -1).any(-1) for f in fields]

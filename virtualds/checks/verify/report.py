@@ -178,7 +178,7 @@ class FileRun(NamedTuple):
 
 
 def list_runs(urls: Iterable[str], problems: Sequence[Problem]) -> tuple[FileRun, ...]:
-    """Return how many consecutive files have the same worst kind of problem.
+    """Return the runs of consecutive files that have the same worst kind of problem.
 
     Examples
     --------

@@ -427,7 +427,7 @@ def survey_references(arrays: Arrays) -> ReferenceSurvey:
                         continue
                     loaded = part.loaded()
                 except (VirtualdsError, OSError) as error:
-                    found.problems.append(_unread_problem(name, first, part, error))
+                    found.problems.append(_make_unread_problem(name, first, part, error))
                     continue
                 _count_part(found, table, loaded)
                 found.problems += _find_impossible(name, first, loaded)
@@ -476,7 +476,9 @@ def _find_chunks_past_end(
         )
 
 
-def _unread_problem(name: str, first: ChunkId, part: ChunkManifest, error: Exception) -> Problem:
+def _make_unread_problem(
+    name: str, first: ChunkId, part: ChunkManifest, error: Exception
+) -> Problem:
     last = tuple(a + n - 1 for a, n in zip(first, part.shape, strict=True))
     notes = "; ".join(getattr(error, "__notes__", ()))
     text = f"{error}" + (f" ({notes})" if notes else "")
@@ -571,7 +573,7 @@ class FileStates:
     """The current state of the files.
 
     ``sizes`` are the known sizes of existing files; ``sound`` are the files without a problem;
-    ``archives`` are those of them that may be zip archives; ``fingerprinted`` is the number of
+    ``archives`` are the files that may be zip archives; ``fingerprinted`` is the number of
     files whose time or etag was compared.
     """
 

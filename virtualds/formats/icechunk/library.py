@@ -618,14 +618,14 @@ class OpenStore:
                 )
                 specs = [
                     icechunk.VirtualChunkSpec(
-                        place,
+                        chunk,
                         locations[n],
                         offset,
                         length,
                         checks[n] if isinstance(checks[n], str) else None,
                         checks[n] if isinstance(checks[n], datetime) else None,
                     )
-                    for place, n, offset, length in rows
+                    for chunk, n, offset, length in rows
                 ]
                 refused = self.store.set_virtual_refs(f"/{path}", specs)
         if refused:

@@ -220,7 +220,7 @@ class StoreReferences:
 
     @property
     def _identity(self) -> tuple[Any, ...]:
-        """What identifies the store: its location, or the name of its opening."""
+        """The key of the store: its location, or the name of its opening."""
         known = (self.root, self.options, self.allow, self.snapshot)
         return known if self.root is not None else (*known, self._opening)
 

@@ -445,7 +445,7 @@ def read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
 
 
 def read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
-    """Return which rows have inline chunks, and these chunks."""
+    """Return the rows that have inline chunks, and these chunks."""
     import pyarrow as pa
 
     count = table.num_rows

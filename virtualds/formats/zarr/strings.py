@@ -29,7 +29,7 @@ from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.formats.referenced_files import fetch_chunk
 from virtualds.formats.zarr.codecs import parse_order
 from virtualds.formats.zarr.data_types import decode_bytes, decode_text, parse_extension
-from virtualds.formats.zarr.v3_arrays import Manifests, axes_from_v3, place_part
+from virtualds.formats.zarr.v3_arrays import Manifests, axes_from_v3, build_part_fragment
 from virtualds.options import get_options
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.streams import Buffer
@@ -243,7 +243,7 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Variab
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)
     parts = manifests([grid], 0) if prod(grid) else []
-    fragments = tuple(place_part(part, axes) for part in parts)
+    fragments = tuple(build_part_fragment(part, axes) for part in parts)
     fill = _decode_fill(metadata["fill_value"], serialiser)
     return VariableLengthArray(shape, serialiser, tuple(codecs), layout, fill, fragments)
 

@@ -52,7 +52,7 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
     if grid is None:
         raise UnsupportedError(f"{array.name}: {describe_grids(array)}")
     codecs = [codec.to_zarr_v2() for codec in pipeline.codecs]
-    order = memory_order(pipeline, array.ndim)
+    order = find_memory_order(pipeline, array.ndim)
     metadata = build_zarr_v2(array.shape, grid, dtype_to_zarr_v2(pipeline.dtype), codecs, order)
     # the last codec of a Zarr v2 array is its compressor, where readers expect it
     if codecs and not pipeline.codecs[-1].is_filter:
@@ -155,7 +155,7 @@ def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any
 
 
 def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> list[str]:
-    """Return why Zarr v2 metadata cannot describe an array; empty if it can.
+    """Return the reason why Zarr v2 metadata cannot describe an array; empty if it can.
 
     The reasons name axes by ``dims``, if given.
     """
@@ -175,7 +175,7 @@ def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> 
             found.append(f"its type {pipeline.dtype} has another form on every machine")
         elif not is_representable_in_zarr_v2(pipeline.dtype):
             found.append(f"its compound type {pipeline.dtype} has bytes between its members")
-        elif memory_order(pipeline, array.ndim) is None:
+        elif find_memory_order(pipeline, array.ndim) is None:
             found.append(
                 f"its stored axes are permuted or partly selected (layout {pipeline.layout})"
             )
@@ -186,7 +186,7 @@ def unsupported_reasons(array: ManifestArray, dims: Sequence[Hashable] = ()) -> 
     return list(dict.fromkeys(found))
 
 
-def memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
+def find_memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
     """Return the memory order of a layout, "C" or "F", or None if it is neither."""
     shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
     if len(shown) != len(pipeline.layout):

@@ -234,14 +234,14 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
         # the grid of an array without references is kept for references to come
         parts = [ManifestPart(0, (0,) * len(grid), ChunkManifest.missing(grid))]
     if len(parts) == 1 and parts[0].manifest.shape == grid:
-        return ManifestArray.of_fragment(place_part(parts[0], axes), pipeline)
-    fragments = tuple(place_part(part, axes) for part in parts)
+        return ManifestArray.of_fragment(build_part_fragment(parts[0], axes), pipeline)
+    fragments = tuple(build_part_fragment(part, axes) for part in parts)
     return ManifestArray(
         shape, pipeline.decoded_dtype, pipeline.missing_value, (pipeline,), fragments
     )
 
 
-def place_part(
+def build_part_fragment(
     part: ManifestPart, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()
 ) -> Fragment:
     """Return the fragment of a part of the chunks of some axes."""
@@ -282,7 +282,7 @@ def _build_array(
         fill = fill_value_from_v3(metadata["fill_value"], dtype)
     count = max(len(pipelines), 1)
     parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], count) if said else []
-    fragments = [place_part(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
+    fragments = [build_part_fragment(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
     if fragments and not pipelines:
         raise FormatError("chunks, and no pipeline that decodes them")
     found = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))

@@ -396,7 +396,7 @@ def describe_on_grids(
 
 
 def _list_obstacles(variable: ManifestVariable, grids: tuple[str, ...] | None) -> list[str]:
-    """Return why Zarr v3 on some chunk grids, or Zarr v2, cannot describe a virtual variable."""
+    """Return the reason why Zarr v3 with some grids, or Zarr v2, cannot describe a variable."""
     try:
         if grids is None:
             _describe_array(variable)
@@ -415,14 +415,14 @@ def choose_grids(rectilinear: bool | None) -> tuple[str, ...]:
 def list_obstacles_of_icechunk(
     variable: ManifestVariable, *, rectilinear: bool | None = None, **choices: Any
 ) -> list[str]:
-    """Return why Icechunk cannot store a virtual variable; its library need not be installed."""
+    """Return the reason why Icechunk, even if not installed, cannot store a virtual variable."""
     return _list_obstacles(variable, choose_grids(rectilinear))
 
 
 def list_obstacles_of_kerchunk(
     variable: ManifestVariable, *, zarr_format: int | None = None, **choices: Any
 ) -> list[str]:
-    """Return why references with metadata of a version of Zarr cannot store a virtual variable."""
+    """Return the reason why references with metadata of a Zarr version cannot store a variable."""
     return _list_obstacles(variable, choose_grids(False) if zarr_format == 3 else None)
 
 

@@ -316,8 +316,8 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
         return [first._replace(manifest=ChunkManifest.concatenate(manifests, axis))]
     length = sum(manifest.shape[axis] for manifest in manifests)
     grid = (*first.manifest.shape[:axis], length, *first.manifest.shape[axis + 1 :])
-    places = (tuple(np.subtract(part.origin, first.origin).tolist()) for part in run)
-    table = TiledReferences(grid, tuple(zip(places, manifests, strict=True)))
+    positions = (tuple(np.subtract(part.origin, first.origin).tolist()) for part in run)
+    table = TiledReferences(grid, tuple(zip(positions, manifests, strict=True)))
     return [first._replace(manifest=ChunkManifest.of_table(table, grid))]
 
 

@@ -148,7 +148,7 @@ def history(url: str, options: StorageOptions | None = None) -> Snapshots:
 
 
 def list_snapshots(root: str, options: StorageOptions | None, document: Document) -> Snapshots:
-    """Return the ids and times of all snapshots that can be opened, that of the document last."""
+    """Return the ids and times of all snapshots that can be opened, the current one last."""
     found = Snapshots()
     for item in document.notes.get(HISTORY, ()):
         found += [(item[0], item[1])] if len(item) == 2 else _read_history(root, options, item[0])

@@ -653,7 +653,7 @@ def _read_compact(stored: Storage) -> tuple[ManifestArray | npt.NDArray[Any], di
         if stored.shape:
             raise UnsupportedError(f"its strings are of variable length; {REMEDY}")
         return _build_texts([data.rstrip(b"\0").decode("utf-8", "replace")], ()), {}
-    return _hold(stored, data)
+    return _make_inline_array(stored, data)
 
 
 def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
@@ -662,10 +662,10 @@ def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     if prod(stored.shape) > 1:
         check_values(stored.nbytes, "its values")
         data = _inflate(data, stored.nbytes)
-    return _hold(stored, data)
+    return _make_inline_array(stored, data)
 
 
-def _hold(stored: Storage, data: bytes) -> tuple[ManifestArray, dict[str, Any]]:
+def _make_inline_array(stored: Storage, data: bytes) -> tuple[ManifestArray, dict[str, Any]]:
     """Return values in little-endian bytes as an array with one inline chunk."""
     nbytes = stored.nbytes
     if len(data) != nbytes:

@@ -246,7 +246,7 @@ def _find_column(
     try:
         if letter in "PQ" and not is_text:
             return following, _find_variable_length(part, number, column.start, form)
-        return following, _scale(column, letter, number, part.cards)
+        return following, _scale_column(column, letter, number, part.cards)
     except VirtualdsError as error:
         return following, error
 
@@ -263,7 +263,7 @@ def _find_variable_length(
         )
     stored = np.dtype(DTYPES[found[2]])
     element = OF_ONE_BYTE.get(found[2], Column(0, stored.itemsize, (), stored))
-    values = _scale(element, found[2], number, part.cards)
+    values = _scale_column(element, found[2], number, part.cards)
     if (lengths := part.cards.get(f"TDIM{number}")) is not None:
         values = replace(values, attributes={**(values.attributes or {}), "TDIM": lengths})
     return VariableLengthColumn(start, WORDS[found[1]], values)
@@ -319,7 +319,7 @@ def _parse_lengths(text: Any) -> tuple[int, ...]:
     return () if found is None else tuple(map(int, found[1].split(",")))[::-1]
 
 
-def _scale(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -> Column:
+def _scale_column(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -> Column:
     """Return the column scaled according to the cards, in the precision of astropy."""
     attributes = dict(column.attributes or {})
     scale, zero, null = (cards.get(f"{name}{number}") for name in ("TSCAL", "TZERO", "TNULL"))

@@ -386,7 +386,7 @@ def _check_agreement(field: GribField, line: IndexLine, url: str) -> None:
 
 
 def _change_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]:
-    """Return the keys of a field of the template, changed to those of the line of an index."""
+    """Return the keys of a field of the template, replaced by the keys in the line of an index."""
     date: datetime = line.date
     clock = {"hour": date.hour, "minute": date.minute, "second": date.second}
     keys = field.keys | {n: v for n, v in clock.items() if n in field.keys}

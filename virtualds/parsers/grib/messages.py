@@ -700,7 +700,11 @@ def _read_keys(header: bytes, offset: int, eccodes: Any) -> dict[str, Any]:
     """Return the keys of a message that ecCodes supports."""
     alike = find_shared_header(header)
     try:
-        found = _parse_shared_header(alike.message, eccodes, _definitions(eccodes)) if alike else {}
+        found = (
+            _parse_shared_header(alike.message, eccodes, _find_definitions(eccodes))
+            if alike
+            else {}
+        )
         if alike and found.get("dataDate") == ALIKE_DAY:
             found = {**found, "dataDate": alike.day}
         else:
@@ -780,7 +784,7 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
     alike = find_shared_header(message.header) if count <= ALIKE_POINTS else None
     found = {}
     if alike is not None:
-        found = _parse_shared_coordinates(alike.grid, eccodes, _definitions(eccodes))
+        found = _parse_shared_coordinates(alike.grid, eccodes, _find_definitions(eccodes))
     found = found or _parse_coordinates(message.header, eccodes)
     return {name: values for name, values in found.items() if len(values) == count}
 
@@ -852,7 +856,7 @@ def _is_filled(message: bytes, eccodes: Any) -> bool:
     return bool(offset == len(message) - length)
 
 
-def _definitions(eccodes: Any) -> str:
+def _find_definitions(eccodes: Any) -> str:
     """Return the path of ecCodes' definitions, which the user may change."""
     return str(eccodes.codes_definition_path())
 

@@ -705,7 +705,7 @@ class _BatchReader:
         if len(which) < MIN_FILES:
             return which
         files = self.files.select(which)
-        files.half = known.half
+        files.istore_k = known.istore_k
         files.offset_size = known.blueprint.offset_size
         files.length_size = known.blueprint.length_size
         match = known.blueprint.match(files)

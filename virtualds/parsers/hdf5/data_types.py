@@ -419,7 +419,7 @@ def check_type(kind: HDF5Type) -> None:
 
 
 def find_obstacle(kind: HDF5Type) -> str:
-    """Return why h5py cannot read the values of a type correctly, or "" if it can."""
+    """Return the reason why h5py cannot read values of a type correctly, or "" if it can."""
     if _contains_references(kind):
         return "references to regions, or within other types, have no values"
     if _contains_foreign_sequences(kind):

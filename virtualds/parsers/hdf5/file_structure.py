@@ -349,7 +349,7 @@ class FileStructure:
     Parameters
     ----------
     blueprint : Blueprint
-    half : int
+    istore_k : int
         Half of the maximum number of children of a node of a version 1 B-tree of chunks.
     source : SourceFile
         The file from which the structure is known.
@@ -363,7 +363,7 @@ class FileStructure:
     """
 
     blueprint: Blueprint
-    half: int
+    istore_k: int
     source: SourceFile
     groups: Mapping[str, GroupStructure]
     variables: Mapping[Variable, VariableStructure]
@@ -477,7 +477,9 @@ def _make_structure(read: GroupsRead, notes: ByteNotes, file: FileBytes) -> File
         groups[path] = GroupStructure(alone, {n: _find_dimension(read, where, n) for n in names})
     blueprint = Blueprint(notes, file.offset_size, file.length_size)
     ordered = {path: groups[path] for path, _ in read.group.walk() if path in groups}
-    return FileStructure(blueprint, file.half, file.source, ordered, variables, axes, attributes)
+    return FileStructure(
+        blueprint, file.istore_k, file.source, ordered, variables, axes, attributes
+    )
 
 
 def _find_attributes(
@@ -638,7 +640,7 @@ class ManyFiles:
     readers : list of FileReader
     fetch_ranges : callable or None
         None for local files, which are read when bytes are needed.
-    offset_size, length_size, half : int
+    offset_size, length_size, istore_k : int
         Of the structure that the files have.
     """
 
@@ -646,7 +648,7 @@ class ManyFiles:
     fetch_ranges: Fetch | None
     offset_size: int = 8
     length_size: int = 8
-    half: int = 32
+    istore_k: int = 32
 
     def __post_init__(self) -> None:
         size = max((len(reader.head) for reader in self.readers), default=0)

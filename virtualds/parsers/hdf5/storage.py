@@ -126,7 +126,7 @@ def read_one_leaf(dataset: HDF5Dataset) -> ListedChunks | None:
     if layout.index_kind != IndexKind.B_TREE_1 or layout.address is None:
         return None
     dims = layout.dims
-    node = make_node_layout(len(dims), file.half, file.offset_size)
+    node = make_node_layout(len(dims), file.istore_k, file.offset_size)
     root = file.get_if_loaded(layout.address, node.size)
     if len(root) < node.size:
         return None
@@ -214,7 +214,7 @@ class StoredRows:
     base: int
     offset_size: int
     length_size: int
-    half: int
+    istore_k: int
     end: int
 
     @property
@@ -428,7 +428,7 @@ def defer_chunks(
     """
     (space, _, _, filters, layout), file = dataset.facts, dataset.file
     index_layout, count = IndexLayout.of(dataset.facts), len(filters)
-    sizes = file.offset_size, file.length_size, file.half, file.end - file.base
+    sizes = file.offset_size, file.length_size, file.istore_k, file.end - file.base
     rows = StoredRows(dataset.source, file.base, *sizes)
     shape, root = space.shape or (), layout.address or 0
     table = IndexedChunks(rows, index_layout, root, shape, grid, count, dataset.name)

@@ -238,7 +238,7 @@ def check_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
 
 
 def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
-    """Return which keys ``low`` come before ``high``; keys have the shape ``(n, axes)``."""
+    """Return a mask of the keys ``low`` that come before ``high``, all of shape ``(n, axes)``."""
     found = np.full(len(low), or_same)
     for axis in reversed(range(low.shape[1])):
         a, b = low[:, axis], high[:, axis]

@@ -87,21 +87,21 @@ class _NodeLayout(NamedTuple):
 
 
 @lru_cache(64)
-def make_node_layout(rank: int, half: int, offset_size: int) -> _NodeLayout:
+def make_node_layout(rank: int, istore_k: int, offset_size: int) -> _NodeLayout:
     """Return the layout of a node; ``rank`` is the number of axes plus one, as in keys."""
     # a key always has 8 bytes per axis
     key = [("length", "<u4"), ("mask", "<u4"), ("position", "<i8", (rank,))]
     entry = np.dtype([*key, ("child", "u1", (offset_size,))])
     begin = NODE_HEAD + 2 * offset_size
     # the last key has no child
-    size = begin + (2 * half + 1) * entry.itemsize - offset_size
-    return _NodeLayout(size, 2 * half, begin, entry)
+    size = begin + (2 * istore_k + 1) * entry.itemsize - offset_size
+    return _NodeLayout(size, 2 * istore_k, begin, entry)
 
 
 def read_old_trees(indexes: Indexes) -> ChunkRows:
     """Read version 1 B-trees, all nodes of a level at once."""
     rows, layout, file = indexes.rows, indexes.layout, indexes.file
-    node = make_node_layout(len(layout.chunks) + 1, rows.half, rows.offset_size)
+    node = make_node_layout(len(layout.chunks) + 1, rows.istore_k, rows.offset_size)
     roots = _OldNodes(np.arange(len(file)), indexes.root, None, None)
     data = rows.read_rows(file, roots.address, node.size)
     levels = data[:, 5].astype(np.int64)

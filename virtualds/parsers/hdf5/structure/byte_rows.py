@@ -59,7 +59,7 @@ class ByteRows(Protocol):
         """The size in bytes of a length, in all of the files."""
 
     @property
-    def half(self) -> int:
+    def istore_k(self) -> int:
         """Half of the maximum number of children of a node of a version 1 B-tree of chunks."""
 
     @property

@@ -237,17 +237,17 @@ def _parse_sequence(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF
     """Read a variable-length type."""
     if head.sort not in (SEQUENCE, TEXT):
         raise MessageError(f"a variable-length type is of sort {head.sort}")
-    return _hold(head, _parse(data, offset + TYPE_HEAD, depth), TYPE_HEAD)
+    return _add_base_type(head, _parse(data, offset + TYPE_HEAD, depth), TYPE_HEAD)
 
 
 def _parse_complex(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Type:
     base = _parse(data, offset + TYPE_HEAD, depth)
     if head.bits != RECTANGULAR or base.kind != TypeClass.FLOAT or head.size != 2 * base.size:
         raise UnknownFormError(f"complex numbers of form {head.bits} and {head.size} bytes")
-    return _hold(head, base, TYPE_HEAD)
+    return _add_base_type(head, base, TYPE_HEAD)
 
 
-def _hold(head: HDF5Type, base: HDF5Type, start: int) -> HDF5Type:
+def _add_base_type(head: HDF5Type, base: HDF5Type, start: int) -> HDF5Type:
     """Return a type with its base type, whose message begins ``start`` bytes later."""
     return head._replace(length=start + base.length, parts=((0, base),))
 
@@ -264,7 +264,7 @@ def _parse_enum(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Typ
         name, at = _read_name(data, offset, at)
         names.append(name)
     values = read_bytes(data, at, len(names) * base.size)
-    found = _hold(head, base, at + len(values) - offset - base.length)
+    found = _add_base_type(head, base, at + len(values) - offset - base.length)
     return found._replace(names=tuple(names), properties=values)
 
 
@@ -284,7 +284,7 @@ def _parse_array(data: bytes, offset: int, head: HDF5Type, depth: int) -> HDF5Ty
     start = TYPE_HEAD + (4 if old else 1)
     dims = read_uints(data, offset + start, 4, rank)
     start += 4 * rank * (2 if old else 1)
-    found = _hold(head, _parse(data, offset + start, depth), start)
+    found = _add_base_type(head, _parse(data, offset + start, depth), start)
     return _check_sound_array(found._replace(dims=dims))
 
 

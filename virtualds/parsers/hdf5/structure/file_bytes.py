@@ -274,9 +274,9 @@ MAX_SUPERBLOCK = 128
 FORMS = {2: "H", 4: "I", 8: "Q"}
 """Codes of `struct` by the size of an address or length; the specification also allows 16 and
 32."""
-DEFAULT_HALF = 32
-"""Half of the children of a node of chunks, if the file does not state it (version 0)."""
-GROUP_HALF, LEAF_HALF = 16, 4
+DEFAULT_ISTORE_K = 32
+"""Half of the children (K) of a node of chunks, if the file does not state it (version 0)."""
+DEFAULT_GROUP_NODE_K, DEFAULT_GROUP_LEAF_K = 16, 4
 """Half of the children of a node of groups, and half of the symbols of a node (versions 2 and
 3)."""
 BEING_WRITTEN = 0b101
@@ -299,7 +299,7 @@ class Superblock(NamedTuple):
     driver, extension : int
         Addresses of the driver information and of the superblock extension, undefined if there is
         none.
-    half, group_half, leaf_half : int
+    istore_k, group_node_k, group_leaf_k : int
         Half of the maximum number of children of a node of a version 1 B-tree of chunks, and of one
         of groups; half of the maximum number of symbols of a node.
     is_being_written : bool
@@ -314,9 +314,9 @@ class Superblock(NamedTuple):
     end: int
     driver: int
     extension: int
-    half: int = DEFAULT_HALF
-    group_half: int = GROUP_HALF
-    leaf_half: int = LEAF_HALF
+    istore_k: int = DEFAULT_ISTORE_K
+    group_node_k: int = DEFAULT_GROUP_NODE_K
+    group_leaf_k: int = DEFAULT_GROUP_LEAF_K
     is_being_written: bool = False
     checksum: int | None = None
 
@@ -376,9 +376,9 @@ def _parse_old(data: bytes) -> Superblock:
         end=parse_uint(data, begin + 2 * size, size),
         driver=parse_uint(data, begin + 3 * size, size),
         extension=_undefined(size),
-        half=parse_uint(data, 24, 2) if version else DEFAULT_HALF,
-        group_half=parse_uint(data, 18, 2),
-        leaf_half=parse_uint(data, 16, 2),
+        istore_k=parse_uint(data, 24, 2) if version else DEFAULT_ISTORE_K,
+        group_node_k=parse_uint(data, 18, 2),
+        group_leaf_k=parse_uint(data, 16, 2),
     )
 
 
@@ -457,10 +457,10 @@ class FileBytes:
     """The size in bytes of an address."""
     length_size: int
     """The size in bytes of a length."""
-    half: int
+    istore_k: int
     """Half of the maximum number of children of a node of a version 1 B-tree of chunks."""
-    group_half: int
-    leaf_half: int
+    group_node_k: int
+    group_leaf_k: int
     """Half of the maximum number of children of such a node of groups, and of symbols of a node."""
     shared_messages = 0, 0
     """The address of the table of messages that objects share, and its number of entries."""
@@ -654,12 +654,12 @@ class FileBytes:
             self._use(Superblock(8, 8, 0, 0, undefined, undefined))
             return
         self._use(parse_superblock(self.read_noted(fix(0), size)))
-        if not 0 < self.half < 2**15:
-            self.raise_damaged(f"nodes of {2 * self.half} chunks")
+        if not 0 < self.istore_k < 2**15:
+            self.raise_damaged(f"nodes of {2 * self.istore_k} chunks")
 
     def _use(self, superblock: Superblock) -> None:
-        self.superblock, self.half = superblock, superblock.half
-        self.group_half, self.leaf_half = superblock.group_half, superblock.leaf_half
+        self.superblock, self.istore_k = superblock, superblock.istore_k
+        self.group_node_k, self.group_leaf_k = superblock.group_node_k, superblock.group_leaf_k
         self.offset_size, self.length_size = superblock.offset_size, superblock.length_size
 
     def _find_signature(self) -> int:
@@ -870,5 +870,5 @@ def _read_extension(file: FileBytes) -> None:
             table = file.unpack_address(message.data, 1)
             file.shared_messages = table, parse_uint(message.data, 1 + file.offset_size, 1)
         if message.kind == TREE_K:
-            halves = (parse_uint(message.data, offset, 2) for offset in (1, 3, 5))
-            file.half, file.group_half, file.leaf_half = halves
+            constants = (parse_uint(message.data, offset, 2) for offset in (1, 3, 5))
+            file.istore_k, file.group_node_k, file.group_leaf_k = constants

@@ -376,11 +376,11 @@ def _list_nodes(file: FileBytes, root: int) -> list[int]:
 
 def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     """Return the level of a node, and the addresses of its children."""
-    offset, length, half = file.offset_size, file.length_size, file.group_half
+    offset, length, group_node_k = file.offset_size, file.length_size, file.group_node_k
     begin, step = 8 + 2 * offset, length + offset
     data = file.read_noted(address, _measure_tree_node(file))
     used = parse_uint(data, 6, 2)
-    if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * half:
+    if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * group_node_k:
         file.raise_damaged(f"there is no node of a group at {address}")
     # its neighbours; keys, since names are compared themselves; and unused bytes
     free(data, 8, len(data))
@@ -391,17 +391,17 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
 def _measure_tree_node(file: FileBytes) -> int:
     """Return the size in bytes of a node of the B-tree, including unused bytes."""
     offset, length = file.offset_size, file.length_size
-    return 8 + 2 * offset + 2 * file.group_half * (length + offset) + length
+    return 8 + 2 * offset + 2 * file.group_node_k * (length + offset) + length
 
 
 def _measure_node(file: FileBytes) -> int:
     """Return the size in bytes of a symbol table node, including unused bytes."""
-    return 8 + 2 * file.leaf_half * measure_symbol(file.offset_size, file.length_size)
+    return 8 + 2 * file.group_leaf_k * measure_symbol(file.offset_size, file.length_size)
 
 
 def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
     """Yield the symbols of a symbol table node."""
-    length, most = file.length_size, 2 * file.leaf_half
+    length, most = file.length_size, 2 * file.group_leaf_k
     step = measure_symbol(file.offset_size, length)
     data = file.read_noted(address, _measure_node(file))
     used = parse_uint(data, 6, 2)
