@@ -217,6 +217,24 @@ def test_groups_of_a_tree_are_read_together(server: SlowServer) -> None:
     assert 1 < rounds[1] <= rounds[0] + 1, rounds
 
 
+def test_trees_of_chunks_are_read_together(server: SlowServer) -> None:
+    rounds = []
+    for count in (4, 12):
+        path = server.folder / f"{count}.h5"
+        with h5py.File(path, "w", libver="earliest") as file:
+            found = [
+                file.create_dataset(f"v{number:02}", (100, 10), "i2", chunks=(1, 10))
+                for number in range(count)
+            ]
+            for number, dataset in enumerate(found):
+                write_far(file, f"between{number:02}")
+                dataset[:] = number
+        remote, counts = server.count(lambda n=path.name: scan(f"{server.url}/{n}"))
+        check_same(remote, scan(path))
+        rounds.append(counts["rounds"])
+    assert 1 < rounds[1] <= rounds[0] + 1, rounds
+
+
 def test_the_library_reads_a_remote_file_alike(server: SlowServer) -> None:
     path = server.folder / "dense.h5"
     write_dense(path, 2)
