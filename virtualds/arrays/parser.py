@@ -28,6 +28,10 @@ from virtualds.source_file import StorageOptions
 
 Array = npt.NDArray[Any]
 
+AGGREGATED_DIMENSIONS, AGGREGATED_DATA = "aggregated_dimensions", "aggregated_data"
+"""Attributes of variables that are put together from other files (CF conventions 1.13, 2.8). Files
+with such variables are not read together."""
+
 
 class Absent(Enum):
     """The class of `ABSENT`."""

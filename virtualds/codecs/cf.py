@@ -52,6 +52,8 @@ class Decoding(Protocol):
 
 ABSENT = {"f": np.nan, "c": complex(np.nan, np.nan), "M": "NaT", "m": "NaT"}
 """The value that marks missing values, by kind of dtype."""
+DATE_UNITS = re.compile(r"[A-Za-z]+ since [0-9]")
+"""The start of a units attribute of dates (CF conventions 1.12, section 4.4)."""
 NO_TIME = np.iinfo(np.int64).min
 """NaT among integers that count units of time, and stay integers."""
 
@@ -300,6 +302,11 @@ class TimePacking:
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
         """Write the dates or durations of ``stored`` into ``out``."""
         out[...] = self.decode(stored)
+
+
+def are_date_units(units: Any) -> bool:
+    """Return whether a units attribute is one of dates: a unit and a reference date."""
+    return isinstance(units, str) and DATE_UNITS.match(units) is not None
 
 
 CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")

@@ -10,7 +10,6 @@ encoding.
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -26,6 +25,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import PerFile
 from virtualds.chunks.fragment import to_preferred_chunks
 from virtualds.codecs.cf import PACKING_ATTRIBUTES, Decoding, TimePacking
+from virtualds.codecs.cf import are_date_units as are_date_units
 from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import locating
 
@@ -45,8 +45,6 @@ UNNAMED = "__values__"
 """The name that xarray writes for a variable without a name."""
 DEFAULT_DATES = np.dtype("M8[ns]")
 """The dtype that xarray gives to dates unless they need another."""
-DATE_UNITS = re.compile(r"[A-Za-z]+ since [0-9]")
-"""The start of a units attribute of dates (CF conventions 1.12, section 4.4)."""
 SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
 """Units of dates, in seconds. For any other unit, only whole numbers are sure to be whole seconds.
 """
@@ -289,11 +287,6 @@ class VariableDecoding:
         alike = {n: v for n, v in self.encoding.items() if n in own or n not in PER_FILE_ENCODING}
         found.encoding = {**alike, **own}
         return found
-
-
-def are_date_units(units: Any) -> bool:
-    """Return whether a units attribute is one of dates: a unit and a reference date."""
-    return isinstance(units, str) and DATE_UNITS.match(units) is not None
 
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:

@@ -21,8 +21,10 @@ from virtualds.arrays.group import (
     number_axes,
     prevent_joining_bytes,
 )
-from virtualds.arrays.parser import Parser
+from virtualds.arrays.parser import Parser, ReadTogether
 from virtualds.arrays.sources import resolve_archive_members
+from virtualds.datasets.aggregation import build_aggregations, find_aggregations
+from virtualds.datasets.aggregation_plan import AggregationFile
 from virtualds.datasets.decoding import DecodingPlan
 from virtualds.datasets.keywords import check_arguments, format_suggestion, select_fields
 from virtualds.datasets.location import (
@@ -42,6 +44,7 @@ from virtualds.datasets.open_options import (
 from virtualds.datasets.to_dataset import to_virtual_dataset, to_virtual_tree
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format, ReadOptions
+from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.undecodable import apply_on_error, decode_group
 from virtualds.progress import INFO, is_logged, log
 from virtualds.reading.fetch import chunk_cache
@@ -262,12 +265,16 @@ def enter_set(location: Location, opening: OpenOptions) -> tuple[Location, OpenO
 
 
 def open_group(
-    location: Location, opening: OpenOptions = OPEN_DEFAULTS, found: DetectedReader | None = None
+    location: Location,
+    opening: OpenOptions = OPEN_DEFAULTS,
+    found: DetectedReader | None = None,
+    above: frozenset[str] = frozenset(),
 ) -> ManifestGroup:
     """Read the structure of a group of a file or set in any format.
 
     With ``opening.below``, the groups below it are read as well, and their problems reported.
-    ``found`` is the reader, if the caller has already detected it.
+    ``found`` is the reader, if the caller has already detected it, and ``above`` are the files of
+    whose variables the file holds parts.
     """
     if found is None:
         location, opening = enter_set(location, opening)
@@ -277,7 +284,7 @@ def open_group(
     chunk_cache().open()
     try:
         with explain_open_errors(location.url), location.cache_scan():
-            read = _read_file(location, how, opening, found)
+            read = _read_file(location, how, opening, found, above)
     except FileNotFoundError:
         if not names_files(location.url):
             raise
@@ -291,13 +298,18 @@ def open_group(
         problems = {name: found for name, found in problems.items() if name not in read.damaged}
     else:
         read = replace(read, damaged={})
-    if problems:
+    # a part of a variable that cannot be read raises an error if it is needed
+    if problems and not above:
         read = apply_on_error(read, problems, opening.on_error, location.url)
     return read
 
 
 def _read_file(
-    location: Location, how: ReadOptions, opening: OpenOptions, found: DetectedReader | None
+    location: Location,
+    how: ReadOptions,
+    opening: OpenOptions,
+    found: DetectedReader | None,
+    above: frozenset[str],
 ) -> ManifestGroup:
     """Detect the reader of a file, set or object unless it is given, and read with it."""
     begun = time.perf_counter()
@@ -314,11 +326,38 @@ def _read_file(
                 # the user named a parser, but the file may not contain any data
                 check_data(location, reader)
             raise
-        read = resolve_archive_members(read) if isinstance(reader, Parser) else read
+        if isinstance(reader, Parser):
+            read = resolve_archive_members(read)
+            if find_aggregations(read):
+                whole = replace(how, group=None, skip=frozenset())
+                deep = replace(opening, below=True)
+                get_file = ReferencedFiles(source, {}, how.allow).get_file
+                read_all = partial(_read_source, reader, source, whole, deep)
+                file = AggregationFile(source, get_file, above, read_all)
+                open_fragment = partial(_open_fragment, policy=how.allow, allow=opening.allow)
+                read = build_aggregations(
+                    read, file, how.group or "", open_fragment, _find_reader_together
+                )
     if is_logged(INFO):
         way, seconds = read.way or "read", time.perf_counter() - begun
         log(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
     return read
+
+
+def _open_fragment(
+    file: SourceFile, below: bool, above: frozenset[str], policy: AccessPolicy, allow: Allow
+) -> ManifestGroup:
+    """Open a file that holds a part of a variable of another file."""
+    location = Location(file.url, file.options, policy=policy)
+    with location.cache_scan():
+        opening = OpenOptions(allow=allow, below=below, on_error="keep")
+        return open_group(location, opening, above=above)
+
+
+def _find_reader_together(file: SourceFile) -> ReadTogether | None:
+    """Return how files like one are read together, or None if they are not."""
+    reader, _ = reader_of(Location(file.url, file.options))
+    return reader.read_together if isinstance(reader, Parser) else None
 
 
 def _read_source(

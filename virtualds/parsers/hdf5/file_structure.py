@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.parser import MustBeEqual
+from virtualds.arrays.parser import AGGREGATED_DIMENSIONS, MustBeEqual
 from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
@@ -462,7 +462,10 @@ def _make_structure(read: GroupsRead, notes: ByteNotes, file: FileBytes) -> File
             shown = name.removeprefix(NOT_A_COORDINATE)
             if shown not in group.variables:
                 continue
-            if not _is_plain(dataset, group.variables[shown].data, notes):
+            variable = group.variables[shown]
+            if AGGREGATED_DIMENSIONS in variable.attributes:
+                return None
+            if not _is_plain(dataset, variable.data, notes):
                 return None
             owner, within = dataset.address[1], dataset.shape[dataset.rank :]
             variables[path, shown] = VariableStructure(

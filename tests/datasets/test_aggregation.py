@@ -1,0 +1,706 @@
+"""Aggregation variables of the CF conventions are whole arrays, whose chunks are in other files.
+
+The oracles are numpy, and `xarray.open_mfdataset` of the fragments; `tests/interop/test_cfa.py`
+compares with cf-python.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from cfa_files import AggregationWriter, grid_of, write_part
+
+import virtualds
+from virtualds import AccessError, FormatError, ReadError, UnsupportedError, VirtualdsError
+
+Array = np.ndarray[Any, Any]
+NAMED = "uris: t_uris identifiers: t_identifiers"
+FORMS = ("NETCDF4", "NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF4_CLASSIC")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make_values(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, 1000, shape) / 8
+
+
+def write_months(count: int = 3, form: str = "NETCDF4", **storage: Any) -> Array:
+    """Write ``0.nc`` and so on, of which each has a few steps, and return all values."""
+    whole = make_values(4 * count, 5)
+    for n in range(count):
+        time = {
+            "time": (("time",), np.arange(4.0), {"units": f"days since 2000-01-{1 + 4 * n:02}"})
+        }
+        write_part(
+            f"{n}.nc",
+            whole[4 * n : 4 * n + 4],
+            ("time", "x"),
+            {"units": "K"},
+            form=form,
+            more=time,
+            **storage,
+        )
+    return whole
+
+
+def write_aggregation(count: int = 3, form: str = "NETCDF4", path: str = "agg.nc") -> None:
+    uris = grid_of(*(f"{n}.nc" for n in range(count)))
+    with AggregationWriter(path, form) as file:
+        file.add_dims(time=4 * count, x=5)
+        file.aggregate(
+            "t", "time x", [[4] * count, [5]], uris[:, None], units="K", long_name="temp"
+        )
+        file.aggregate("time", "time", [[4] * count], uris, units="days since 2000-01-01")
+        file.add("x", np.arange(5.0), dims=("x",))
+
+
+def open_all(path: Any = "agg.nc", **options: Any) -> list[xr.Dataset]:
+    """Open a file lazily and virtually."""
+    return [
+        xr.open_dataset(path, engine="virtual", **options),
+        virtualds.open_virtual_dataset(path, **options),
+    ]
+
+
+def refuse(kind: type[Exception], *words: str, path: Any = "agg.nc", **options: Any) -> None:
+    """Both ways of opening raise the same error, which says all words."""
+    for opened in (
+        lambda: xr.open_dataset(path, engine="virtual", **options),
+        lambda: virtualds.open_virtual_dataset(path, **options),
+    ):
+        with pytest.raises(kind) as caught:
+            opened()
+        for word in words:
+            assert word in str(caught.value)
+
+
+# ---------------------------------------------------------------------- what is whole
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whole_arrays_are_those_of_open_mfdataset(form: str) -> None:
+    write_months(form=form)
+    write_aggregation(form=form)
+    expected = xr.open_mfdataset("[0-9].nc", combine="nested", concat_dim="time")
+    for found in open_all():
+        assert list(found.variables) == ["t", "time", "x"] or set(found.variables) == {
+            *("t", "time", "x")
+        }
+        assert found["t"].dims == ("time", "x")
+        np.testing.assert_array_equal(found["t"].values, expected["t"].values)
+        np.testing.assert_array_equal(found["time"].values, expected["time"].values)
+        assert found["t"].attrs == {"units": "K", "long_name": "temp"}
+        assert found["time"].dtype == expected["time"].dtype
+
+
+def test_chunks_are_referenced_in_the_files_of_the_fragments(folder: Path) -> None:
+    write_months(chunksizes=(2, 5), zlib=True)
+    write_aggregation()
+    array = virtualds.open_virtual_dataset("agg.nc")["t"].variable._data
+    assert [source.url for source in array.sources] == [f"file://{folder}/{n}.nc" for n in range(3)]
+    assert array.nchunks == 6 and len(array.fragments) == 1
+
+
+def test_files_of_one_structure_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    from virtualds.datasets import aggregation
+
+    whole = write_months(6)
+    write_aggregation(6)
+    alone = list[str]()
+    open_alone = aggregation.FragmentAssembler._open_alone
+
+    def count(self: Any, file: Any, deep: bool) -> Any:
+        alone.append(file.url)
+        return open_alone(self, file, deep)
+
+    monkeypatch.setattr(aggregation.FragmentAssembler, "_open_alone", count)
+    np.testing.assert_array_equal(xr.open_dataset("agg.nc", engine="virtual")["t"].values, whole)
+    assert alone == []
+
+
+def test_fragments_may_cut_several_dimensions() -> None:
+    whole = make_values(2, 7, 9)
+    cuts = [[0, 2], [0, 3, 4, 7], [0, 5, 9]]
+    uris = np.empty((1, 3, 2), object)
+    for n in range(3):
+        for k in range(2):
+            part = whole[:, cuts[1][n] : cuts[1][n + 1], cuts[2][k] : cuts[2][k + 1]]
+            uris[0, n, k] = f"{n}{k}.nc"
+            write_part(f"{n}{k}.nc", part, ("z", "y", "x"), chunksizes=(1, 1, 2))
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(z=2, y=7, x=9)
+        file.aggregate("t", "z y x", [[2], [3, 1, 3], [5, 4]], uris)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, whole)
+        np.testing.assert_array_equal(found["t"][1, 2:6, 3:8].values, whole[1, 2:6, 3:8])
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_fragment_may_lack_dimensions_of_length_one(alike: bool) -> None:
+    whole = make_values(3, 1, 5)
+    for n in range(3):
+        storage = {} if alike else {"zlib": n == 1}
+        write_part(f"{n}.nc", whole[n, 0], ("x",), **storage)
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=3, z=1, x=5)
+        uris = grid_of("0.nc", "1.nc", "2.nc", shape=(3, 1, 1))
+        file.aggregate("t", "time z x", [[1, 1, 1], [1], [5]], uris)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, whole)
+
+
+def test_a_scalar_is_one_fragment() -> None:
+    write_part("0.nc", 7.5, ())
+    with AggregationWriter("agg.nc") as file:
+        file.aggregate("t", "", [], "0.nc")
+    for found in open_all():
+        assert found["t"].dims == () and found["t"].item() == 7.5
+
+
+def test_missing_fragments_are_missing_values() -> None:
+    whole = write_months()
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=12, x=5)
+        uris = np.ma.array([["0.nc"], [""], ["2.nc"]], object, mask=[[0], [1], [0]])
+        file.aggregate("t", "time x", [[4, 4, 4], [5]], uris, units="K")
+        file.aggregate("u", "time x", [[4, 4, 4], [5]], uris, "t", dtype="f4", _FillValue=-9.0)
+    whole[4:8] = np.nan
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, whole)
+        np.testing.assert_array_equal(found["u"].values, whole.astype("f4"))
+
+
+def test_missing_fragments_of_integers_are_missing_values() -> None:
+    write_part("0.nc", np.arange(3, dtype="i2"), ("x",))
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=5)
+        uris = np.ma.array(["0.nc", ""], object, mask=[0, 1])
+        file.aggregate("t", "x", [[3, 2]], uris, dtype="i2")
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [0, 1, 2, np.nan, np.nan])
+
+
+def test_unique_values_are_constants() -> None:
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=5, x=2)
+        values = np.ma.masked_less([[1.5], [-1.0]], 0)
+        file.aggregate("t", "time x", [[3, 2], [2]], values=values)
+        file.aggregate("n", "time x", [[3, 2], [2]], values=np.array([[7], [9]], "i4"), dtype="i4")
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values[:3], np.full((3, 2), 1.5))
+        assert np.isnan(found["t"].values[3:]).all()
+        np.testing.assert_array_equal(
+            found["n"].values, np.repeat([7, 9], [3, 2])[:, None] * [1, 1]
+        )
+        assert found["n"].dtype == "i4"
+
+
+def test_unique_values_may_be_texts() -> None:
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=3)
+        file.aggregate("t", "time", [[2, 1]], values=grid_of("run a", "run b"), dtype=str)
+    for found in open_all():
+        assert found["t"].values.tolist() == ["run a", "run a", "run b"]
+
+
+@pytest.mark.parametrize("form", ["NETCDF4", "NETCDF3_CLASSIC"])
+def test_texts_are_put_together(form: str) -> None:
+    names = np.array([["a", "b"], ["c", "d"]])
+    for n in range(2):
+        write_part(f"{n}.nc", names[n].astype("S1"), ("station",), form=form)
+    with AggregationWriter("agg.nc", form) as file:
+        file.add_dims(station=4)
+        file.aggregate("t", "station", [[2, 2]], grid_of("0.nc", "1.nc"), dtype="S1")
+    for found in open_all():
+        assert found["t"].values.astype(str).ravel().tolist() in (["a", "b", "c", "d"], ["abcd"])
+
+
+def test_texts_of_variable_length_are_put_together() -> None:
+    write_part("0.nc", np.array(["north", "east"], object), ("station",))
+    write_part("1.nc", np.array(["south"], object), ("station",))
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(station=3)
+        file.aggregate("t", "station", [[2, 1]], grid_of("0.nc", "1.nc"), dtype=str)
+    for found in open_all():
+        assert found["t"].values.tolist() == ["north", "east", "south"]
+
+
+# ---------------------------------------------------------------------- what is converted
+
+
+def test_packed_fragments_are_unpacked_each_by_its_own_attributes() -> None:
+    raw = np.array([[1, -1, 3], [4, 5, -2]], "i2")
+    packing = (
+        {"scale_factor": 0.5, "add_offset": 1.0, "_FillValue": np.int16(-1)},
+        {"scale_factor": 0.25, "_FillValue": np.int16(-2)},
+    )
+    for n in range(2):
+        write_part(f"{n}.nc", raw[n : n + 1], ("time", "x"), {"units": "K", **packing[n]})
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=2, x=3)
+        file.aggregate(
+            "t", "time x", [[1, 1], [3]], grid_of("0.nc", "1.nc", shape=(2, 1)), units="K"
+        )
+    expected = xr.open_mfdataset("[01].nc", combine="nested", concat_dim="time")["t"].values
+    assert np.isnan(expected).sum() == 2
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, expected)
+        assert found["t"].dtype == "f8"
+
+
+def test_units_of_fragments_become_those_of_the_variable() -> None:
+    whole = make_values(6, 2)
+    units = ("K", "degC", "mK")
+    stored = (whole[:2], whole[2:4] - 273.15, whole[4:] * 1000)
+    for n in range(3):
+        write_part(f"{n}.nc", stored[n], ("time", "x"), {"units": units[n]})
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=6, x=2)
+        uris = grid_of("0.nc", "1.nc", "2.nc", shape=(3, 1))
+        file.aggregate("t", "time x", [[2, 2, 2], [2]], uris, units="K")
+    expected = np.concatenate([stored[0], stored[1] + 273.15, stored[2] * float(1 / 1000)])
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, expected)
+        assert found["t"].attrs["units"] == "K"
+
+
+def test_packing_and_units_convert_together() -> None:
+    raw = np.array([10, 20, -1], "i2")
+    packing = {"scale_factor": 0.5, "_FillValue": np.int16(-1), "units": "degC"}
+    write_part("0.nc", raw, ("x",), packing)
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=3)
+        file.aggregate("t", "x", [[3]], grid_of("0.nc"), units="K", _FillValue=1e20)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [278.15, 283.15, np.nan])
+
+
+def test_missing_values_of_the_variable_are_missing_in_converted_fragments() -> None:
+    write_part("0.nc", [1.0, -99.0, 3.0], ("x",), {"_FillValue": 3.0})
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=3)
+        file.aggregate("t", "x", [[3]], grid_of("0.nc"), _FillValue=-99.0)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [1.0, np.nan, np.nan])
+
+
+def test_the_marks_of_missing_values_of_fragments_are_taken_over() -> None:
+    for n in range(2):
+        write_part(f"{n}.nc", np.array([n, -1], "i2"), ("x",), {"_FillValue": np.int16(-1)})
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=4)
+        file.aggregate("t", "x", [[2, 2]], grid_of("0.nc", "1.nc"), dtype="i2")
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [0, np.nan, 1, np.nan])
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
+def test_shorter_numbers_become_longer_ones(dtype: str) -> None:
+    write_part("0.nc", np.array([1, 2], "i2"), ("x",))
+    write_part("1.nc", np.array([3], "i1"), ("x",))
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=3)
+        file.aggregate("t", "x", [[2, 1]], grid_of("0.nc", "1.nc"), dtype=dtype)
+    for found in open_all():
+        assert found["t"].dtype == dtype
+        np.testing.assert_array_equal(found["t"].values, [1, 2, 3])
+
+
+def test_a_packed_variable_of_plain_fragments_is_unpacked_by_xarray() -> None:
+    write_part("0.nc", np.array([1, 2], "i2"), ("x",))
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=2)
+        file.aggregate("t", "x", [[2]], grid_of("0.nc"), dtype="i2", scale_factor=0.5)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [0.5, 1.0])
+
+
+@pytest.mark.parametrize("kind", ["f8", "i8"])
+@pytest.mark.parametrize("calendar", ["standard", "360_day"])
+def test_dates_begin_where_each_fragment_says(kind: str, calendar: str) -> None:
+    dates = {"calendar": calendar}
+    for n in range(2):
+        days = np.arange(3).astype(kind)
+        more = {"time_bnds": (("time", "two"), np.stack([days, days + 1], 1), {})}
+        own = {"units": f"days since 2000-0{n + 1}-01", "bounds": "time_bnds", **dates}
+        write_part(f"{n}.nc", days, ("time",), own, name="time", more=more)
+    uris = grid_of("0.nc", "1.nc")
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=6, two=2)
+        units = "days since 2000-01-01"
+        own = {"units": units, "bounds": "time_bnds", **dates}
+        file.aggregate("time", "time", [[3, 3]], uris, dtype=kind, **own)
+        file.aggregate("time_bnds", "time two", [[3, 3], [2]], uris[:, None], dtype=kind)
+    first = 31 if calendar == "standard" else 30
+    days = np.array([0, 1, 2, first, first + 1, first + 2])
+    plain = xr.open_dataset("agg.nc", engine="virtual", decode_times=False)
+    np.testing.assert_array_equal(plain["time"].values, days)
+    np.testing.assert_array_equal(plain["time_bnds"].values, np.stack([days, days + 1], 1))
+    for found in open_all():
+        number = [(date - found["time"].values[0]) / np.timedelta64(1, "D") for date in
+                  found["time"].values] if calendar == "standard" else [
+            (date - found["time"].values[0]).days for date in found["time"].values
+        ]  # fmt: skip
+        assert number == days.tolist()
+
+
+# ---------------------------------------------------------------------- where fragments are
+
+
+def test_relative_uris_begin_at_the_folder_of_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = write_months(1)
+    (folder / "sets").mkdir()
+    with AggregationWriter("sets/agg.nc") as file:
+        file.add_dims(time=4, x=5)
+        file.aggregate("t", "time x", [[4], [5]], grid_of("../0.nc", shape=(1, 1)))
+        file.aggregate(
+            "u", "time x", [[4], [5]], grid_of(f"file://{folder}/0.nc", shape=(1, 1)), "t"
+        )
+    monkeypatch.chdir("/")
+    for found in open_all(folder / "sets" / "agg.nc"):
+        np.testing.assert_array_equal(found["t"].values, whole)
+        np.testing.assert_array_equal(found["u"].values, whole)
+
+
+def test_a_fragment_that_is_not_allowed_is_refused(folder: Path) -> None:
+    write_months(1)
+    (folder / "sets").mkdir()
+    with AggregationWriter("sets/agg.nc") as file:
+        file.add_dims(time=4, x=5)
+        file.aggregate("t", "time x", [[4], [5]], grid_of("../0.nc", shape=(1, 1)))
+    refuse(AccessError, "0.nc", path="sets/agg.nc", allow=folder / "sets")
+    refuse(AccessError, "0.nc", path="sets/agg.nc", allow=folder / "sets", on_error="skip")
+    open_all("sets/agg.nc", allow=folder)
+
+
+def test_a_remote_file_may_not_refer_to_local_ones(folder: Path) -> None:
+    import fsspec
+
+    write_months(1)
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=4, x=5)
+        file.aggregate("t", "time x", [[4], [5]], grid_of(f"file://{folder}/0.nc", shape=(1, 1)))
+    with fsspec.open("memory://cfa/agg.nc", "wb") as target:
+        target.write((folder / "agg.nc").read_bytes())
+    # what is in the memory of this process is trusted like a local file
+    open_all("memory://cfa/agg.nc")
+    refuse(AccessError, "0.nc", path="memory://cfa/agg.nc", allow="memory://cfa")
+
+
+def test_remote_fragments_are_read_through_their_store(folder: Path) -> None:
+    import fsspec
+
+    whole = write_months(2)
+    write_aggregation(2)
+    for name in ("0.nc", "1.nc", "agg.nc"):
+        with fsspec.open(f"memory://remote/{name}", "wb") as target:
+            target.write((folder / name).read_bytes())
+    for found in open_all("memory://remote/agg.nc"):
+        np.testing.assert_array_equal(found["t"].values, whole)
+
+
+def test_variables_may_be_in_groups_and_their_descriptions_elsewhere() -> None:
+    write_months(2)
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=8, x=5)
+        uris = grid_of("0.nc", "1.nc", shape=(2, 1))
+        file.aggregate("t", "time x", [[4, 4], [5]], uris, group="model/daily")
+        file.aggregate("u", "time x", [[4, 4], [5]], uris, "t", group="model", inside="notes")
+    expected = xr.open_mfdataset("[01].nc", combine="nested", concat_dim="time")["t"].values
+    for tree in (
+        xr.open_datatree("agg.nc", engine="virtual"),
+        virtualds.open_virtual_datatree("agg.nc"),
+    ):
+        np.testing.assert_array_equal(tree["model/daily/t"].values, expected)
+        np.testing.assert_array_equal(tree["model/u"].values, expected)
+        assert not tree["notes"].variables and list(tree["model"].data_vars) == ["u"]
+    for found in open_all(group="model"):
+        np.testing.assert_array_equal(found["u"].values, expected)
+
+
+def test_a_fragment_may_be_in_a_group() -> None:
+    with netCDF4.Dataset("0.nc", "w") as file:
+        group = file.createGroup("model/daily")
+        group.createDimension("x", 3)
+        group.createVariable("t", "f8", ("x",))[:] = [1, 2, 3]
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=3)
+        file.aggregate("t", "x", [[3]], grid_of("0.nc"), "/model/daily/t")
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [1, 2, 3])
+
+
+def test_a_fragment_may_be_an_aggregation_variable() -> None:
+    whole = write_months(4)
+    for n in range(2):
+        with AggregationWriter(f"half{n}.nc") as file:
+            file.add_dims(time=8, x=5)
+            uris = grid_of(f"{2 * n}.nc", f"{2 * n + 1}.nc", shape=(2, 1))
+            file.aggregate("t", "time x", [[4, 4], [5]], uris, units="K")
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=16, x=5)
+        uris = grid_of("half0.nc", "half1.nc", shape=(2, 1))
+        file.aggregate("t", "time x", [[8, 8], [5]], uris, units="K")
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, whole)
+
+
+def test_identifiers_may_differ_between_fragments() -> None:
+    for n, name in enumerate(("a", "b")):
+        write_part(f"{n}.nc", [float(n)], ("x",), name=name)
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=2)
+        file.aggregate("t", "x", [[1, 1]], grid_of("0.nc", "1.nc"), grid_of("a", "b"))
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [0, 1])
+
+
+def test_other_features_stay_variables_of_the_file() -> None:
+    whole = write_months(2)
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=8, x=5)
+        uris = grid_of("0.nc", "1.nc", shape=(2, 1))
+        file.add("ids", grid_of("a", "b", shape=(2, 1)))
+        file.aggregate("t", "time x", [[4, 4], [5]], uris, extra="tracking_id: ids")
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, whole)
+        assert found["ids"].values.ravel().tolist() == ["a", "b"]
+
+
+# ---------------------------------------------------------------------- CFA 0.6.2
+
+
+def write_old(uris: Any, addresses: Any, *, form: Any = "nc", **attributes: Any) -> None:
+    """Write the file of two fragments of three elements, as CFA 0.6.2 says."""
+    with AggregationWriter("agg.nc") as file:
+        file.file.Conventions = "CF-1.10 CFA-0.6.2"
+        file.add_dims(x=6)
+        file.add("cfa_location", np.array([[3, 3]], "i4"))
+        file.add("cfa_file", uris, **attributes)
+        file.add("cfa_format", form)
+        file.add("cfa_address", addresses)
+        file.add("inner", np.arange(3.0) + 10, dims=(file.add_dims(y=3) or "y",))
+        scalar = file.add("t", np.zeros(()), dims=())
+        scalar.aggregated_dimensions = "x"
+        scalar.aggregated_data = (
+            "location: cfa_location file: cfa_file format: cfa_format address: cfa_address"
+        )
+
+
+def write_two() -> None:
+    write_part("0.nc", np.arange(3.0), ("x",))
+    write_part("1.nc", np.arange(3.0) + 3, ("x",))
+
+
+def test_files_of_the_convention_before_are_read() -> None:
+    write_two()
+    write_old(grid_of("0.nc", "1.nc"), grid_of("t", "t"))
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, np.arange(6.0))
+
+
+def test_names_of_files_have_substitutions(folder: Path) -> None:
+    write_two()
+    change = f"${{base}}: {folder}/ ${{end}}: .nc"
+    write_old(grid_of("${base}0${end}", "1${end}"), "t", substitutions=change)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, np.arange(6.0))
+
+
+def test_the_first_version_of_a_fragment_that_exists_is_read() -> None:
+    write_two()
+    uris = np.ma.array([["gone.nc", "0.nc"], ["1.nc", ""]], object, mask=[[0, 0], [0, 1]])
+    write_old(uris, np.ma.array([["t", "t"], ["t", ""]], object, mask=[[0, 0], [0, 1]]))
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, np.arange(6.0))
+
+
+def test_fragments_may_be_in_the_file_itself_or_missing() -> None:
+    uris = np.ma.array(["", ""], object, mask=[1, 1])
+    write_old(uris, np.ma.array(["inner", ""], object, mask=[0, 1]))
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [10, 11, 12, np.nan, np.nan, np.nan])
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def write_one(
+    lengths: Any = ([2, 1],), uris: Any = ("0.nc", "1.nc"), size: int = 3, **options: Any
+) -> None:
+    write_part("0.nc", [1.0, 2.0], ("x",), options.pop("part", {"units": "K"}))
+    write_part("1.nc", [3.0], ("x",), {"units": "K"})
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=size)
+        file.add("x", np.arange(float(size)), dims=("x",))
+        given = {"dtype": "f8", "units": "K", **options}
+        file.aggregate("t", "x", lengths, grid_of(*uris), **given)
+
+
+def change_attribute(**attributes: Any) -> None:
+    with netCDF4.Dataset("agg.nc", "a") as file:
+        file["t"].setncatts(attributes)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"lengths": ([2, 2],)}, FormatError, ("adds up to 4", "'x'", "3 elements")),
+        ({"lengths": ([1, 2],)}, FormatError, ("shape (2,)", "map says (1,)")),
+        ({"lengths": ([2, 1, 0],)}, FormatError, ("not lengths",)),
+        ({"lengths": ([3],)}, FormatError, ("uris has the shape (2,)", "(1,) fragments")),
+        ({"uris": ("0.nc", "gone.nc")}, ReadError, ("gone.nc", "restore it")),
+        ({"part": {"units": "m"}}, UnsupportedError, ("'m' does not convert to 'K'", "0.nc")),
+        ({"part": {"units": "snow"}}, UnsupportedError, ("'snow' are unknown",)),
+        ({"dtype": "i2"}, UnsupportedError, ("float64 does not become int16",)),
+        ({"identifiers": "nothing"}, FormatError, ("no fragment 'nothing'", "0.nc")),
+        ({"uris": ("0.nc", "agg.nc")}, FormatError, ("put together in the same file",)),
+    ],
+    ids=lambda value: None if isinstance(value, type | tuple) else "-".join(value),
+)
+def test_what_contradicts_itself_is_refused(
+    options: dict[str, Any], kind: type[VirtualdsError], words: tuple[str, ...]
+) -> None:
+    write_one(**options)
+    refuse(kind, "'t'", "agg.nc", *words)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kind", "word"),
+    [
+        ({"aggregated_data": "map: t_map uris: t_uris"}, UnsupportedError, "features"),
+        ({"aggregated_data": "map t_map"}, FormatError, "feature: variable"),
+        ({"aggregated_data": ""}, FormatError, "feature: variable"),
+        ({"aggregated_data": f"map: gone {NAMED}"}, FormatError, "gone"),
+        ({"aggregated_data": f"map: t {NAMED}"}, FormatError, "itself"),
+        ({"aggregated_data": f"map: t_uris {NAMED}"}, FormatError, "integers"),
+        ({"aggregated_data": f"map: t_map map: t_map {NAMED}"}, FormatError, "feature: variable"),
+        (
+            {"aggregated_data": f"map: t_map unique_values: t_map {NAMED}"},
+            UnsupportedError,
+            "features",
+        ),
+        ({"aggregated_dimensions": "x x"}, FormatError, "twice"),
+        ({"aggregated_dimensions": "x y"}, FormatError, "2 dimensions"),
+    ],
+)
+def test_descriptions_that_are_not_understood_are_refused(
+    attributes: dict[str, str], kind: type[VirtualdsError], word: str
+) -> None:
+    write_one()
+    change_attribute(**attributes)
+    refuse(kind, word)
+
+
+def test_a_circle_of_files_is_refused() -> None:
+    for n in range(2):
+        with AggregationWriter(f"{n}.nc") as file:
+            file.add_dims(x=3)
+            file.aggregate("t", "x", [[3]], grid_of(f"{1 - n}.nc"))
+    refuse(FormatError, "break the circle", path="0.nc")
+
+
+def test_huge_arrays_take_no_memory_and_lengths_are_checked() -> None:
+    with AggregationWriter("agg.nc") as file:
+        file.aggregate("t", "a b c", [[2**30]] * 3, values=np.ones((1, 1, 1)))
+    refuse(FormatError, "longer than arrays may be")
+    write_one(lengths=([2**30, 2**30],), size=3)
+    refuse(FormatError, "adds up to")
+    with AggregationWriter("agg.nc") as file:
+        file.aggregate("t", "a b c", [[2**19]] * 3, values=np.ones((1, 1, 1)))
+    for found in open_all():
+        assert found["t"].shape == (2**19,) * 3 and found["t"][5, 2**18, 0].item() == 1
+
+
+def test_both_packed_is_refused() -> None:
+    write_one(part={"units": "K", "scale_factor": 2.0}, scale_factor=0.5)
+    refuse(UnsupportedError, "are packed")
+
+
+def test_a_variable_that_cannot_be_read_is_skipped_or_kept() -> None:
+    write_one(uris=("0.nc", "gone.nc"))
+    with pytest.warns(UserWarning, match=r"gone\.nc"):
+        found = virtualds.open_virtual_dataset("agg.nc", on_error="skip")
+    assert set(found.variables) == {"x"}
+    with pytest.warns(UserWarning, match=r"gone\.nc"):
+        found = xr.open_dataset("agg.nc", engine="virtual", on_error="keep")
+    with pytest.raises(VirtualdsError, match=r"gone\.nc"):
+        found["t"].load()
+
+
+def test_variables_may_be_left_out() -> None:
+    write_one(uris=("0.nc", "gone.nc"))
+    for found in open_all(drop_variables=["t"]):
+        assert "t" not in found.variables
+
+
+# ---------------------------------------------------------------------- what follows from it
+
+
+def test_sets_refer_to_the_fragments() -> None:
+    whole = write_months(3)
+    write_aggregation(3)
+    virtualds.open_virtual_dataset("agg.nc").virtual.to_manifest("refs.zarr")
+    with xr.open_dataset("refs.zarr", engine="virtual") as found:
+        np.testing.assert_array_equal(found["t"].values, whole)
+    Path("agg.nc").unlink()
+    assert virtualds.open_virtual_dataset("refs.zarr").virtual.verify().ok
+
+
+def test_packed_fragments_are_written_to_sets() -> None:
+    test_packed_fragments_are_unpacked_each_by_its_own_attributes()
+    expected = xr.open_dataset("agg.nc", engine="virtual")["t"].values
+    virtualds.open_virtual_dataset("agg.nc").virtual.to_manifest("refs.zarr")
+    found = xr.open_dataset("refs.zarr", engine="virtual")
+    np.testing.assert_array_equal(found["t"].values, expected)
+
+
+def test_many_aggregation_files_are_joined() -> None:
+    whole = write_months(4)
+    for n in range(2):
+        with AggregationWriter(f"half{n}.nc") as file:
+            file.add_dims(time=8, x=5)
+            uris = grid_of(f"{2 * n}.nc", f"{2 * n + 1}.nc", shape=(2, 1))
+            file.aggregate("t", "time x", [[4, 4], [5]], uris, units="K")
+    found = virtualds.open_virtual_mfdataset("half*.nc", combine="nested", concat_dim="time")
+    np.testing.assert_array_equal(found["t"].values, whole)
+    assert found["t"].variable._data.nchunks == 4
+
+
+def test_a_zarr_store_has_the_whole_arrays() -> None:
+    import zarr
+
+    whole = write_months(2)
+    write_aggregation(2)
+    store = virtualds.zarr_store("agg.nc")
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["t"][...], whole)
+
+
+def test_verify_reads_the_fragments() -> None:
+    write_months(2)
+    write_aggregation(2)
+    found = virtualds.open_virtual_dataset("agg.nc").virtual.verify(against="native")
+    assert found.ok and found.sampled == 2, str(found)
+
+
+def test_diagnose_sees_the_whole_arrays() -> None:
+    write_months(2)
+    write_aggregation(2)
+    write_aggregation(2, path="other.nc")
+    assert "have the same structure" in str(virtualds.diagnose(["agg.nc", "other.nc"]))
+    write_part("2.nc", make_values(8, 5), ("time", "x"), chunksizes=(2, 5), zlib=True)
+    with AggregationWriter("other.nc") as file:
+        file.add_dims(time=8, x=5)
+        file.aggregate("t", "time x", [[8], [5]], grid_of("2.nc", shape=(1, 1)), units="K")
+    assert "zlib" in str(virtualds.diagnose(["agg.nc", "other.nc"]))

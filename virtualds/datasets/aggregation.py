@@ -1,0 +1,651 @@
+"""Aggregation variables: arrays of a file whose parts, the fragments, lie in other files.
+
+CF conventions 1.13, section 2.8 "Aggregation Variables"; what the file says of them is read by
+`virtualds.datasets.aggregation_plan`. Fragments are referenced where they lie. If one is packed or
+has other units, its chunks are converted as they are read (section 2.8.3, "Fragment
+Interpretation"), so that the array has the units and the dtype of the aggregation variable, as in
+cf-python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import assemble
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import (
+    AGGREGATED_DATA,
+    AGGREGATED_DIMENSIONS,
+    AlikeFiles,
+    ListedFiles,
+    ReadTogether,
+    select_for_file,
+)
+from virtualds.bounds import check_values
+from virtualds.chunks.axes import ChunkAxis
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs.cf import PACKING_ATTRIBUTES, Packing, are_date_units
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.datasets.aggregation_plan import (
+    NETCDF_FILLS,
+    AggregationFile,
+    AggregationPlan,
+    Array,
+    FragmentPlace,
+    Index,
+    Name,
+)
+from virtualds.datasets.units import UNCHANGED, Conversion, UnitsError, convert_units
+from virtualds.errors import AccessError, ReadError, VirtualdsError, without_secrets
+from virtualds.reading.threads import fetch_many
+from virtualds.source_file import SourceFile
+
+FILES_AT_ONCE = 512
+"""How many files of one structure are read together."""
+
+OpenGroup = Callable[[SourceFile, bool, frozenset[str]], ManifestGroup]
+"""Opens a file; further arguments are whether the groups below its root are read, and which files
+refer to it."""
+FindTogether = Callable[[SourceFile], ReadTogether | None]
+"""Returns how files like one are read together, or None if they are not."""
+
+
+def find_aggregations(group: ManifestGroup) -> list[Name]:
+    """Return the aggregation variables of a group and of those below it, as path and name."""
+    return [
+        (path, name)
+        for path, part in group.walk()
+        for name, variable in part.variables.items()
+        if AGGREGATED_DIMENSIONS in variable.attributes
+    ]
+
+
+def build_aggregations(
+    group: ManifestGroup,
+    file: AggregationFile,
+    path: str,
+    open_group: OpenGroup,
+    find_together: FindTogether,
+) -> ManifestGroup:
+    """Return a group, as it was read from a file, with whole arrays as aggregation variables.
+
+    ``path`` is that of the group in the file, and ``open_group`` opens the file of a fragment. A
+    variable that cannot be put together is among the
+    problems of its group.
+
+    Raises
+    ------
+    AccessError
+        A fragment lies where the file may not refer to.
+    """
+    base = path.strip("/")
+    plans = dict[Name, AggregationPlan]()
+    problems = dict[Name, VirtualdsError]()
+    made = dict[Name, ManifestVariable]()
+    for where, name in find_aggregations(group):
+        with _collecting(problems, (where, name)):
+            inside = "/".join(filter(None, (base, where)))
+            plans[where, name] = file.plan(inside, name)
+    with ExitStack() as closing:
+        assembler = FragmentAssembler(file, open_group, find_together)
+        assembler.open_files([one for plan in plans.values() for one in plan.files], closing)
+        for key, plan in plans.items():
+            with _collecting(problems, key):
+                made[key] = assembler.build(plan)
+    used = {place for plan in plans.values() for place in plan.used}
+    return _replace_variables(group, base, "", made, problems, used)
+
+
+@contextmanager
+def _collecting(problems: dict[Name, VirtualdsError], key: Name) -> Iterator[None]:
+    """Add the error of a block to the problems, unless access is denied."""
+    try:
+        yield
+    except AccessError:
+        raise
+    except VirtualdsError as error:
+        problems[key] = error
+
+
+def _replace_variables(
+    group: ManifestGroup,
+    base: str,
+    path: str,
+    made: Mapping[Name, ManifestVariable],
+    problems: Mapping[Name, VirtualdsError],
+    used: set[Name],
+) -> ManifestGroup:
+    """Return a group with arrays in place of scalars, and without what describes them."""
+    inside = "/".join(filter(None, (base, path)))
+    found = dict[str, ManifestVariable]()
+    failed = dict(group.problems)
+    for name, variable in group.variables.items():
+        if (error := problems.get((path, name))) is not None:
+            failed[name] = error
+            unread = ManifestArray.unreadable((), variable.data.dtype, f"{error}")
+            found[name] = replace(variable, dims=(), data=unread)
+        elif (inside, name) not in used:
+            found[name] = made.get((path, name), variable)
+    groups = {}
+    for name, child in group.groups.items():
+        below = f"{path}/{name}" if path else name
+        groups[name] = _replace_variables(child, base, below, made, problems, used)
+    return replace(group, variables=found, problems=failed, groups=groups)
+
+
+# ---------------------------------------------------------------------- files of fragments
+
+
+class OpenedFile(NamedTuple):
+    """The files that were read together with a file, by path of group, and its place there."""
+
+    groups: Mapping[str, AlikeFiles]
+    place: int
+
+
+class FragmentAssembler:
+    """Opens the files of fragments, and puts the arrays of an aggregation file together."""
+
+    def __init__(
+        self, file: AggregationFile, open_group: OpenGroup, find_together: FindTogether
+    ) -> None:
+        self.file = file
+        self._open_group, self._find_together = open_group, find_together
+        self._opened: dict[SourceFile, OpenedFile | VirtualdsError] = {}
+
+    def open_files(self, fragments: Sequence[FragmentPlace], closing: ExitStack) -> None:
+        """Open all files, those of one structure together; errors are raised by `build`."""
+        below = dict[SourceFile, bool]()
+        for fragment in fragments:
+            if not fragment.is_here:
+                inside = "/" in fragment.path.strip("/")
+                below[fragment.file] = below.get(fragment.file, False) or inside
+        alike: dict[Any, list[SourceFile]] = {}
+        for file, deep in below.items():
+            alike.setdefault((file.options, deep), []).append(file)
+        for (_, deep), files in alike.items():
+            for begin in range(0, len(files), FILES_AT_ONCE):
+                self._open_together(files[begin : begin + FILES_AT_ONCE], deep, closing)
+        rest = [file for file in below if file not in self._opened]
+        for file, found in zip(
+            rest,
+            fetch_many(rest, lambda f: f.url, lambda f: self._open_alone(f, below[f])),
+            strict=True,
+        ):
+            self._opened[file] = found
+
+    def _open_together(self, files: Sequence[SourceFile], deep: bool, closing: ExitStack) -> None:
+        """Open those of some files that have the structure of others."""
+        if len(files) < 2 or any("::" in file.url for file in files):
+            return
+        try:
+            read_together = self._find_together(files[0])
+            if read_together is None:
+                return
+            urls = [file.url for file in files]
+            opened = read_together(urls, files[0].options, None, (), _must_be_equal, deep)
+            batches = closing.enter_context(opened)
+        except (VirtualdsError, OSError):
+            # opening them one by one shows which of them fails, and why
+            return
+        for batch in batches:
+            groups: dict[str, AlikeFiles] = {"": batch, **batch.below}
+            for place, number in enumerate(batch.numbers):
+                self._opened[files[number]] = OpenedFile(groups, place)
+
+    def _open_alone(self, file: SourceFile, deep: bool) -> OpenedFile | VirtualdsError:
+        try:
+            group = self._open_group(file, deep, self.file.above)
+        except VirtualdsError as error:
+            return error
+        except OSError as error:
+            found = ReadError(
+                f"the file {without_secrets(file.url)} of a fragment cannot be opened: {error}; "
+                f"restore it, or leave the variable out with drop_variables"
+            )
+            found.__cause__ = error
+            return found
+        return OpenedFile({path: ListedFiles([one], [0]) for path, one in group.walk()}, 0)
+
+    def _get_opened(self, plan: AggregationPlan, fragment: FragmentPlace) -> OpenedFile:
+        if fragment.is_here:
+            groups = {path: ListedFiles([one], [0]) for path, one in self.file.groups.items()}
+            return OpenedFile(groups, 0)
+        found = self._opened[fragment.file]
+        if isinstance(found, AccessError):
+            raise found
+        if isinstance(found, VirtualdsError):
+            raise type(found)(f"{self.file.describe(plan)}: {found}") from found
+        return found
+
+    # ------------------------------------------------------------------ building
+
+    def build(self, plan: AggregationPlan) -> ManifestVariable:
+        """Return a variable with its whole array."""
+        attributes = {
+            n: v
+            for n, v in plan.variable.attributes.items()
+            if n not in (AGGREGATED_DATA, AGGREGATED_DIMENSIONS)
+        }
+        siblings = self.file.groups[plan.path].variables
+        lender = None if "units" in attributes else _find_lender(siblings, plan.name)
+        units = attributes if lender is None else siblings[lender].attributes
+        target = Target(plan.variable.data.dtype.newbyteorder("="), attributes, units)
+        runs = list(self._iterate_runs(plan, target))
+        encoding = {n: v for n, v in plan.variable.encoding.items() if n in ("dtype", "source")} | {
+            "original_shape": plan.shape
+        }
+        if target.dtype.kind in "SUO" and target.dtype != np.dtype("S1"):
+            data = self._build_texts(plan, runs)
+            return ManifestVariable(plan.dims, data, attributes, encoding)
+        fills = {
+            name: v for name, v in attributes.items() if name in ("_FillValue", "missing_value")
+        }
+        if not fills and (found := self._adopt_fill(plan, target, runs)) is not None:
+            fills = {"_FillValue": found}
+            target = replace(target, attributes={**target.attributes, **fills})
+            attributes |= fills
+        changed = any(run.needs_conversion(target) for run in runs)
+        parts = list[tuple[Index, ManifestArray]]()
+        starts = plan.starts()
+        for run in runs:
+            array = self._convert(plan, run, target) if changed else run.array
+            parts.append((tuple(s[n] for s, n in zip(starts, run.at, strict=True)), array))
+        fill = _find_fill(target, changed)
+        parts += self._build_constants(plan, target, starts, changed)
+        shape, axes = plan.shape, range(len(plan.shape))
+        whole = assemble(shape, target.dtype, fill, parts, axes, plan.name)
+        if changed and are_date_units(units.get("units")):
+            # xarray decodes dates from the numbers that are stored
+            check_values(whole.nbytes, f"variable {plan.name!r}")
+            return ManifestVariable(plan.dims, whole.read(), attributes, encoding)
+        if changed:
+            # chunks are unpacked as each is read
+            attributes = {n: v for n, v in attributes.items() if n not in PACKING_ATTRIBUTES}
+        return ManifestVariable(plan.dims, whole, attributes, encoding)
+
+    def _iterate_runs(self, plan: AggregationPlan, target: Target) -> Iterator[FragmentRun]:
+        """Yield neighbouring fragments that are read together, joined along one axis."""
+        grid = plan.grid
+        main = max(range(len(grid)), key=lambda axis: grid[axis], default=0)
+        ordered = sorted(
+            plan.files,
+            key=lambda f: (f.at[:main], f.at[main + 1 :], f.at[main : main + 1]),
+        )
+        held: list[FoundFragment] = []
+        for fragment in ordered:
+            found = self._look_up(plan, fragment, target)
+            if held and not held[-1].can_precede(found, main):
+                yield self._join(plan, held, main)
+                held = []
+            held.append(found)
+        if held:
+            yield self._join(plan, held, main)
+
+    def _look_up(
+        self, plan: AggregationPlan, fragment: FragmentPlace, target: Target
+    ) -> FoundFragment:
+        """Return the variable of a fragment, after checking that it fits."""
+        opened = self._get_opened(plan, fragment)
+        path, _, name = fragment.path.strip("/").rpartition("/")
+        shown = f"fragment {fragment.path!r} of {without_secrets(fragment.file.url)}"
+        group = opened.groups.get(path)
+        if group is None or name not in group.group.variables:
+            raise self.file.error(plan, f"there is no {shown}; restore it, or use drop_variables")
+        first = group.group.variables[name]
+        if (problem := group.group.problems.get(name)) is not None:
+            raise problem
+        if AGGREGATED_DIMENSIONS in first.attributes:
+            raise self.file.error(
+                plan, f"{shown} is put together in the same file; use its fragments"
+            )
+        sizes = dict(zip(first.dims, first.data.shape, strict=True))
+        shape = tuple(
+            int(group.lengths[dim][opened.place]) if dim in group.lengths else sizes[dim]
+            for dim in first.dims
+        )
+        attributes = select_for_file(name, group.attributes, opened.place, first.attributes)
+        expected = plan.shape_of(fragment.at)
+        axes = match_axes(shape, first.dims, expected, plan.dims)
+        if axes is None:
+            raise self.file.error(
+                plan,
+                f"{shown} has the shape {shape}, and its map says {expected}; write it anew",
+            )
+        conversion = UNCHANGED
+        units = attributes
+        lender = _find_lender(group.group.variables, name)
+        if "units" not in attributes and lender is not None:
+            lent = group.group.variables[lender].attributes
+            units = select_for_file(lender, group.attributes, opened.place, lent)
+        if "units" in units and "units" in target.units:
+            calendars = units.get("calendar"), target.units.get("calendar")
+            try:
+                conversion = convert_units(units["units"], target.units["units"], *calendars)
+            except UnitsError as error:
+                raise self.file.refuse(
+                    plan,
+                    f"{shown} has other units: {error}; correct them, or leave the variable out "
+                    f"with drop_variables",
+                ) from error
+        packing = {n: v for n, v in attributes.items() if n in PACKING_ATTRIBUTES}
+        return FoundFragment(fragment, group, name, opened.place, shape, axes, packing, conversion)
+
+    def _join(self, plan: AggregationPlan, held: Sequence[FoundFragment], main: int) -> FragmentRun:
+        """Return neighbouring fragments as one array with the axes of the whole."""
+        first = held[0]
+        variable = first.group.group.variables[first.name]
+        data: Any = variable.data
+        stacked = False
+        if len(first.group.numbers) > 1:
+            some = first.group.take(np.array([found.place for found in held]))
+            along = first.axes[main] if first.axes else None
+            if stacked := bool(first.axes) and along is None:
+                data = some.stack(first.name)
+                order = [n + 1 for n in range(len(first.shape))]
+                before = sum(a is not None for a in first.axes[:main])
+                data = np.transpose(data, (*order[:before], 0, *order[before:]))
+            elif along is not None:
+                data = some.join(first.name, variable.dims[along])
+            else:
+                data = some.stack(first.name)[0]
+        elif not isinstance(data, ManifestArray):
+            data = variable.read()
+        for axis, source in enumerate(first.axes):
+            if source is None and not (stacked and axis == main):
+                data = np.expand_dims(data, axis)
+        expected = list(plan.shape_of(held[0].place_of.at))
+        if expected:
+            expected[main] = sum(plan.lengths[main][f.place_of.at[main]] for f in held)
+        if data.shape != tuple(expected):
+            raise self.file.error(
+                plan, f"its fragments have the shape {data.shape}, not {expected}"
+            )
+        if isinstance(data, np.ndarray) and not data.dtype.hasobject:
+            data = ManifestArray.from_values(data)
+        return FragmentRun(first.place_of.at, data, first.packing, first.conversion)
+
+    def _build_texts(self, plan: AggregationPlan, runs: Sequence[FragmentRun]) -> Array:
+        """Return the values of a variable of texts."""
+        check_values(8 * prod(plan.shape), f"variable {plan.name!r}")
+        whole = np.full(plan.shape, "", object)
+        starts = plan.starts()
+        for run in runs:
+            begin = [s[n] for s, n in zip(starts, run.at, strict=True)]
+            values = run.array if isinstance(run.array, np.ndarray) else run.array.read()
+            box = tuple(slice(b, b + n) for b, n in zip(begin, values.shape, strict=True))
+            whole[box] = values
+        for index, value in plan.values.items():
+            begin = [s[n] for s, n in zip(starts, index, strict=True)]
+            shape = plan.shape_of(index)
+            whole[tuple(slice(b, b + n) for b, n in zip(begin, shape, strict=True))] = value
+        return whole
+
+    def _adopt_fill(
+        self, plan: AggregationPlan, target: Target, runs: Sequence[FragmentRun]
+    ) -> Any:
+        """Return what marks missing values if the variable does not say, or None if none are."""
+        if target.dtype.kind not in "iufc":
+            return None
+        plain = [run.packing for run in runs if not run.is_scaled]
+        marks = {repr(p["_FillValue"]): p["_FillValue"] for p in plain if "_FillValue" in p}
+        if len(marks) == 1 and len(plain) == len(runs):
+            [mark] = marks.values()
+            if target.dtype.type(mark) == mark or target.dtype.kind in "fc":
+                return np.asarray(mark).astype(target.dtype).ravel()[0]
+        missing = prod(plan.grid) > len(plan.files) + len(plan.values)
+        if missing and target.dtype.kind in "iu":
+            return target.dtype.type(NETCDF_FILLS[target.dtype.str[1:]])
+        return None
+
+    def _convert(self, plan: AggregationPlan, run: FragmentRun, target: Target) -> ManifestArray:
+        """Return fragments whose chunks are converted to the units and dtype of the variable."""
+        array: ManifestArray = run.array
+        kinds = {p.dtype for p in array.pipelines}
+        if any(p.packing is not None for p in run.array.pipelines):
+            if run.is_scaled:
+                raise self.file.refuse(
+                    plan,
+                    f"fragment {run.at} is put together from others and has other units or "
+                    f"packing; refer to its own fragments",
+                )
+            return array
+        packings = {}
+        for stored in kinds:
+            try:
+                attributes = run.describe_conversion(target, stored)
+                found = Packing.from_attributes(stored, attributes, target.dtype)
+                packings[stored] = found or Packing(target.dtype)
+            except (ValueError, OverflowError, TypeError) as error:
+                raise self.file.refuse(
+                    plan,
+                    f"fragment {run.at} of {stored} does not become {target.dtype}: {error}; "
+                    f"leave the variable out with drop_variables",
+                ) from error
+        pipelines = tuple(replace(p, packing=packings[p.dtype]) for p in array.pipelines)
+        return replace(array, dtype=target.dtype, pipelines=pipelines)
+
+    def _build_constants(
+        self, plan: AggregationPlan, target: Target, starts: Sequence[Sequence[int]], changed: bool
+    ) -> Iterator[tuple[Index, ManifestArray]]:
+        """Yield fragments of one value, which take no bytes."""
+        for index, value in plan.values.items():
+            shape = plan.shape_of(index)
+            try:
+                stored = np.asarray(value).astype(target.dtype)
+                if stored != value and stored.dtype.kind not in "fc":
+                    raise ValueError(f"{value!r} is out of its range")
+            except (ValueError, OverflowError, TypeError) as error:
+                raise self.file.error(
+                    plan, f"fragment {index} has the value {value!r}, no {target.dtype}: {error}"
+                ) from error
+            pipeline = CodecPipeline(
+                target.dtype, fill=stored.tobytes(), layout=tuple(range(len(shape)))
+            )
+            if changed:
+                pipeline = replace(pipeline, packing=Packing(target.dtype))
+            manifest = ChunkManifest.build((1,) * len(shape), file=MISSING)
+            axes = tuple(ChunkAxis.regular(n, n) for n in shape)
+            array = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
+            yield tuple(s[n] for s, n in zip(starts, index, strict=True)), array
+
+
+# ---------------------------------------------------------------------- fragments
+
+
+@dataclass(frozen=True)
+class Target:
+    """What all fragments become: the dtype and the attributes of the aggregation variable.
+
+    ``units`` are the attributes with its units and calendar, which bounds have from another one.
+    """
+
+    dtype: np.dtype[Any]
+    attributes: Mapping[str, Any]
+    units: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class FoundFragment:
+    """The variable of a fragment, in one of several files that were read together.
+
+    ``axes`` are those of the variable for each axis of the whole, None where it lacks one.
+    """
+
+    place_of: FragmentPlace
+    group: AlikeFiles
+    name: str
+    place: int
+    shape: tuple[int, ...]
+    axes: tuple[int | None, ...]
+    packing: Mapping[str, Any]
+    conversion: Conversion
+
+    def can_precede(self, other: FoundFragment, main: int) -> bool:
+        """Return whether another fragment follows, and can be joined to this one."""
+        one, two = self.place_of.at, other.place_of.at
+        if self.group is not other.group or self.name != other.name or self.axes != other.axes:
+            return False
+        if not one or one[main] + 1 != two[main] or _drop(one, main) != _drop(two, main):
+            return False
+        along = self.axes[main]
+        shapes = [s if along is None else _drop(s, along) for s in (self.shape, other.shape)]
+        return shapes[0] == shapes[1] and self.conversion == other.conversion
+
+
+class FragmentRun(NamedTuple):
+    """Neighbouring fragments as one array, beginning with the fragment at ``index``."""
+
+    at: Index
+    array: Any
+    packing: Mapping[str, Any]
+    conversion: Conversion
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether stored numbers are not the values."""
+        scaled = ("scale_factor", "add_offset", "_Unsigned")
+        return not self.packing.keys().isdisjoint(scaled) or not self.conversion.is_identity
+
+    def needs_conversion(self, target: Target) -> bool:
+        """Return whether values differ from the stored numbers, or marks of missing values do."""
+        if self.is_scaled or any(p.packing is not None for p in self.array.pipelines):
+            return True
+        known = list_fills(target.attributes)
+        own = [f for f in list_fills(self.packing) if f == f]
+        return any(not any(_equal_in(target.dtype, f, k) for k in known) for f in own) or (
+            target.dtype.kind != self.array.dtype.kind and target.dtype.kind in "iu"
+        )
+
+    def describe_conversion(self, target: Target, stored: np.dtype[Any]) -> dict[str, Any]:
+        """Return the packing attributes that convert chunks of numbers ``stored``."""
+        names = ("scale_factor", "add_offset")
+        if any(name in target.attributes for name in (*names, "_Unsigned")) and self.is_scaled:
+            raise ValueError("both the fragment and the aggregation variable are packed")
+        found = dict(self.packing)
+        factor, offset = self.conversion
+        if not self.conversion.is_identity:
+            scale = found.get("scale_factor", 1)
+            shift = found.get("add_offset", 0)
+            whole = target.dtype.kind in "iu"
+            if whole and (factor.denominator != 1 or offset.denominator != 1):
+                raise ValueError("units convert by a fraction, and integers have none")
+            made = (int if whole else float)(factor), (int if whole else float)(offset)
+            scale, shift = scale * made[0], shift * made[0] + made[1]
+            found = {n: v for n, v in found.items() if n not in names}
+            found |= {n: v for n, v in zip(names, (scale, shift), strict=True) if v != n[0]}
+            if found["scale_factor"] == 1:
+                del found["scale_factor"]
+            if found["add_offset"] == 0:
+                del found["add_offset"]
+        if target.dtype.kind in "iu" and (
+            list_fills(found) or stored.kind not in "iu" or not np.can_cast(stored, target.dtype)
+        ):
+            raise ValueError("integers cannot hold what it has: fractions, gaps, or larger numbers")
+        if target.dtype.kind in "iu" and isinstance(found.get("scale_factor"), float | np.floating):
+            raise ValueError("it is scaled by a fraction")
+        extra = [f for f in list_fills(target.attributes) if f == f]
+        if extra and target.dtype.kind in "fc":
+            raws = [raw for f in extra for raw in _unscale(f, found, stored, target.dtype)]
+            own = list(np.ravel(found.get("missing_value", [])))
+            if raws:
+                found["missing_value"] = np.array([*own, *raws])
+        return found
+
+
+def _unscale(
+    value: Any, packing: Mapping[str, Any], stored: np.dtype[Any], dtype: np.dtype[Any]
+) -> Iterator[Any]:
+    """Yield the stored number, if there is one, that becomes a value that means "missing"."""
+    scaling = {n: v for n, v in packing.items() if n not in ("_FillValue", "missing_value")}
+    scale, shift = (float(np.ravel(packing.get(n, d))[0])
+                    for n, d in (("scale_factor", 1), ("add_offset", 0)))  # fmt: skip
+    raw = (float(value) - shift) / scale if scale else np.nan
+    if stored.kind in "iu":
+        limits = np.iinfo(stored)
+        if not np.isfinite(raw) or not limits.min <= round(raw) <= limits.max:
+            return
+        raw = round(raw)
+    with np.errstate(over="ignore"):
+        one = np.array([raw]).astype(stored)
+        found = Packing.from_attributes(stored, scaling, dtype)
+        got = found.decode(one) if found else one.astype(dtype)
+        if got[0] == np.asarray(value).astype(dtype):
+            yield one[0]
+
+
+def list_fills(attributes: Mapping[str, Any]) -> list[Any]:
+    """Return the numbers that attributes say mean "no value"."""
+    return [v for n in ("_FillValue", "missing_value") for v in np.ravel(attributes.get(n, []))]
+
+
+def _equal_in(dtype: np.dtype[Any], one: Any, other: Any) -> bool:
+    if dtype.kind in "fc":
+        return bool(np.asarray(one).astype(dtype) == np.asarray(other).astype(dtype))
+    return bool(one == other)
+
+
+def _find_fill(target: Target, changed: bool) -> Any:
+    """Return the value of fragments that are missing."""
+    if changed and target.dtype.kind in "fc":
+        return target.dtype.type(np.nan)
+    fills = list_fills(target.attributes)
+    if fills:
+        return np.asarray(fills[0]).astype(target.dtype)[()]
+    if target.dtype.kind in "fc":
+        return target.dtype.type(np.nan)
+    return np.zeros((), target.dtype)[()]
+
+
+def match_axes(
+    shape: Sequence[int], dims: Sequence[str], expected: Sequence[int], names: Sequence[str]
+) -> tuple[int | None, ...] | None:
+    """Return the axis of a fragment for each axis of the whole, or None if they do not fit.
+
+    A fragment may lack axes of length 1 (CF 2.8.3).
+
+    Examples
+    --------
+    >>> match_axes((4, 5), ("y", "x"), (1, 4, 5), ("time", "lat", "lon"))
+    (None, 0, 1)
+    >>> match_axes((4,), ("y",), (5,), ("y",)) is None
+    True
+    """
+    if len(shape) == len(expected):
+        return tuple(range(len(shape))) if tuple(shape) == tuple(expected) else None
+    for by_name in (True, False):
+        found, at = list[int | None](), 0
+        for size, name in zip(expected, names, strict=True):
+            fits = at < len(shape) and shape[at] == size and (not by_name or dims[at] == name)
+            if not fits and size != 1:
+                break
+            found.append(at if fits else None)
+            at += fits
+        if len(found) == len(expected) and at == len(shape):
+            return tuple(found)
+    return None
+
+
+def _must_be_equal(name: str, value: Any) -> bool:
+    """Return whether files are read together only if they agree in an attribute."""
+    if name == "units":
+        return not are_date_units(value)
+    return name in (*PACKING_ATTRIBUTES, "calendar", "bounds")
+
+
+def _find_lender(variables: Mapping[str, ManifestVariable], name: str) -> str | None:
+    """Return the coordinate whose units its bounds have, too (CF 7.1), or None."""
+    return next((n for n, v in variables.items() if v.attributes.get("bounds") == name), None)
+
+
+def _drop(values: Sequence[int], place: int) -> tuple[int, ...]:
+    return (*values[:place], *values[place + 1 :])

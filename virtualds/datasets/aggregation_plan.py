@@ -1,0 +1,447 @@
+"""What an aggregation file says of its variables: where fragments lie, and which part each is.
+
+CF conventions 1.13, section 2.8 "Aggregation Variables" and appendix L; before that, CFA
+conventions 0.6.2. A scalar variable names the dimensions of the array (``aggregated_dimensions``)
+and the variables that say how it is put together (``aggregated_data``): how long the fragments are
+along each dimension, in which file each is, and which variable of that file it is, or its only
+value. `virtualds.datasets.aggregation` puts it together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS
+from virtualds.bounds import check_axes, check_values
+from virtualds.chunks.axes import MAX_AXIS
+from virtualds.errors import FormatError, ReadError, UnsupportedError, without_secrets
+from virtualds.source_file import SourceFile
+from virtualds.stores import find_store
+
+Array = npt.NDArray[Any]
+Index = tuple[int, ...]
+Name = tuple[str, str]
+"""The path of a group, and the name of a variable in it."""
+
+FEATURES = ({"map", "uris", "identifiers"}, {"map", "unique_values"})
+"""The standardised features of CF 1.13, section 2.8.2: of files, and of constants."""
+OLD_FEATURES = {"location", "file", "format", "address"}
+"""Those of CFA 0.6.2, section "Standardized aggregation instructions"."""
+KNOWN = OLD_FEATURES.union(*FEATURES)
+READABLE = {"nc", "netcdf", "netcdf3", "netcdf4", "hdf5", "zarr"}
+"""Formats that CFA 0.6.2 may name; files are recognised by their bytes."""
+CONSTANT = "full"
+"""The format of fragments of cf-python 3.14 to 3.16 whose address is their only value."""
+MAX_DEPTH = 8
+"""How many aggregation files may refer to one another in a row."""
+NETCDF_FILLS: Mapping[str, Any] = {
+    **{"i1": -127, "u1": 255, "i2": -32767, "u2": 65535, "i4": -2147483647, "u4": 4294967295},
+    **{"i8": -9223372036854775806, "u8": 18446744073709551614, "S1": b"\0"},
+}
+"""Default fill values of netCDF (NetCDF Users Guide, appendix "Default fill values")."""
+
+
+class FragmentPlace(NamedTuple):
+    """A fragment in a file: its index among the fragments, the file, and its path there."""
+
+    at: Index
+    file: SourceFile
+    path: str
+    is_here: bool
+    """Whether the file is the aggregation file itself."""
+
+
+@dataclass(frozen=True)
+class AggregationPlan:
+    """How one aggregation variable is put together.
+
+    ``lengths`` are those of the fragments along each axis. ``files`` are the fragments in files,
+    ``values`` those of one value; all others are missing. ``used`` are the variables that say so.
+    """
+
+    path: str
+    name: str
+    variable: ManifestVariable
+    dims: tuple[str, ...]
+    lengths: tuple[tuple[int, ...], ...]
+    files: tuple[FragmentPlace, ...]
+    values: Mapping[Index, Any]
+    used: frozenset[tuple[str, str]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return tuple(map(sum, self.lengths))
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """How many fragments there are along each axis."""
+        return tuple(map(len, self.lengths))
+
+    def starts(self) -> list[list[int]]:
+        """Return where fragments begin along each axis."""
+        return [[0, *accumulate(row)][:-1] for row in self.lengths]
+
+    def shape_of(self, index: Index) -> tuple[int, ...]:
+        """Return the shape of a fragment."""
+        return tuple(row[n] for row, n in zip(self.lengths, index, strict=True))
+
+
+class AggregationFile:
+    """An aggregation file, and what it says of its variables.
+
+    Parameters
+    ----------
+    source : SourceFile
+    get_file : callable
+        Returns the file for a uri, or raises an error if the file may not refer to it.
+    above : frozenset of str
+        Urls of the aggregation files that refer to this one.
+    read_all : callable
+        Reads all groups of the file, with all variables.
+    """
+
+    def __init__(
+        self,
+        source: SourceFile,
+        get_file: Callable[[str], SourceFile],
+        above: frozenset[str],
+        read_all: Callable[[], ManifestGroup],
+    ) -> None:
+        self.source, self._get_file = source, get_file
+        self.above = above | {source.url}
+        self._read_all = read_all
+
+    @cached_property
+    def groups(self) -> dict[str, ManifestGroup]:
+        """All groups of the file by path, as they are stored."""
+        return dict(self._read_all().walk())
+
+    @cached_property
+    def _sizes(self) -> dict[str, set[int]]:
+        """The lengths that variables have along each dimension."""
+        found = dict[str, set[int]]()
+        for group in self.groups.values():
+            for variable in group.variables.values():
+                for dim, size in zip(variable.dims, variable.data.shape, strict=True):
+                    found.setdefault(dim, set()).add(size)
+        return found
+
+    def error(self, plan: AggregationPlan | Name, what: str) -> FormatError:
+        """Return the error for a variable that contradicts itself or its fragments."""
+        return FormatError(f"{self.describe(plan)}: {what}")
+
+    def refuse(self, plan: AggregationPlan | Name, what: str) -> UnsupportedError:
+        """Return the error for a variable that is sound, but cannot be put together."""
+        return UnsupportedError(f"{self.describe(plan)}: {what}")
+
+    def describe(self, plan: AggregationPlan | Name) -> str:
+        """Return the name of a variable and its file, for errors."""
+        path, name = plan if isinstance(plan, tuple) else (plan.path, plan.name)
+        shown = f"{path}/{name}" if path else name
+        return f"aggregation variable {shown!r} of {without_secrets(self.source.url)}"
+
+    # ------------------------------------------------------------------ what the file says
+
+    def plan(self, path: str, name: str) -> AggregationPlan:
+        """Return how a variable is put together, from the variables that it names."""
+        key = path, name
+        variable = self.groups[path].variables[name]
+        if variable.dims:
+            raise self.error(
+                key,
+                f"it has the dimensions {variable.dims}, but must be a scalar (CF 2.8); remove its "
+                f"attribute {AGGREGATED_DIMENSIONS}",
+            )
+        dims = tuple(str(variable.attributes[AGGREGATED_DIMENSIONS]).split())
+        if len(set(dims)) < len(dims):
+            raise self.error(key, f"it names a dimension twice: {dims}; write the file anew")
+        check_axes(len(dims), f"variable {name!r}")
+        features = self._parse_features(key, variable)
+        places = {feature: self._find(key, target) for feature, target in features.items()}
+        held = {f: self._read(key, *p) for f, p in places.items() if f in KNOWN}
+        lengths = self._read_lengths(key, dims, held.get("map", held.get("location")))
+        standard = frozenset(places[feature] for feature in features if feature in KNOWN)
+        plan = AggregationPlan(path, name, variable, dims, lengths, (), {}, standard)
+        if prod(plan.shape) * max(variable.data.dtype.itemsize, 1) >= MAX_AXIS:
+            raise self.error(plan, f"it is longer than arrays may be: {plan.shape}")
+        if "unique_values" in held:
+            return replace(plan, values=self._list_values(plan, held["unique_values"]))
+        names = self._groups_of_names(plan, held)
+        return self._locate_fragments(plan, names, places)
+
+    def _parse_features(self, key: Name, variable: ManifestVariable) -> dict[str, str]:
+        """Return the variable of each feature (CF 2.8.2: blank-separated ``feature: variable``)."""
+        text = variable.attributes.get(AGGREGATED_DATA)
+        words = text.split() if isinstance(text, str) else []
+        found = dict[str, str]()
+        for feature, target in zip(words[::2], words[1::2], strict=False):
+            if not feature.endswith(":") or feature in (":", *(f"{f}:" for f in found)):
+                words = []
+            found[feature[:-1]] = target
+        if not words or len(words) % 2:
+            raise self.error(
+                key,
+                f"its attribute {AGGREGATED_DATA} {text!r:.200} is not a list of 'feature: "
+                f"variable'; correct it, or leave the variable out with drop_variables",
+            )
+        # keywords of CFA 0.6.2 have no case
+        lower = {feature.lower(): target for feature, target in found.items()}
+        if lower.keys() >= OLD_FEATURES and not found.keys() >= OLD_FEATURES:
+            found = lower
+        ways = (*FEATURES, OLD_FEATURES)
+        if sum(way <= found.keys() for way in ways) != 1 or any(
+            found.keys() & (KNOWN - way) for way in ways if way <= found.keys()
+        ):
+            raise self.refuse(
+                key,
+                f"its {AGGREGATED_DATA} has the features {sorted(found)}; a variable needs map, "
+                f"uris and identifiers, or map and unique_values (CF 1.13), or location, file, "
+                f"format and address (CFA 0.6.2); write the file with cf-python, or leave the "
+                f"variable out with drop_variables",
+            )
+        return found
+
+    def _find(self, key: Name, target: str) -> Name:
+        """Return group and name of a variable that another one names (CF 2.7.1, "Scope")."""
+        path, _ = key
+        folder, _, name = target.rpartition("/")
+        parts = [] if target.startswith("/") else list(filter(None, path.split("/")))
+        for part in filter(None, folder.split("/")):
+            parts = parts[:-1] if part == ".." else parts if part == "." else [*parts, part]
+        places = [parts]
+        if "/" not in target:
+            places = [parts[:n] for n in range(len(parts), -1, -1)]
+        for place in map("/".join, places):
+            if place in self.groups and name in self.groups[place].variables:
+                return place, name
+        raise self.error(
+            key,
+            f"there is no variable {target!r}, which its {AGGREGATED_DATA} names; restore it, or "
+            f"leave the variable out with drop_variables",
+        )
+
+    def _read(self, key: Name, path: str, name: str) -> Array:
+        """Return the values of a variable as a masked array, with texts as objects."""
+        variable = self.groups[path].variables[name]
+        if AGGREGATED_DIMENSIONS in variable.attributes:
+            raise self.error(key, f"{name!r}, which it names, is an aggregation variable itself")
+        data = variable.data
+        if (problem := self.groups[path].problems.get(name)) is not None:
+            raise problem
+        check_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
+        values = variable.read()
+        fill = variable.attributes.get("_FillValue", variable.attributes.get("missing_value"))
+        if values.dtype.kind == "S" and values.dtype.itemsize == 1 and values.ndim:
+            # text of netCDF classic: characters along the last dimension
+            joined = np.ascontiguousarray(values).view(f"S{max(values.shape[-1], 1)}")
+            values = joined.reshape(values.shape[:-1])
+            fill = None
+        if values.dtype.kind in "SUO":
+            texts = np.empty(values.shape, object)
+            flat = [_to_text(one) for one in values.ravel().tolist()]
+            texts[...] = np.array(flat, object).reshape(values.shape)
+            absent = np.array([one in ("", fill) for one in flat], bool).reshape(values.shape)
+            return np.ma.array(texts, mask=absent)
+        absent = np.zeros(values.shape, bool)
+        fills = [NETCDF_FILLS.get(values.dtype.str[1:])] if fill is None else np.ravel(fill)
+        for one in fills:
+            if one is not None:
+                absent |= values == one
+        if values.dtype.kind == "f":
+            absent |= np.isnan(values)
+            if fill is None and values.dtype.itemsize > 2:
+                absent |= values == values.dtype.type(9.969209968386869e36)
+        return np.ma.array(values, mask=absent)
+
+    def _read_lengths(
+        self, key: Name, dims: tuple[str, ...], found: Any
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the lengths of fragments along each axis (CF 2.8.2, ``map``)."""
+        if found.dtype.kind not in "iu":
+            raise self.error(key, f"its map holds {found.dtype}, not integers; write it anew")
+        values = np.ma.getdata(found)
+        absent = np.ma.getmaskarray(found)
+        if not dims:
+            if values.size != 1 or values.ravel()[0] != 1:
+                raise self.error(key, f"the map of a scalar is 1, not {values.tolist()!r:.100}")
+            return ()
+        if values.ndim == 1 and len(dims) == 1:
+            values, absent = values[np.newaxis], absent[np.newaxis]
+        if values.ndim != 2 or values.shape[0] != len(dims):
+            raise self.error(
+                key,
+                f"its map has the shape {values.shape}, and the array {len(dims)} dimensions: one "
+                f"row for each is needed; write it anew",
+            )
+        rows = []
+        for dim, row, gone in zip(dims, values, absent, strict=True):
+            count = int((~gone).sum())
+            if not count or gone[:count].any() or (row[:count] <= 0).any():
+                raise self.error(
+                    key,
+                    f"its map says {np.ma.array(row, mask=gone).tolist()!r:.200} of the fragments "
+                    f"along {dim!r}, which are not lengths; write it anew",
+                )
+            rows.append(tuple(int(n) for n in row[:count]))
+        for dim, lengths in zip(dims, rows, strict=True):
+            # groups may have different dimensions of one name
+            sizes = self._sizes.get(dim, set())
+            if len(sizes) == 1 and sizes != {sum(lengths)}:
+                raise self.error(
+                    key,
+                    f"its map adds up to {sum(lengths)} along {dim!r}, which has {min(sizes)} "
+                    f"elements; write it anew",
+                )
+        return tuple(rows)
+
+    def _check_grid(self, plan: AggregationPlan, what: str, found: Array, versions: bool) -> None:
+        """Raise an error unless a variable has one element for each fragment."""
+        more = found.shape[len(plan.grid) :]
+        if found.shape[: len(plan.grid)] != plan.grid or len(more) > versions:
+            raise self.error(
+                plan,
+                f"its {what} has the shape {found.shape}, and there are {plan.grid} fragments by "
+                f"its map; write it anew",
+            )
+
+    def _list_values(self, plan: AggregationPlan, found: Array) -> dict[Index, Any]:
+        """Return the only values of fragments (CF 2.8.2, ``unique_values``)."""
+        self._check_grid(plan, "unique_values", found, False)
+        absent, values = np.ma.getmaskarray(found), np.ma.getdata(found)
+        return {i: values[i] for i in np.ndindex(*plan.grid) if not absent[i]}
+
+    def _groups_of_names(
+        self, plan: AggregationPlan, held: Mapping[str, Array]
+    ) -> Iterator[tuple[Index, list[tuple[str | None, Any, str]]]]:
+        """Yield the versions of each fragment: file, name and format."""
+        is_old = "file" in held
+        uris, names = (
+            (held["file"], held["address"])
+            if is_old
+            else (
+                held["uris"],
+                held["identifiers"],
+            )
+        )
+        self._check_grid(plan, "file" if is_old else "uris", uris, is_old)
+        if names.ndim:
+            self._check_grid(plan, "address" if is_old else "identifiers", names, is_old)
+        forms = held.get("format", np.ma.array("nc", object))
+        if forms.ndim and forms.shape not in (uris.shape, plan.grid):
+            raise self.error(plan, f"its format has the shape {forms.shape}, its file {uris.shape}")
+        absent = [np.ma.getmaskarray(one) for one in (uris, names)]
+        data = [np.ma.getdata(one) for one in (uris, names, forms)]
+        count = uris.shape[-1] if uris.ndim > len(plan.grid) else None
+        for index in np.ndindex(*plan.grid):
+            versions = []
+            for number in range(count or 1):
+                at = index if count is None else (*index, number)
+                own = [at[: one.ndim] for one in data]
+                if absent[1][own[1]] and (is_old or absent[0][own[0]]):
+                    continue
+                uri = None if absent[0][own[0]] else str(data[0][own[0]])
+                if uri is None and (number or not is_old):
+                    continue
+                name = None if absent[1][own[1]] else data[1][own[1]]
+                versions.append((uri, name, str(data[2][own[2]]).lower()))
+            yield index, versions
+
+    def _locate_fragments(
+        self,
+        plan: AggregationPlan,
+        fragments: Iterator[tuple[Index, list[tuple[str | None, Any, str]]]],
+        places: Mapping[str, Name],
+    ) -> AggregationPlan:
+        """Return the plan with the file of each fragment: the first version that exists."""
+        path, name = places.get("file") or places["uris"]
+        words = str(self.groups[path].variables[name].attributes.get("substitutions", "")).split()
+        if len(words) % 2 or any(not w.endswith(":") for w in words[::2]):
+            raise self.error(plan, f"the attribute substitutions of {name!r} is malformed: {words}")
+        changes = {w[:-1]: to for w, to in zip(words[::2], words[1::2], strict=True)}
+        files, values = [], dict[Index, Any]()
+        for index, versions in fragments:
+            found = []
+            for uri, address, form in versions:
+                if form == CONSTANT:
+                    values[index] = address
+                    break
+                if uri is not None and form not in READABLE and "format" in places:
+                    raise self.refuse(
+                        plan,
+                        f"a fragment in {uri!r} has the format {form!r}, which is not netCDF; "
+                        f"convert it, or leave the variable out with drop_variables",
+                    )
+                if not isinstance(address, str):
+                    raise self.refuse(
+                        plan,
+                        f"fragment {index} is named {address!r}, which is not the name of a "
+                        f"variable; leave it out with drop_variables",
+                    )
+                found.append(self._locate(plan, index, uri, address, changes))
+            if found and index not in values:
+                files.append(found[0] if len(found) == 1 else self._choose(plan, found))
+        return replace(plan, files=tuple(files), values=values)
+
+    def _locate(
+        self,
+        plan: AggregationPlan,
+        index: Index,
+        uri: str | None,
+        address: str,
+        changes: Mapping[str, str],
+    ) -> FragmentPlace:
+        """Return where a fragment is; relative uris begin at the folder of the file."""
+        if uri is None:
+            path, name = self._find((plan.path, plan.name), address)
+            return FragmentPlace(index, self.source, f"{path}/{name}", True)
+        for word, replacement in changes.items():
+            uri = uri.replace(word, replacement)
+        if "${" in uri:
+            raise self.error(
+                plan, f"the file {uri!r} holds a substitution that is not defined; add it"
+            )
+        file = self._get_file(uri)
+        if file.url == self.source.url:
+            return FragmentPlace(index, file, address, True)
+        if file.url in self.above:
+            raise self.error(
+                plan,
+                f"its fragment in {without_secrets(file.url)} is put together from this file; "
+                f"break the circle",
+            )
+        if len(self.above) > MAX_DEPTH:
+            raise self.refuse(
+                plan, f"more than {MAX_DEPTH} aggregation files refer to one another; join them"
+            )
+        return FragmentPlace(index, file, address, False)
+
+    def _choose(self, plan: AggregationPlan, versions: Sequence[FragmentPlace]) -> FragmentPlace:
+        """Return the first version of a fragment whose file exists (CFA 0.6.2, ``file``)."""
+        for version in versions:
+            try:
+                find_store(version.file.url).describe(version.file.url, version.file.options)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise ReadError(f"{self.describe(plan)}: {error}") from error
+            return version
+        names = [without_secrets(version.file.url) for version in versions]
+        raise ReadError(
+            f"{self.describe(plan)}: none of the files of a fragment exists: {names}; restore one"
+        )
+
+
+def _to_text(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.rstrip(b"\0 ").decode("utf-8", "surrogateescape")
+    return value
