@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -19,3 +20,18 @@ def peer(name: str) -> Any:
         pytest.skip(f"{library} needs Python {wanted}", allow_module_level=True)
     # a library that is there and cannot be imported is an error
     return pytest.importorskip(name, exc_type=ModuleNotFoundError)
+
+
+ENVIRONMENTS = {
+    "CF_PYTHON": "cf-python 3.21, which reads and writes CF-1.13",
+    "CF_PYTHON_3_16": "cf-python 3.16, which reads and writes CFA-0.6.2",
+}
+"""Variables of the environment that name a Python with a library that this one does not have."""
+
+
+def peer_python(variable: str) -> str:
+    """Return the path of a Python with another library; if none is named, skip and say which."""
+    found = os.environ.get(variable)
+    if not found:
+        pytest.skip(f"no Python has {ENVIRONMENTS[variable]}: name one with {variable}")
+    return found

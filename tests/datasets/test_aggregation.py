@@ -373,6 +373,18 @@ def test_relative_uris_begin_at_the_folder_of_the_file(
         np.testing.assert_array_equal(found["u"].values, whole)
 
 
+def test_names_of_files_may_be_escaped_or_not(folder: Path) -> None:
+    whole = write_months(2)
+    Path("0.nc").rename("of 50%.nc")
+    Path("1.nc").rename("%20.nc")
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(time=8, x=5)
+        uris = grid_of("of%2050%25.nc", "%20.nc", shape=(2, 1))
+        file.aggregate("t", "time x", [[4, 4], [5]], uris)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, whole)
+
+
 def test_a_fragment_that_is_not_allowed_is_refused(folder: Path) -> None:
     write_months(1)
     (folder / "sets").mkdir()

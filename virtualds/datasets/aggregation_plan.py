@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from virtualds.chunks.axes import MAX_AXIS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, without_secrets
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
+from virtualds.urls import scheme_of
 
 Array = npt.NDArray[Any]
 Index = tuple[int, ...]
@@ -387,7 +389,7 @@ class AggregationFile:
                         f"fragment {index} is named {address!r}, which is not the name of a "
                         f"variable; leave it out with drop_variables",
                     )
-                found.append(self._locate(plan, index, uri, address, changes))
+                found += self._locate(plan, index, uri, address, changes)
             if found and index not in values:
                 files.append(found[0] if len(found) == 1 else self._choose(plan, found))
         return replace(plan, files=tuple(files), values=values)
@@ -399,11 +401,11 @@ class AggregationFile:
         uri: str | None,
         address: str,
         changes: Mapping[str, str],
-    ) -> FragmentPlace:
-        """Return where a fragment is; relative uris begin at the folder of the file."""
+    ) -> list[FragmentPlace]:
+        """Return where a fragment may be; relative uris begin at the folder of the file."""
         if uri is None:
             path, name = self._find((plan.path, plan.name), address)
-            return FragmentPlace(index, self.source, f"{path}/{name}", True)
+            return [FragmentPlace(index, self.source, f"{path}/{name}", True)]
         for word, replacement in changes.items():
             uri = uri.replace(word, replacement)
         if "${" in uri:
@@ -411,22 +413,25 @@ class AggregationFile:
                 plan, f"the file {uri!r} holds a substitution that is not defined; add it"
             )
         file = self._get_file(uri)
-        if file.url == self.source.url:
-            return FragmentPlace(index, file, address, True)
-        if file.url in self.above:
-            raise self.error(
-                plan,
-                f"its fragment in {without_secrets(file.url)} is put together from this file; "
-                f"break the circle",
-            )
+        files = [file]
+        if "%" in uri and scheme_of(file.url) == "file":
+            # a uri escapes blanks and the like (RFC 3986, section 2.1), but not all writers do
+            files.insert(0, self._get_file(unquote(uri)))
+        for file in files:
+            if file.url in self.above and file.url != self.source.url:
+                raise self.error(
+                    plan,
+                    f"its fragment in {without_secrets(file.url)} is put together from this file; "
+                    f"break the circle",
+                )
         if len(self.above) > MAX_DEPTH:
             raise self.refuse(
                 plan, f"more than {MAX_DEPTH} aggregation files refer to one another; join them"
             )
-        return FragmentPlace(index, file, address, False)
+        return [FragmentPlace(index, f, address, f.url == self.source.url) for f in files]
 
     def _choose(self, plan: AggregationPlan, versions: Sequence[FragmentPlace]) -> FragmentPlace:
-        """Return the first version of a fragment whose file exists (CFA 0.6.2, ``file``)."""
+        """Return the first place of a fragment whose file exists (CFA 0.6.2, ``file``)."""
         for version in versions:
             try:
                 find_store(version.file.url).describe(version.file.url, version.file.options)
