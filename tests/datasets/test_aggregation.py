@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cfa_files import AggregationWriter, grid_of, write_part
+from range_server import range_server
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError, VirtualdsError
@@ -422,6 +423,23 @@ def test_remote_fragments_are_read_through_their_store(folder: Path) -> None:
         np.testing.assert_array_equal(found["t"].values, whole)
 
 
+def test_fragments_on_a_server_are_read_by_ranges(folder: Path) -> None:
+    whole = write_months(6)
+    write_aggregation(6)
+    local = grid_of(f"file://{folder}/0.nc", shape=(1, 1))
+    with AggregationWriter("local.nc") as file:
+        file.add_dims(time=4, x=5)
+        file.aggregate("t", "time x", [[4], [5]], local)
+    with range_server(folder) as (host, requests):
+        for found in open_all(f"{host}/agg.nc"):
+            np.testing.assert_array_equal(found["t"].values, whole)
+        asked = len(requests)
+        virtualds.open_virtual_dataset(f"{host}/agg.nc", loadable_variables=[])
+        # each file is small enough for one request
+        assert len(requests) - asked <= 16
+        refuse(AccessError, "local file", path=f"{host}/local.nc")
+
+
 def test_variables_may_be_in_groups_and_their_descriptions_elsewhere() -> None:
     write_months(2)
     with AggregationWriter("agg.nc") as file:
@@ -576,6 +594,7 @@ def change_attribute(**attributes: Any) -> None:
         ({"part": {"units": "m"}}, UnsupportedError, ("'m' does not convert to 'K'", "0.nc")),
         ({"part": {"units": "snow"}}, UnsupportedError, ("'snow' are unknown",)),
         ({"dtype": "i2"}, UnsupportedError, ("float64 does not become int16",)),
+        ({"dtype": str}, FormatError, ("fragment (0,) holds float64", "texts")),
         ({"identifiers": "nothing"}, FormatError, ("no fragment 'nothing'", "0.nc")),
         ({"uris": ("0.nc", "agg.nc")}, FormatError, ("put together in the same file",)),
     ],
@@ -635,9 +654,32 @@ def test_huge_arrays_take_no_memory_and_lengths_are_checked() -> None:
         assert found["t"].shape == (2**19,) * 3 and found["t"][5, 2**18, 0].item() == 1
 
 
+@pytest.mark.parametrize("stored", ["i4", "u2", "S1"])
+def test_integers_are_not_cut(stored: str) -> None:
+    write_part("0.nc", np.array([1, 2], stored), ("x",))
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=2)
+        file.aggregate("t", "x", [[2]], grid_of("0.nc"), dtype="i2")
+    refuse(UnsupportedError, "does not become int16")
+
+
+def test_a_packed_variable_is_not_taken_for_a_plain_one() -> None:
+    write_one(part={"units": "K", "_FillValue": 2.0}, scale_factor=0.5, _FillValue=-9.0)
+    refuse(UnsupportedError, "is packed")
+
+
+def test_too_many_fragments_are_refused_before_memory_is_taken() -> None:
+    with AggregationWriter("agg.nc") as file:
+        file.aggregate("t", "x", [[1]], values=np.ones(1))
+        file.add_dims(many=10**8)
+        file.file.createVariable("values", "i1", ("many",), chunksizes=(10**4,), zlib=True)
+        file.file["t"].aggregated_data = "map: t_map unique_values: values"
+    refuse(UnsupportedError, "more than 2,097,152 fragments")
+
+
 def test_both_packed_is_refused() -> None:
     write_one(part={"units": "K", "scale_factor": 2.0}, scale_factor=0.5)
-    refuse(UnsupportedError, "are packed")
+    refuse(UnsupportedError, "is packed")
 
 
 def test_a_variable_that_cannot_be_read_is_skipped_or_kept() -> None:

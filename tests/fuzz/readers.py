@@ -437,6 +437,8 @@ def _within(reader: Any) -> Any:
 NATIVES: dict[str, tuple[Any, ...]] = {
     "hdf5": (_xarray("h5netcdf", phony_dims="sort"), by_h5py, _xarray("netcdf4")),
     "netcdf3": (_flat_xarray("netcdf4"), _flat_xarray("scipy")),
+    # other readers of netCDF see scalars
+    "cfa": (),
     "grib": (by_cfgrib,),
     # nobody else reads indexes alone
     "grib-index": (),

@@ -134,6 +134,24 @@ def netcdf3() -> list[Seed]:
     return _small([made(name, ".nc", CASES[name].write) for name in chosen])
 
 
+def cfa() -> list[Seed]:
+    """Aggregation files, of which damage is made, of files that stay as they are."""
+    from cfa_files import AggregationWriter, grid_of, write_part
+
+    def write(form: str, path: Path) -> None:
+        for n in range(2):
+            values, packing = np.arange(6.0).reshape(2, 3) + n, {"units": ("K", "degC")[n]}
+            write_part(path.with_name(f"{n}.nc"), values, ("time", "x"), packing, form=form)
+        with AggregationWriter(path, form) as file:
+            file.add_dims(time=4, x=3)
+            uris = grid_of("0.nc", "1.nc", shape=(2, 1))
+            file.aggregate("t", "time x", [[2, 2], [3]], uris, units="K", _FillValue=-9.0)
+            file.aggregate("n", "time x", [[2, 2], [3]], values=np.array([[1], [2]], "i4"))
+
+    found = [made(form, ".nc", partial(write, form)) for form in ("NETCDF3_CLASSIC", "NETCDF4")]
+    return [replace(seed, steady=("0.nc", "1.nc")) for seed in found]
+
+
 def grib() -> list[Seed]:
     from parsers.test_grib import CASES as GRIB
 
@@ -574,6 +592,7 @@ SEEDS: dict[str, Make] = {
     "sets": sets,
     "kerchunk-json": kerchunk_json,
     "netcdf3": netcdf3,
+    "cfa": cfa,
     "tiff": tiff,
     "grib": grib,
     "grib-index": grib_index,

@@ -87,7 +87,7 @@ def build_aggregations(
     AccessError
         A fragment lies where the file may not refer to.
     """
-    base = path.strip("/")
+    base = "/".join(filter(None, path.split("/")))
     plans = dict[Name, AggregationPlan]()
     problems = dict[Name, VirtualdsError]()
     made = dict[Name, ManifestVariable]()
@@ -382,6 +382,10 @@ class FragmentAssembler:
         for run in runs:
             begin = [s[n] for s, n in zip(starts, run.at, strict=True)]
             values = run.array if isinstance(run.array, np.ndarray) else run.array.read()
+            if values.dtype.kind not in "SUO":
+                raise self.file.error(
+                    plan, f"fragment {run.at} holds {values.dtype}, and the variable texts"
+                )
             box = tuple(slice(b, b + n) for b, n in zip(begin, values.shape, strict=True))
             whole[box] = values
         for index, value in plan.values.items():
@@ -520,17 +524,21 @@ class FragmentRun(NamedTuple):
         """Return whether values differ from the stored numbers, or marks of missing values do."""
         if self.is_scaled or any(p.packing is not None for p in self.array.pipelines):
             return True
+        # integers are never cut, but floats may become shorter ones
+        casting: Any = "same_kind" if target.dtype.kind in "fc" else "safe"
+        if not can_become(self.array.dtype, target.dtype, casting):
+            return True
         known = list_fills(target.attributes)
         own = [f for f in list_fills(self.packing) if f == f]
-        return any(not any(_equal_in(target.dtype, f, k) for k in known) for f in own) or (
-            target.dtype.kind != self.array.dtype.kind and target.dtype.kind in "iu"
-        )
+        return any(not any(_equal_in(target.dtype, f, k) for k in known) for f in own)
 
     def describe_conversion(self, target: Target, stored: np.dtype[Any]) -> dict[str, Any]:
         """Return the packing attributes that convert chunks of numbers ``stored``."""
         names = ("scale_factor", "add_offset")
-        if any(name in target.attributes for name in (*names, "_Unsigned")) and self.is_scaled:
-            raise ValueError("both the fragment and the aggregation variable are packed")
+        if any(name in target.attributes for name in (*names, "_Unsigned")):
+            raise ValueError("the aggregation variable is packed, and the fragment is another way")
+        if not can_become(stored, target.dtype, "same_kind"):
+            raise ValueError("they are different kinds of values")
         found = dict(self.packing)
         factor, offset = self.conversion
         if not self.conversion.is_identity:
@@ -560,6 +568,14 @@ class FragmentRun(NamedTuple):
             if raws:
                 found["missing_value"] = np.array([*own, *raws])
         return found
+
+
+def can_become(stored: np.dtype[Any], wanted: np.dtype[Any], casting: Any) -> bool:
+    """Return whether numbers, or characters, may be cast; texts are never cut."""
+    one, other = stored.newbyteorder("="), wanted.newbyteorder("=")
+    return one == other or (
+        {one.kind, other.kind} <= set("iufc") and np.can_cast(one, other, casting)
+    )
 
 
 def _unscale(

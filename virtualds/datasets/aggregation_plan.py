@@ -45,6 +45,8 @@ CONSTANT = "full"
 """The format of fragments of cf-python 3.14 to 3.16 whose address is their only value."""
 MAX_DEPTH = 8
 """How many aggregation files may refer to one another in a row."""
+MAX_FRAGMENTS = 2**21
+"""How many fragments, or versions of them, a variable may have."""
 NETCDF_FILLS: Mapping[str, Any] = {
     **{"i1": -127, "u1": 255, "i2": -32767, "u2": 65535, "i4": -2147483647, "u4": 4294967295},
     **{"i8": -9223372036854775806, "u8": 18446744073709551614, "S1": b"\0"},
@@ -241,6 +243,12 @@ class AggregationFile:
         if (problem := self.groups[path].problems.get(name)) is not None:
             raise problem
         check_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
+        if prod(data.shape[: -1 if data.dtype == "S1" else None]) > MAX_FRAGMENTS:
+            raise self.refuse(
+                key,
+                f"{name!r} has the shape {data.shape}, and more than {MAX_FRAGMENTS:,} fragments "
+                f"are not read; leave the variable out with drop_variables",
+            )
         values = variable.read()
         fill = variable.attributes.get("_FillValue", variable.attributes.get("missing_value"))
         if values.dtype.kind == "S" and values.dtype.itemsize == 1 and values.ndim:
@@ -380,8 +388,8 @@ class AggregationFile:
                 if uri is not None and form not in READABLE and "format" in places:
                     raise self.refuse(
                         plan,
-                        f"a fragment in {uri!r} has the format {form!r}, which is not netCDF; "
-                        f"convert it, or leave the variable out with drop_variables",
+                        f"a fragment in {without_secrets(uri)!r} has the format {form!r}, which is "
+                        f"not netCDF; convert it, or leave the variable out with drop_variables",
                     )
                 if not isinstance(address, str):
                     raise self.refuse(
@@ -410,7 +418,8 @@ class AggregationFile:
             uri = uri.replace(word, replacement)
         if "${" in uri:
             raise self.error(
-                plan, f"the file {uri!r} holds a substitution that is not defined; add it"
+                plan,
+                f"the substitution in the file {without_secrets(uri)!r} is not defined; add it",
             )
         file = self._get_file(uri)
         files = [file]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
+from math import pi
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ _BASE: Mapping[str, tuple[str | int, Exponents]] = {
     "Hz hertz": (1, (("s", -1),)),
     "V volt volts": (1, (("A", -1), ("kg", 1), ("m", 2), ("s", -3))),
     "l L litre liter litres liters": ("1/1000", (("m", 3),)),
-    "rad radian radians": (1, _ONE),
+    "rad radian radians sr steradian": (1, _ONE),
 }
 _FIXED: Mapping[str, tuple[str | int, Exponents]] = {
     "min minute minutes": (60, (("s", 1),)),
@@ -88,6 +89,8 @@ _FIXED: Mapping[str, tuple[str | int, Exponents]] = {
     "mile miles": ("1609.344", (("m", 1),)),
     "nautical_mile nmile": (1852, (("m", 1),)),
     "kt kts knot knots": ("1852/3600", (("m", 1), ("s", -1))),
+    "degree degrees degree_north degrees_north degree_N degrees_N degreeN degreesN degree_east "
+    "degrees_east degree_E degrees_E degreeE degreesE arc_degree": (str(Fraction(pi) / 180), _ONE),
     "% percent": ("1/100", _ONE),
     "ppm": ("1/1000000", _ONE),
     "ppb": ("1/1000000000", _ONE),
@@ -156,7 +159,7 @@ def _convert_dates(given: str, wanted: str, calendar: str, other: str) -> Conver
         date.encoding = {"units": seconds, "calendar": other, "dtype": np.dtype("f8")}
         count = xr.conventions.encode_cf_variable(date).values.item()
     except (*LIBRARY_ERRORS, ValueError, OverflowError) as error:
-        raise UnitsError(f"{given!r} does not convert to {wanted!r}: {error}") from error
+        raise UnitsError(f"{given!r} does not convert to {wanted!r}") from error
     one, two = (unit.factor for unit in units)
     return Conversion(one / two, Fraction(count) / two)
 
