@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from azure_server import ACCOUNT, KEY, AzureServer
+from other_s3_servers import bucket_at
 from programs import run_code
 from range_server import running
 
@@ -545,3 +546,18 @@ def test_a_file_that_was_fetched_before_stays_as_it_was() -> None:
 
 def test_the_working_directory_holds_nothing_of_remote_files() -> None:
     assert list_in_working_directory("a.nc", SourceFile("https://host/b.nc")) == []
+
+
+def test_credentials_that_come_later_are_found(
+    moto: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when somebody logs in after an error, in the same session."""
+    url = bucket_at(moto)
+    fsspec.filesystem("s3", **moto).pipe_file(f"{url}/a", DATA)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto["client_kwargs"]["endpoint_url"])
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with pytest.raises(PermissionError, match="no credentials"):
+        find_store(f"{url}/a").read_all(f"{url}/a", None)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", moto["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", moto["secret"])
+    assert find_store(f"{url}/a").read_all(f"{url}/a", None) == DATA

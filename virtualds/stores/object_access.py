@@ -408,14 +408,12 @@ class _Session:
         return found
 
     def make_provider(self) -> Provider:
-        held: list[Any] = []
-
         def find() -> dict[str, Any]:
-            if not held:
-                held.append(self._session.get_credentials())
-            if held[0] is None:
+            # botocore keeps what it has found, and looks again for what was not there
+            found = self._session.get_credentials()
+            if found is None:
                 raise NoCredentialsError("botocore finds none")
-            frozen = held[0].get_frozen_credentials()
+            frozen = found.get_frozen_credentials()
             return {
                 "access_key_id": frozen.access_key,
                 "secret_access_key": frozen.secret_key,
