@@ -327,11 +327,11 @@ LOAD_OR_LEAVE_OUT = (
 
 
 def make_unsupported_error(
-    url: str, form: str, problems: list[str], remedy: str
+    url: str, format_name: str, problems: list[str], remedy: str
 ) -> UnsupportedError:
     """Return the error that lists the properties that a format cannot store.
 
-    ``remedy`` is for encodings; other properties say themselves what to do, where that is no help.
+    ``remedy`` is for encodings; other properties state a remedy of their own.
     """
     parts = [lay_out(problem).partition("\n") for problem in problems]
     own = dict.fromkeys(todo for _, _, todo in parts)
@@ -339,7 +339,7 @@ def make_unsupported_error(
         remedy = "each line says what to do" if len(own) > 1 else next(iter(own))
         problems = problems if len(own) > 1 else [what for what, _, _ in parts]
     count = f"{len(problems)} properties" if len(problems) > 1 else "a property"
-    message = f"{url}: {form} cannot hold {count} of this dataset; {remedy}"
+    message = f"{url}: {format_name} cannot hold {count} of this dataset; {remedy}"
     return UnsupportedError(format_details(message, problems))
 
 

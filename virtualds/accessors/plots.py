@@ -307,8 +307,8 @@ def draw_coverage(
     own, low, high = cells.pieces(coverage.start, coverage.stop)
     number = coverage.file[own]
     half, line = (0.38, 0.8) if count <= MAX_NAMES else (0.5, 2.0)
-    held = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
-    for shade, chosen in ((FILES, ~held), (HELD, held)):
+    in_set = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
+    for shade, chosen in ((FILES, ~in_set), (HELD, in_set)):
         sides = np.stack([low, high, number - half, number + half], axis=1)
         if chosen.any():
             add_rectangles(ax, sides[chosen], shade, line=line, gid="files")
@@ -376,8 +376,8 @@ def choose_axes(array: ManifestArray, given: Sequence[int | None]) -> list[int]:
 
     A 1-D array has one, and a scalar has none.
     """
-    cuts = [{int(n) for f in array.fragments for n in f.edges(axis)} for axis in range(array.ndim)]
-    others = sorted(set(range(array.ndim)) - set(given), key=lambda axis: -len(cuts[axis]))
+    edges = [{int(n) for f in array.fragments for n in f.edges(axis)} for axis in range(array.ndim)]
+    others = sorted(set(range(array.ndim)) - set(given), key=lambda axis: -len(edges[axis]))
     found = [axis if axis is not None else (others.pop(0) if others else None) for axis in given]
     return [axis for axis in found if axis is not None]
 

@@ -280,8 +280,8 @@ class FragmentedArray:
         self, shape: tuple[int, ...], parts: Sequence[tuple[Fragment, Sequence[CodecPipeline]]]
     ) -> Self:
         """Return an array of ``parts``: fragments, each with its own variant of all pipelines."""
-        forms = zip(*(pipelines for _, pipelines in parts), strict=True)
-        table = {p: n for n, p in enumerate(dict.fromkeys(chain.from_iterable(forms)))}
+        variants = zip(*(pipelines for _, pipelines in parts), strict=True)
+        table = {p: n for n, p in enumerate(dict.fromkeys(chain.from_iterable(variants)))}
         fragments = []
         for fragment, pipelines in parts:
             numbers = [table[p] for p in pipelines]
@@ -479,8 +479,8 @@ class ManifestArray(FragmentedArray, DuckArray, ForeignNames):
         """Return an array that raises an error with ``reason`` when its values are read."""
         kind = np.dtype(dtype)
         # the bytes of objects are addresses, which are never stored in a chunk
-        held = np.dtype(f"V{kind.itemsize}") if kind.hasobject else kind
-        return cls.of_bytes(tuple(shape), held, b"", (Unreadable(reason),))
+        dtype_of_bytes = np.dtype(f"V{kind.itemsize}") if kind.hasobject else kind
+        return cls.of_bytes(tuple(shape), dtype_of_bytes, b"", (Unreadable(reason),))
 
     @classmethod
     def of_bytes(

@@ -105,8 +105,8 @@ def move_file(file: SourceFile, change: Callable[[str], str]) -> SourceFile:
     if url == file.url:
         return file
     # a copy has the same content, but another modification time
-    held = scheme_of(file.url) == HELD
-    return file._replace(url=url, mtime=None, options=None if held else file.options)
+    is_object = scheme_of(file.url) == HELD
+    return file._replace(url=url, mtime=None, options=None if is_object else file.options)
 
 
 def move_files(array: ManifestArray, move: Callable[[SourceFile], SourceFile]) -> ManifestArray:

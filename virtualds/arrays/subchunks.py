@@ -315,15 +315,15 @@ def _split_manifest(
     for axis, one in enumerate(pieces):
         manifest = manifest.take(axis, one.parent)
     first, count = _measure_pieces(pipeline, pieces, manifest.shape)
-    held = manifest.file == INLINE
-    inline, offset = _split_inline(manifest, held, first * itemsize, count * itemsize)
+    is_inline = manifest.file == INLINE
+    inline, offset = _split_inline(manifest, is_inline, first * itemsize, count * itemsize)
     there = manifest.file != MISSING
     return ChunkManifest.build(
         manifest.shape,
         files=manifest.files,
         inline=inline,
         file=manifest.file,
-        offset=np.where(held, offset, np.where(there, manifest.offset + first * itemsize, 0)),
+        offset=np.where(is_inline, offset, np.where(there, manifest.offset + first * itemsize, 0)),
         length=np.where(there, count * itemsize, 0),
         pipeline=manifest.pipeline,
     )

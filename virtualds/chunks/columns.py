@@ -511,17 +511,17 @@ def find_distinct_in_order(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
     >>> find_distinct_in_order(np.array([[4, 4], [1, 4], [0, 1]])).tolist()
     [4, 1, 0]
     """
-    held = compact(numbers)
-    if not held.size:
+    compacted = compact(numbers)
+    if not compacted.size:
         return np.zeros(0, np.int64)
-    low, row = int(held.min()), held.size // len(held)
-    met = np.full(int(held.max()) - low + 1, held.size, np.int64)
+    low, row = int(compacted.min()), compacted.size // len(compacted)
+    met = np.full(int(compacted.max()) - low + 1, compacted.size, np.int64)
     step = max(1, PIECE // row)
     # of repeated positions the last one wins, so write them in reverse order
-    for begin in range((len(held) - 1) // step * step, -1, -step):
-        part, first = held[begin : begin + step].ravel(), begin * row
+    for begin in range((len(compacted) - 1) // step * step, -1, -step):
+        part, first = compacted[begin : begin + step].ravel(), begin * row
         met[part[::-1] - low] = np.arange(first + part.size - 1, first - 1, -1)
-    there = np.flatnonzero(met < held.size)
+    there = np.flatnonzero(met < compacted.size)
     return (there + low)[np.argsort(met[there], kind="stable")]
 
 

@@ -240,8 +240,8 @@ def find_whole_blocks(
 ) -> tuple[Lengths, ...]:
     """Return the lengths of the smallest blocks of whole chunks, per axis.
 
-    If fragments share so few edges that such a block would be huge, an axis is cut like its longest
-    fragment. Gaps between fragments are cut as long as the longest block.
+    If fragments share so few edges that such a block would be huge, an axis is divided like its
+    longest fragment. Gaps between fragments are divided into blocks as long as the longest one.
 
     Examples
     --------
@@ -384,7 +384,7 @@ def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> li
     """Return the lengths of the chunks along every axis of the mesh that all fragments share.
 
     Chunks have no hidden elements, except that the last one along an axis may reach past the end of
-    the array. Ranges of an axis that are in no fragment are cut like their neighbours. None if
+    the array. Ranges of an axis that are in no fragment are divided like their neighbours. None if
     chunks have hidden elements, or there is no such mesh.
 
     Examples
@@ -428,10 +428,10 @@ def _find_axis_lengths(size: int, axes_along: Sequence[tuple[int, ChunkAxis]]) -
 
 
 def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
-    """Return the lengths of chunks, and of those that fill the gaps before and after them.
+    """Return the lengths of chunks, and of the chunks that fill the gaps before and after them.
 
-    A gap is cut into chunks as long as the one before it, or else after it, so that no chunk is as
-    long as the gap.
+    A gap is divided into chunks as long as the one before it, or else after it, so that no chunk is
+    as long as the gap.
     """
     bounds = np.concatenate([[0], begin + length])
     gaps = np.concatenate([begin, [size]]) - bounds

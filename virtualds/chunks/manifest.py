@@ -384,14 +384,14 @@ class ChunkManifest(ForeignNames):
         Missing chunks have no key, as in `virtualizarr.manifests.ChunkManifest.dict`.
         """
         found: dict[str, dict[str, Any]] = {}
-        held = self.loaded()
-        for chunk_id in np.argwhere(held.file != MISSING).tolist():
-            file, offset, length, *_ = held.lookup(tuple(chunk_id))
+        loaded = self.loaded()
+        for chunk_id in np.argwhere(loaded.file != MISSING).tolist():
+            file, offset, length, *_ = loaded.lookup(tuple(chunk_id))
             key = ".".join(map(str, chunk_id)) or "0"
             if file == INLINE:
-                found[key] = {"data": held.inline[offset]}
+                found[key] = {"data": loaded.inline[offset]}
             else:
-                found[key] = {"path": held.files[file].url, "offset": offset, "length": length}
+                found[key] = {"path": loaded.files[file].url, "offset": offset, "length": length}
         return found
 
     def at(self, ids: Ints) -> ChunkManifest:
@@ -519,8 +519,8 @@ class ChunkManifest(ForeignNames):
             if m.inline:
                 numbers = np.array([inline.setdefault(chunk, len(inline)) for chunk in m.inline])
                 file, offset = compact(m.file), compact(m.offset)
-                held = file == INLINE
-                moved = np.where(held, numbers[np.where(held, offset, 0)], offset)
+                is_inline = file == INLINE
+                moved = np.where(is_inline, numbers[np.where(is_inline, offset, 0)], offset)
                 columns["offset"][k] = np.broadcast_to(moved, m.shape)
         tables = {"file": list(map(renumber_files, table.numbers))}
         joined = {n: concatenate_columns(some, axis, tables.get(n)) for n, some in columns.items()}
@@ -663,9 +663,9 @@ class ChunkManifest(ForeignNames):
         )
 
     def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:
-        held = self if self.rows is None else self.loaded()
-        columns: dict[str, Any] = {name: change(getattr(held, name)) for name in COLUMNS}
-        return replace(held, **columns)
+        loaded = self if self.rows is None else self.loaded()
+        columns: dict[str, Any] = {name: change(getattr(loaded, name)) for name in COLUMNS}
+        return replace(loaded, **columns)
 
     # not __getstate__: before Python 3.11.4, dataclass(frozen=True, slots=True) overwrites it
     def __reduce__(self) -> tuple[Any, ...]:

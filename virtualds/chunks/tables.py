@@ -131,10 +131,10 @@ def read_rows(ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]) 
     if not flat.size:
         return ChunkManifest.missing(ids.shape)
     record, row = np.divmod(flat, size)
-    cuts = np.flatnonzero(np.diff(record)) + 1
+    breaks = np.flatnonzero(np.diff(record)) + 1
     parts = [
         rows(int(numbers[0]), inside)
-        for numbers, inside in zip(np.split(record, cuts), np.split(row, cuts), strict=True)
+        for numbers, inside in zip(np.split(record, breaks), np.split(row, breaks), strict=True)
     ]
     joined = ChunkManifest.concatenate(parts, 0)
     if flat.size == ids.size and (where.ravel()[1:] > where.ravel()[:-1]).all():

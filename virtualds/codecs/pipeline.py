@@ -155,7 +155,7 @@ class CodecPipeline:
     def insert_axis(self, axis: int) -> CodecPipeline:
         """Return the pipeline of the array with a new axis of one element per chunk.
 
-        C order stays C order, so that the pipeline equals that of a set written in this shape.
+        C order stays C order, so that the pipeline equals the one of a set written in this shape.
         """
         moved = self._relabel(lambda old: old + (old >= axis))
         if any(isinstance(e, FixedAxis) for e in moved.layout):

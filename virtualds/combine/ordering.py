@@ -240,7 +240,7 @@ def split_version(pattern: PathPattern, url: str, name: str) -> Version:
     if found is None:
         return url, ()
     rest, text = found
-    return rest, (pattern.read(name, text) if pattern.forms[name] else to_natural(text), text)
+    return rest, (pattern.read(name, text) if pattern.specs[name] else to_natural(text), text)
 
 
 def find_newest(versions: Iterable[Version]) -> list[int]:

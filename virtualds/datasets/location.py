@@ -303,7 +303,7 @@ READERS = LateTable[Parser | Format](MOST_COMMON, *FORMATS, *ALL_OTHERS)
 FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
 """Readers of folders, reference sets first, since some of them also look like Zarr stores."""
 
-SET_SUFFIXES = tuple(suffix for form in FORMATS for suffix in form.suffixes)
+SET_SUFFIXES = tuple(suffix for format_ in FORMATS for suffix in format_.suffixes)
 """Suffixes of the names of reference sets."""
 
 HEAD_BYTES = 4096
@@ -380,10 +380,10 @@ class _Candidate:
     def check_not_unfinished(self) -> None:
         """Raise an error for a folder with an unfinished set, which does not exist yet."""
         begun = False
-        for name in (name for form in FORMATS for name in form.first_written):
+        for name in (name for format_ in FORMATS for name in format_.first_written):
             with suppress(OSError):
                 begun |= bool(self.store.list_files(join_path(self.url, name), self.options))
-        for name in (name for form in FORMATS for name in form.markers):
+        for name in (name for format_ in FORMATS for name in format_.markers):
             with suppress(OSError):
                 begun |= is_claim(self.store.read_all(join_path(self.url, name), self.options))
         if begun:
@@ -551,9 +551,9 @@ class Location:
         if (meant := resolve_object(given, options)) is not None:
             return replace(meant, given=given if isinstance(given, str) else meant.url)
         is_path = isinstance(given, str | os.PathLike)
-        if is_path or (form := format_of_object(given)) is None:
+        if is_path or (format_ := format_of_object(given)) is None:
             return cls.of_url(given, options)
-        name = f"<{type(given).__name__} of {form.name}>"
+        name = f"<{type(given).__name__} of {format_.name}>"
         return cls(name, StorageOptions.of(options), given, name)
 
     @classmethod
@@ -612,15 +612,15 @@ def format_for(location: Location, name: str | None = None) -> Format:
     Raises `ValueError` if there is no such format, or none can be inferred.
     """
     if name is not None:
-        known = {form.name: form for form in FORMATS}
+        known = {format_.name: format_ for format_ in FORMATS}
         if name not in known:
             raise ValueError(f"format={name!r}: give one of {', '.join(map(repr, sorted(known)))}")
         return known[name]
     ends = location.url.rstrip("/")
-    by_suffix = next((form for form in FORMATS if ends.endswith(form.suffixes)), None)
+    by_suffix = next((format_ for format_ in FORMATS if ends.endswith(format_.suffixes)), None)
     if (found := location.format or by_suffix or find_existing_format(location)) is not None:
         return found
-    suffixes = (f"{form.name} ({', '.join(form.suffixes)})" for form in FORMATS)
+    suffixes = (f"{format_.name} ({', '.join(format_.suffixes)})" for format_ in FORMATS)
     raise ValueError(
         f"{location.url}: the suffix of its name chooses no format; pass format=, or give it a "
         f"suffix of {', '.join(suffixes)}"

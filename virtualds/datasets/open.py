@@ -314,9 +314,9 @@ def _read_file(
     """Detect the reader of a file, set or object unless it is given, and read with it."""
     begun = time.perf_counter()
     reader: Parser | Format
-    if (form := location.format) is not None and form.read_object is not None:
-        reader = form
-        read = form.read_object(location.opened, how, location.options)
+    if (format_ := location.format) is not None and format_.read_object is not None:
+        reader = format_
+        read = format_.read_object(location.opened, how, location.options)
     else:
         reader, source = found or reader_of(location, opening.parser)
         try:

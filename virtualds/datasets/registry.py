@@ -189,4 +189,4 @@ FORMATS: tuple[Format, ...] = (
 def format_of_object(opened: Any) -> Format | None:
     """Return the format whose library an object belongs to, or None for a path or other object."""
     library = type(opened).__module__.partition(".")[0]
-    return next((form for form in FORMATS if form.library == library), None)
+    return next((format_ for format_ in FORMATS if format_.library == library), None)

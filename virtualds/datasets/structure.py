@@ -464,8 +464,8 @@ def check_one_crs(files: Mapping[str, Systems]) -> None:
 def check_crs_of_set(known: Systems, new: xr.Dataset, systems: Systems | None = None) -> None:
     """Raise an error if the CRS of a dataset differs from the ``known`` ones of a set.
 
-    ``systems`` are those that the set would have once the dataset is added; by default those of the
-    dataset.
+    ``systems`` are the CRSs that the set would have once the dataset is added; by default the CRSs
+    of the dataset.
     """
     for key, system in (find_crs_by_variable(new) if systems is None else systems).items():
         difference = describe_difference(known.get(key, {}), system)

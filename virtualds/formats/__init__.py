@@ -238,7 +238,7 @@ class Format:
 
 
 def change_set(
-    form: Format,
+    format_: Format,
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
@@ -248,16 +248,16 @@ def change_set(
     """Change a set; raise `ConflictError` if another writer was faster.
 
     ``change`` takes the whole set and returns the new one; if it returns the same object, nothing
-    is written. ``allow`` is where the files of the set may be. Choices of the format that are not
+    is written. ``allow`` says where the files of the set may be. Choices of the format that are not
     given remain as before.
     """
-    version_choices = {name: choices[name] for name in form.version_choices if name in choices}
-    base = form.read_version(url, options, allow, **version_choices)
+    version_choices = {name: choices[name] for name in format_.version_choices if name in choices}
+    base = format_.read_version(url, options, allow, **version_choices)
     # the set is read on demand, and what is read may disappear when another writer replaces it
     with explain_vanished_files(base.is_current, url):
         after = change(base.group)
     if after is not base.group:
-        form.write(after, url, options, base=base, **choices)
+        format_.write(after, url, options, base=base, **choices)
 
 
 def replaces_by(mode: str) -> bool:

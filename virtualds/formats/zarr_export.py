@@ -284,13 +284,13 @@ def _serve_array(
         if fill is not None and np.size(fill) == 1 and dtype.kind in "biufcS":
             # the form that xarray gives it in Zarr v3
             attributes["_FillValue"] = fill_to_attribute(np.asarray(fill).reshape(())[()], dtype)
-        said = {
+        array_metadata = {
             "attributes": to_json(attributes)[0],
             "dimension_names": list(variable.dims),
             "storage_transformers": [],
         }
-        for form in _iterate_served_arrays(path, variable.data, said):
-            for found in (form, _find_former_form(form)):
+        for served in _iterate_served_arrays(path, variable.data, array_metadata):
+            for found in (served, _find_former_form(served)):
                 reason = reason if found is None else objection(found.metadata)
                 if found is not None and reason is None:
                     return found
@@ -338,20 +338,27 @@ def _iterate_uneven_shuffles(metadata: Mapping[str, Any], data: Data) -> Iterato
                 )
 
 
-def _find_former_form(form: ServedArray) -> ServedArray | None:
+def _find_former_form(array: ServedArray) -> ServedArray | None:
     """Return an array of a compound type in its former representation, for older readers.
 
     Fields were pairs, and a fill value was the base64 encoding of an element, little-endian. Values
     are little-endian as well, since these readers ignore the byte order in the metadata.
     """
-    kind = form.metadata["data_type"]
-    if isinstance(form, StoredArray) or not isinstance(kind, Mapping) or kind["name"] != RECORDS[0]:
+    kind = array.metadata["data_type"]
+    if (
+        isinstance(array, StoredArray)
+        or not isinstance(kind, Mapping)
+        or kind["name"] != RECORDS[0]
+    ):
         return None
     dtype = data_type_from_v3(kind)
-    fill = fill_value_from_v3(form.metadata["fill_value"], dtype)
+    fill = fill_value_from_v3(array.metadata["fill_value"], dtype)
     stored = np.asarray(fill).astype(dtype.newbyteorder("<")).tobytes()
-    said = {"data_type": _to_pairs(kind), "fill_value": base64.standard_b64encode(stored).decode()}
-    return replace(form, metadata=form.metadata | said)
+    changed = {
+        "data_type": _to_pairs(kind),
+        "fill_value": base64.standard_b64encode(stored).decode(),
+    }
+    return replace(array, metadata=array.metadata | changed)
 
 
 def _to_pairs(kind: Any) -> Any:

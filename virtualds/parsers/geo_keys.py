@@ -231,7 +231,7 @@ def _build_projected(keys: Mapping[str, Any], pyproj: Any) -> Any:
         _quote(citation.get("PCS Name") or "unnamed"),
         str(_find_base(keys, pyproj).to_wkt("WKT1_GDAL")),
         f'PROJECTION["{name}"]',
-        *(f'PARAMETER["{said}",{value!r}]' for said, value in parameters.items()),
+        *(f'PARAMETER["{parameter}",{value!r}]' for parameter, value in parameters.items()),
         _write_unit(keys, pyproj),
     ]
     if name not in OWN_AXES:
@@ -251,8 +251,8 @@ def _find_projection(keys: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
     if method == MERCATOR and PARALLEL_1[0] in keys:
         name, wanted = MERCATOR_OF_PARALLEL
     parameters = {
-        said: _find_number(keys, names, 1.0 if said == "scale_factor" else 0.0)
-        for said, names in {**wanted, **SHIFT}.items()
+        parameter: _find_number(keys, names, 1.0 if parameter == "scale_factor" else 0.0)
+        for parameter, names in {**wanted, **SHIFT}.items()
     }
     return name, parameters
 
@@ -289,16 +289,16 @@ def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:
     crs, datums = pyproj.crs, pyproj.crs.datum
     if SAME_UNITS.get(unit := keys.get(UNITS[GEOGRAPHIC], DEGREE), unit) != DEGREE:
         raise _UnknownCrsError
-    said = _find_citation(keys, ("GeogCitationGeoKey",))
-    name = said.get("GCS Name") or said.get("Datum") or "unknown"
+    citation = _find_citation(keys, ("GeogCitationGeoKey",))
+    name = citation.get("GCS Name") or citation.get("Datum") or "unknown"
     datum = keys.get("GeogGeodeticDatumGeoKey")
     if _is_code(datum):
         return _name_axes(name, crs.Datum.from_epsg(datum), pyproj)
     east = _find_number(keys, ("GeogPrimeMeridianLongGeoKey",), 0.0)
-    primem = said.get("Primem") or ("unknown" if east else "Greenwich")
+    primem = citation.get("Primem") or ("unknown" if east else "Greenwich")
     meridian = datums.CustomPrimeMeridian(east, name=primem)
-    ellipsoid = _build_ellipsoid(keys, said.get("Ellipsoid") or "unknown", pyproj)
-    datum = datums.CustomDatum(said.get("Datum") or "unknown", ellipsoid, meridian)
+    ellipsoid = _build_ellipsoid(keys, citation.get("Ellipsoid") or "unknown", pyproj)
+    datum = datums.CustomDatum(citation.get("Datum") or "unknown", ellipsoid, meridian)
     return _name_axes(name, datum, pyproj)
 
 

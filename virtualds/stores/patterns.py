@@ -69,16 +69,16 @@ class PathPattern:
         return cls(url, scheme_of(url) in WEB)
 
     def __post_init__(self) -> None:
-        for name, form in self.forms.items():
-            if form not in ("", "d") and "%" not in form:
+        for name, spec in self.specs.items():
+            if spec not in ("", "d") and "%" not in spec:
                 raise ValueError(
-                    f"pattern {self.text!r}: {{{name}:{form}}} has an unknown form; give "
+                    f"pattern {self.text!r}: {{{name}:{spec}}} has an unknown form; give "
                     f"{{{name}}} for text, {{{name}:d}} for a number, or {{{name}:%Y%m%d}} for a "
                     f"date"
                 )
 
     @cached_property
-    def forms(self) -> dict[str, str]:
+    def specs(self) -> dict[str, str]:
         """The names, in the order of the pattern, and the form of each."""
         found = dict[str, str]()
         for token in TOKEN.finditer(self.text):
@@ -89,13 +89,13 @@ class PathPattern:
     @property
     def names(self) -> tuple[str, ...]:
         """The names, in the order of the pattern."""
-        return tuple(self.forms)
+        return tuple(self.specs)
 
     @cached_property
     def repeats(self) -> bool:
         """Whether a name occurs several times."""
         found = [token["name"] for token in TOKEN.finditer(self.text) if token["name"]]
-        return len(found) > len(self.forms)
+        return len(found) > len(self.specs)
 
     @cached_property
     def glob(self) -> str:
@@ -179,14 +179,14 @@ class PathPattern:
 
     def read(self, name: str, text: str) -> Any:
         """Convert the text that a name matched to a number or a date, as its form says."""
-        form = self.forms[name]
+        spec = self.specs[name]
         try:
-            if form == "d":
+            if spec == "d":
                 return int(text)
-            return datetime.strptime(text, form) if form else text
+            return datetime.strptime(text, spec) if spec else text
         except ValueError as error:
             raise CombineError(
-                f"{{{name}:{form}}} does not fit {text!r} ({error}); correct the pattern, or leave "
+                f"{{{name}:{spec}}} does not fit {text!r} ({error}); correct the pattern, or leave "
                 f"the file out"
             ) from None
 
@@ -209,9 +209,9 @@ class PathPattern:
         for token in TOKEN.finditer(part):
             pieces.append(f"({self._translate_wild(part[end : token.start()])})")
             if name := token["name"]:
-                form = self.forms[name]
+                spec = self.specs[name]
                 pieces.append(
-                    f"(?P={name})" if name in seen else f"(?P<{name}>{_match_form(form)})"
+                    f"(?P={name})" if name in seen else f"(?P<{name}>{_match_form(spec)})"
                 )
                 seen.add(name)
             elif token["brace"]:
@@ -230,13 +230,13 @@ class PathPattern:
         return SETS_AND_STARS.sub(lambda m: "[^/]*" if m[0] == ".*" else m[0], inner)
 
 
-def _match_form(form: str) -> str:
+def _match_form(spec: str) -> str:
     """Return the regular expression of a name with a form."""
-    if form == "d":
+    if spec == "d":
         return r"-?\d+"
-    if not form:
+    if not spec:
         return "[^/]+?"
-    codes = re.split(r"%(.)", form)
+    codes = re.split(r"%(.)", spec)
     return "".join(
         DIGITS.get(piece, "[^/]+?") if index % 2 else re.escape(piece)
         for index, piece in enumerate(codes)

@@ -59,11 +59,11 @@ class FetchCache:
     def put_range(self, file: SourceFile, offset: int, data: bytes) -> None:
         """Cache a range of one version of a file."""
         with self._lock:
-            offsets, held = self._ranges.setdefault(file, ([], []))
+            offsets, cached = self._ranges.setdefault(file, ([], []))
             index = bisect_left(offsets, offset)
             if offsets[index : index + 1] != [offset] and self._has_room(data):
                 offsets.insert(index, offset)
-                held.insert(index, data)
+                cached.insert(index, data)
 
     def find_range(self, file: SourceFile, offset: int, length: int) -> bytes | None:
         """Return a range of one version of a file, or None if it is not cached."""
@@ -72,9 +72,9 @@ class FetchCache:
         if whole is not None and file.etag is None and file.size in (None, len(whole)):
             return _slice(whole, offset, length)
         with self._lock:
-            offsets, held = self._ranges.get(file, ((), ()))
+            offsets, cached = self._ranges.get(file, ((), ()))
             before = bisect_right(offsets, offset) - 1
-            return None if before < 0 else _slice(held[before], offset - offsets[before], length)
+            return None if before < 0 else _slice(cached[before], offset - offsets[before], length)
 
     def _has_room(self, data: bytes) -> bool:
         self._nbytes += len(data)
@@ -228,8 +228,8 @@ class ScannedStore:
     def close(self) -> None:
         """Clear the cache, and serve no url."""
         with self._lock:
-            held = [self._main, *self._others.values()]
-        for blocks in held:
+            block_lists = [self._main, *self._others.values()]
+        for blocks in block_lists:
             if blocks is not None and blocks.hits and is_logged(DEBUG):
                 log(DEBUG, f"{blocks.file.url}: {blocks.hits:,} reads from held blocks")
         # threads and connections keep the context in which they were made
@@ -280,8 +280,8 @@ def cache_files(files: Iterable[tuple[str, bytes]]) -> None:
 def are_cached(files: Iterable[SourceFile]) -> bool:
     """Return whether all of these files are cached as a whole."""
     scan = _find_scan()
-    held = scan.fetched.files if scan else {}
-    return all((file.url, file.options) in held for file in files)
+    cached = scan.fetched.files if scan else {}
+    return all((file.url, file.options) in cached for file in files)
 
 
 def cache_ranges_of(files: Iterable[SourceFile]) -> None:

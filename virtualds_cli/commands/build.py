@@ -80,7 +80,7 @@ def _client(address: str) -> Iterator[Any]:
 
 def report_written(
     target: str,
-    form: str,
+    format_name: str,
     dataset: xr.Dataset | xr.DataTree,
     seconds: float,
     added: AddedCounts | None = None,
@@ -104,7 +104,7 @@ def report_written(
     document = {
         **opening.to_dict(),
         "target": target,
-        "format": form,
+        "format": format_name,
         "dims": dims,
         "variables": names,
         "written": written,
@@ -125,7 +125,7 @@ def report_written(
     if added is not None:
         grown = format_count(added.positions, "position") if written else NOTHING
     rows = {
-        "written" if written else "unchanged": f"{target}, {form}",
+        "written" if written else "unchanged": f"{target}, {format_name}",
         "added": grown,
         "files": files,
         **(of_set if written else {}),
@@ -193,16 +193,21 @@ def scan(
     begun = time.perf_counter()
     writing = select_given(options, WRITING)
     access = options["target_options"]
-    form = prepare_write(output, storage_options=access, **writing).format.name
+    format_name = prepare_write(output, storage_options=access, **writing).format.name
     found = list_paths(urls, files_from, options["storage_options"])
-    if tree is None and dask is not None and form == "zarr-v3" and not writing.keys() - {"mode"}:
+    if (
+        tree is None
+        and dask is not None
+        and format_name == "zarr-v3"
+        and not writing.keys() - {"mode"}
+    ):
         # the workers write their references, so that no process holds all of them
         dataset = open_files(found, dask, options, to=output, target_options=access, **writing)
     else:
         dataset = open_files(found, dask, options, tree)
         shown = options["progress"]
         dataset.virtual.to_manifest(output, storage_options=access, progress=shown, **writing)
-    report_written(output, form, dataset, time.perf_counter() - begun)
+    report_written(output, format_name, dataset, time.perf_counter() - begun)
 
 
 # ---------------------------------------------------------------------- append
@@ -456,33 +461,33 @@ def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
     if dry_run:
         checked |= {"mode": "w"}
-    form = prepare_write(target, storage_options=options["target_options"], **checked).format
+    format_name = prepare_write(target, storage_options=options["target_options"], **checked).format
     if dry_run:
-        of_format = ("main_encoding", *form.choices)
-        show_cost(source, target, form.name, chosen, of_format)
+        of_format = ("main_encoding", *format_name.choices)
+        show_cost(source, target, format_name.name, chosen, of_format)
         return
     virtualds.convert(source, target, **chosen)
     seconds = time.perf_counter() - begun
     report(
-        {"source": source, "target": target, "format": form.name, "seconds": seconds},
-        {target: f"{form.name}, {seconds:.1f} s"},
+        {"source": source, "target": target, "format": format_name.name, "seconds": seconds},
+        {target: f"{format_name.name}, {seconds:.1f} s"},
     )
 
 
 def show_cost(
-    source: str, target: str, form: str, chosen: Mapping[str, Any], of_format: Iterable[str]
+    source: str, target: str, format_name: str, chosen: Mapping[str, Any], of_format: Iterable[str]
 ) -> None:
     """Print what would be rewritten, with the options of a format that are given."""
     from virtualds.json_values import to_records
     from virtualds.writing.materialize import estimate_conversion
 
     found = estimate_conversion(
-        source, form, **select_given(chosen, ("on_error", *SOURCE, *of_format))
+        source, format_name, **select_given(chosen, ("on_error", *SOURCE, *of_format))
     )
     total = int(found["bytes"].sum())
-    document = {"source": source, "target": target, "format": form, "bytes": total}
+    document = {"source": source, "target": target, "format": format_name, "bytes": total}
     report(
         document | {"variables": to_records(found)},
         *found._iterate_blocks(),
-        {target: f"{form}; nothing has been written"},
+        {target: f"{format_name}; nothing has been written"},
     )

@@ -291,16 +291,16 @@ Result = TypeVar("Result")
 
 ERRORS: tuple[tuple[type[Exception], type[Exception], str], ...] = (
     (icechunk.RepositoryNotFoundError, FileNotFoundError, "there is no Icechunk repository"),
-    (icechunk.NotFoundError, FileNotFoundError, "{said}"),
+    (icechunk.NotFoundError, FileNotFoundError, "{message}"),
     (
         icechunk.ConflictError,
         ConflictError,
         "another writer has committed meanwhile; write again to what is there now",
     ),
-    (icechunk.AlreadyExistsError, FileExistsError, "{said}"),
-    (icechunk.ReadOnlyError, AccessError, "{said}; pass a writable session"),
-    (icechunk.StorageError, ReadError, "{said}; check the path and the options"),
-    (icechunk.IcechunkError, FormatError, f"Icechunk {icechunk.__version__} says: {{said}}"),
+    (icechunk.AlreadyExistsError, FileExistsError, "{message}"),
+    (icechunk.ReadOnlyError, AccessError, "{message}; pass a writable session"),
+    (icechunk.StorageError, ReadError, "{message}; check the path and the options"),
+    (icechunk.IcechunkError, FormatError, f"Icechunk {icechunk.__version__} says: {{message}}"),
 )
 """Errors of Icechunk, the errors raised instead, and their messages; the first match is used."""
 
@@ -313,7 +313,7 @@ def translate_errors(url: str) -> Iterator[None]:
     except icechunk.IcechunkError as error:
         lines = str(error.args[0] if error.args else error).strip().splitlines()
         kind, text = next((k, text) for of, k, text in ERRORS if isinstance(error, of))
-        raise kind(f"{url}: {text.format(said=next(iter(lines), ''))}") from error
+        raise kind(f"{url}: {text.format(message=next(iter(lines), ''))}") from error
 
 
 # ---------------------------------------------------------------------- repositories
@@ -526,10 +526,10 @@ class OpenStore:
         batches: list[tuple[Any, ...]] = []
         total = 0
         found = self.store.array_chunk_iterator(f"/{path}")
-        async for where, kind, paths, offset, length, held in found:
+        async for where, kind, paths, offset, length, inline_chunks in found:
             numbered = [numbers.setdefault(text, len(numbers)) for text in paths]
             batches.append((where, kind, np.array(numbered, np.int64), offset, length))
-            inline |= {total + row: data for row, data in held.items()}
+            inline |= {total + row: data for row, data in inline_chunks.items()}
             total += len(paths)
         if not batches:
             none = np.zeros(0, np.int64)

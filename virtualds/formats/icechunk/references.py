@@ -291,23 +291,23 @@ class StoreReferences:
         chunk_ids = found.chunk_ids.reshape(len(found.kind), len(grid))
         rows = np.flatnonzero((chunk_ids < np.array(grid, np.int64)).all(1))
         kind, path = found.kind[rows], found.path[rows]
-        held = kind == library.INLINE
+        is_inline = kind == library.INLINE
         native = np.zeros(len(found.paths), bool)
         native[path[kind == library.NATIVE]] = True
         # leave out paths without chunks in the grid
-        used = np.unique(path[~held])
+        used = np.unique(path[~is_inline])
         numbers = np.full(len(found.paths), MISSING, np.int64)
         numbers[used] = np.arange(used.size)
         columns = {
-            "file": np.where(held, INLINE, numbers[path]),
-            "offset": np.where(held, np.cumsum(held) - 1, found.offset[rows]),
+            "file": np.where(is_inline, INLINE, numbers[path]),
+            "offset": np.where(is_inline, np.cumsum(is_inline) - 1, found.offset[rows]),
             "length": found.length[rows],
         }
         where = number_in_grid(chunk_ids[rows], grid)
         there = ChunkManifest.build(
             rows.shape,
             files=[self.get_file(found.paths[n], bool(native[n])) for n in used.tolist()],
-            inline=[found.inline[row] for row in rows[held].tolist()],
+            inline=[found.inline[row] for row in rows[is_inline].tolist()],
             **columns,
         )
         order = np.argsort(where)

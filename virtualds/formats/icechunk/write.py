@@ -223,7 +223,9 @@ def _find_append_axis(
 
 def _plan(group: ManifestGroup, target: Target, rectilinear: bool) -> WritePlan:
     with suggest_zarr_v3(group, target.name):
-        return plan_writing(group, target.name, form="icechunk", grids=choose_grids(rectilinear))
+        return plan_writing(
+            group, target.name, format_name="icechunk", grids=choose_grids(rectilinear)
+        )
 
 
 @dataclass
@@ -349,11 +351,11 @@ class NodeWriter:
         rows, files = chunks.rows, chunks.rows.files
         own = [n for n, file in enumerate(files) if self.target.is_own(file.url)]
         is_held = np.isin(rows.file, [INLINE, *own])
-        held = np.flatnonzero(is_held)
-        keys = PLAIN_KEYS.list_keys(chunks.numbers[held], chunks.grid)
+        inline_rows = np.flatnonzero(is_held)
+        keys = PLAIN_KEYS.list_keys(chunks.numbers[inline_rows], chunks.grid)
         self.store.put(
             (f"{path}/{name}", fetch_chunk(rows, (row,)))
-            for row, name in zip(held.tolist(), keys, strict=True)
+            for row, name in zip(inline_rows.tolist(), keys, strict=True)
         )
         virtual = chunks.at(np.flatnonzero(~is_held))
         self.store.write_references(

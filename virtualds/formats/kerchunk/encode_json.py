@@ -114,15 +114,15 @@ class DocumentContent:
         return self.notes.get("arrays", {}).get(path, {}).get("attributes")
 
 
-def describe(group: ManifestGroup, url: str, form: DocumentOptions) -> DocumentContent:
+def describe(group: ManifestGroup, url: str, document_options: DocumentOptions) -> DocumentContent:
     """Return the content of the document at ``url`` for a group.
 
     If metadata of that version of Zarr cannot describe some variables, the error names all of them.
     """
     with suggest_zarr_v3(group, url):
-        if form.zarr_format == 3:
-            return _describe_v3(group, url, form.relative_paths)
-        found = Hierarchy.of(group, url, FORM, relative=form.relative_paths)
+        if document_options.zarr_format == 3:
+            return _describe_v3(group, url, document_options.relative_paths)
+        found = Hierarchy.of(group, url, FORM, relative=document_options.relative_paths)
     arrays = {
         path: ArrayReferences([((0,) * len(manifest.shape), manifest)], DOTTED_KEYS)
         for path, manifest in found.manifests.items()
@@ -132,7 +132,7 @@ def describe(group: ManifestGroup, url: str, form: DocumentOptions) -> DocumentC
 
 def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> DocumentContent:
     """Return the content of a document with Zarr v3 metadata."""
-    planned = plan_writing(group, url, form=FORM, grids=GRIDS)
+    planned = plan_writing(group, url, format_name=FORM, grids=GRIDS)
     arrays = planned.arrays
     plain: dict[str, Any] = planned.nodes | {path: node.metadata for path, node in arrays.items()}
     nodes = {
@@ -214,7 +214,7 @@ def edit_document(
     document: ReferenceDocument,
     before: DocumentContent | None,
     after: DocumentContent,
-    form: DocumentOptions,
+    document_options: DocumentOptions,
 ) -> bytes:
     """Return a document that describes the group ``after``, as the bytes of a file.
 
@@ -224,7 +224,9 @@ def edit_document(
         document, before = document.emptied(), DocumentContent()
     found = _DocumentChanges.between(document, before, after)
     # in a set with templates, braces have a special meaning
-    templates = form.templates and not any("{{" in name for name in found.find_written_urls(after))
+    templates = document_options.templates and not any(
+        "{{" in name for name in found.find_written_urls(after)
+    )
     # generated references would override written ones
     is_hidden = bool(document.generated) and (
         bool(found.moves) or not document.generated.isdisjoint(found.iterate_keys(document))
@@ -365,9 +367,9 @@ class _DocumentChanges:
         moved = {n: _move_template(n, text, wanted) for n, text in templates.items()}
         after = Templates(moved)
         changed = {
-            text: said
-            for text, said in wanted.items()
-            if (after.render_text(text) if templates and "{{" in text else text) != said
+            text: target
+            for text, target in wanted.items()
+            if (after.render_text(text) if templates and "{{" in text else text) != target
         }
         for key, value in refs.items():
             if _has_url(value) and value[0] in changed:
@@ -484,12 +486,16 @@ def _find_moves(before: DocumentContent, after: DocumentContent) -> dict[str, st
 def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
     """Return the text of a template after a move, changed if all files that use it have moved."""
     head = f"{{{{{name}}}}}"
-    users = {given: said for given, said in wanted.items() if "{{" in given and name in given}
+    users = {given: target for given, target in wanted.items() if "{{" in given and name in given}
     ends = {given: given.removeprefix(head) for given in users}
     simple = all(given.startswith(head) and "{{" not in end for given, end in ends.items())
-    if "{{" in text or not simple or not all(said.endswith(ends[g]) for g, said in users.items()):
+    if (
+        "{{" in text
+        or not simple
+        or not all(target.endswith(ends[g]) for g, target in users.items())
+    ):
         return text
-    moved = {said[: len(said) - len(ends[given])] for given, said in users.items()}
+    moved = {target[: len(target) - len(ends[given])] for given, target in users.items()}
     return moved.pop() if len(moved) == 1 else text
 
 

@@ -477,17 +477,17 @@ def write(
     """
     document = ReferenceDocument() if base is None else base.document
     was = DocumentOptions.like(document.content)
-    form = was.with_given(
+    document_options = was.with_given(
         templates=templates, relative_paths=relative_paths, zarr_format=zarr_format
     )
-    after = describe(group, url, form)
+    after = describe(group, url, document_options)
     before = None
-    if base is not None and form == was:
+    if base is not None and document_options == was:
         # entries that can be read but not described are rewritten
         with suppress(UnsupportedError):
-            before = describe(base.group, url, form)
+            before = describe(base.group, url, document_options)
     with pause_garbage_collection():
-        data = edit_document(document, before, after, form)
+        data = edit_document(document, before, after, document_options)
     store = find_store(url)
     if base is None:
         store.write_all(url, compress_for(data, url), options, replace=replace)
@@ -515,9 +515,12 @@ def to_dict(
     """
     if relative_paths:
         raise ValueError("relative_paths: a dict lies in no folder that urls could start from")
-    form = DocumentOptions(templates, zarr_format=zarr_format)
+    document_options = DocumentOptions(templates, zarr_format=zarr_format)
     data = edit_document(
-        ReferenceDocument(), None, describe(group, "a dict of references", form), form
+        ReferenceDocument(),
+        None,
+        describe(group, "a dict of references", document_options),
+        document_options,
     )
     found: dict[str, Any] = json.loads(data)
     return found

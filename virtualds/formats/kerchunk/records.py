@@ -101,8 +101,8 @@ def find_record_ranges(
 
 def hash_document(document: Mapping[str, Any]) -> str:
     """Return a hash of the marker of a set, without our notes."""
-    said = {key: value for key, value in document.items() if key != NOTES}
-    return version_of(json.dumps(said, sort_keys=True).encode())
+    contents = {key: value for key, value in document.items() if key != NOTES}
+    return version_of(json.dumps(contents, sort_keys=True).encode())
 
 
 class RecordFolder:
@@ -262,11 +262,11 @@ class RecordFolder:
             return ChunkManifest.missing((1,))
         file, urls = read_urls(table)
         offset, length = (read_integers(table, name) for name in ("offset", "size"))
-        held, inline = read_inline(table)
-        file = np.where(held, INLINE, file)
-        offset = np.where(held, np.cumsum(held) - 1, offset)
+        is_inline, inline = read_inline(table)
+        file = np.where(is_inline, INLINE, file)
+        offset = np.where(is_inline, np.cumsum(is_inline) - 1, offset)
         lengths = np.fromiter(map(len, inline), np.int64, len(inline))
-        length[held] = lengths
+        length[is_inline] = lengths
         return ChunkManifest(
             files=tuple(self._files.get_file(url) for url in urls),
             file=file.astype(np.int32),
@@ -407,10 +407,10 @@ def encode_inline(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
     """Return the inline bytes of every row as an Arrow array, null for rows without."""
     import pyarrow as pa
 
-    if not (held := np.flatnonzero(file == INLINE)).size:
+    if not (inline_rows := np.flatnonzero(file == INLINE)).size:
         return pa.nulls(file.size, pa.binary())
     values: list[bytes | None] = [None] * file.size
-    for row, number in zip(held.tolist(), chunks.offset[held].tolist(), strict=True):
+    for row, number in zip(inline_rows.tolist(), chunks.offset[inline_rows].tolist(), strict=True):
         values[row] = chunks.inline[number]
     return pa.array(values, pa.binary())
 
@@ -454,8 +454,8 @@ def read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
     column = table["raw"]
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    held = column.is_valid().to_numpy()
-    return held, column.cast(pa.large_binary()).drop_null().to_pylist()
+    is_inline = column.is_valid().to_numpy()
+    return is_inline, column.cast(pa.large_binary()).drop_null().to_pylist()
 
 
 def _is_filled(column: Any) -> bool:

@@ -329,8 +329,10 @@ def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[i
     >>> compute_shape({"shape": [[0, 1], -1, 3]}, (100, 50, 64, 3))
     (5000, 64, 3)
     """
-    said = config.get("shape")
-    items = said if isinstance(said, list | tuple) and config.keys() == {"shape"} else [None]
+    declared = config.get("shape")
+    items = (
+        declared if isinstance(declared, list | tuple) and config.keys() == {"shape"} else [None]
+    )
     lengths = [_find_length(item, before) for item in items]
     rest = prod(n for n in lengths if n is not None and n != -1)
     if lengths.count(-1) == 1 and rest and prod(before) % rest == 0:

@@ -359,8 +359,8 @@ class AffixedKeys(ChunkKeys):
         return self.base.read(cut(self.text), ndim)
 
     def to_json(self) -> dict[str, Any]:
-        said = {self.name: self.text, "base_encoding": self.base.to_json()}
-        return {"name": self.name, "configuration": said}
+        configuration = {self.name: self.text, "base_encoding": self.base.to_json()}
+        return {"name": self.name, "configuration": configuration}
 
 
 @dataclass(frozen=True)
@@ -420,25 +420,25 @@ def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not node.get("storage_transformers") or _has_manifest_keys(node):
         return dict(node)
-    said = {"base_encoding": node.get("chunk_key_encoding", "default")}
-    return {**node, "chunk_key_encoding": {"name": MANIFEST_KEYS, "configuration": said}}
+    configuration = {"base_encoding": node.get("chunk_key_encoding", "default")}
+    return {**node, "chunk_key_encoding": {"name": MANIFEST_KEYS, "configuration": configuration}}
 
 
 def drop_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     """Restore the original encoding of chunk keys in the metadata of a virtual array."""
     if not node.get("storage_transformers") or not _has_manifest_keys(node):
         return dict(node)
-    said = node["chunk_key_encoding"].get("configuration", {})
-    return {**node, "chunk_key_encoding": said.get("base_encoding", "default")}
+    configuration = node["chunk_key_encoding"].get("configuration", {})
+    return {**node, "chunk_key_encoding": configuration.get("base_encoding", "default")}
 
 
 def _has_manifest_keys(node: Mapping[str, Any]) -> bool:
-    said = node.get("chunk_key_encoding")
-    return isinstance(said, Mapping) and said.get("name") == MANIFEST_KEYS
+    configuration = node.get("chunk_key_encoding")
+    return isinstance(configuration, Mapping) and configuration.get("name") == MANIFEST_KEYS
 
 
-def _parse_encoding(said: Any) -> ChunkKeys:
-    encoding = said if isinstance(said, Mapping) else {"name": said}
+def _parse_encoding(configuration: Any) -> ChunkKeys:
+    encoding = configuration if isinstance(configuration, Mapping) else {"name": configuration}
     name, how = encoding.get("name"), encoding.get("configuration", {})
     if name == MANIFEST_KEYS:
         raise _format_error(name, "no storage transformer says where the manifest is")

@@ -152,9 +152,9 @@ def merge_zarr_v2(metadata: Mapping[str, Any]) -> dict[str, Node]:
             found[key] = {}
         if path in found or lies_in_array(path.rpartition("/")[0]):
             continue
-        said = metadata[f"{path}/.zarray"] if path in arrays else {}
+        zarray = metadata[f"{path}/.zarray"] if path in arrays else {}
         found[path] = {
-            **(said if isinstance(said, Mapping) else {}),
+            **(zarray if isinstance(zarray, Mapping) else {}),
             "zarr_format": 2,
             "node_type": "array" if path in arrays else "group",
             "attributes": metadata.get(f"{path}/.zattrs" if path else ".zattrs", {}),

@@ -130,16 +130,16 @@ def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLeve
 
 def _check_divided(shards: Sequence[ChunkAxis], levels: Sequence[ShardLevel]) -> None:
     """Raise an error for chunks that do not divide their shards."""
-    for axis, cut in enumerate(shards):
-        for held in sorted(cut.stored_lengths()):
+    for axis, shard_axis in enumerate(shards):
+        for outer in sorted(shard_axis.stored_lengths()):
             for level in levels:
                 chunk = level.chunk[axis]
-                if held % chunk:
+                if outer % chunk:
                     raise FormatError(
                         f"codec {SHARDING!r}: chunks of {chunk} along axis {axis} do not divide "
-                        f"shards of {held}; the metadata is damaged"
+                        f"shards of {outer}; the metadata is damaged"
                     )
-                held = chunk
+                outer = chunk
 
 
 def _expand_part(
@@ -151,11 +151,11 @@ def _expand_part(
     """Return the innermost chunks of a part of the shards."""
     origin, edges, shape = [], [], []
     counts = zip(part.origin, part.manifest.shape, strict=True)
-    for cut, (first, count), size, chunk in zip(
+    for shard_axis, (first, count), size, chunk in zip(
         shards, counts, grid, levels[-1].chunk, strict=True
     ):
-        before = int(cut.slabs(0, first).encoded.sum()) // chunk
-        inside = cut.slabs(first, first + count).encoded // chunk
+        before = int(shard_axis.slabs(0, first).encoded.sum()) // chunk
+        inside = shard_axis.slabs(first, first + count).encoded // chunk
         edges.append(np.concatenate([[0], np.cumsum(inside)]))
         origin.append(before)
         # the last shard may reach past the end of the array
@@ -218,14 +218,14 @@ class ShardTable(ReferenceTable):
             number = number * count + along
         known, row = np.unique(number, return_inverse=True)
         shards = self.shards.at(known).loaded()
-        held = [e[s + 1] - e[s] for e, s in zip(self.edges, within, strict=True)]
+        shard_sizes = [e[s + 1] - e[s] for e, s in zip(self.edges, within, strict=True)]
         local = [p - e[s] for (e, p), s in zip(pairs, within, strict=True)]
         # inline shards are numbered after the files
         inline = shards.file == INLINE
         file = np.where(inline, len(shards.files) + shards.offset, shards.file).astype(np.int64)
         offset = np.where(inline, 0, shards.offset).astype(np.int64)
         length = shards.length.astype(np.int64)
-        stacked = (np.asarray(c, np.int64).reshape(len(c), ids.size) for c in (local, held))
+        stacked = (np.asarray(c, np.int64).reshape(len(c), ids.size) for c in (local, shard_sizes))
         rows = _ChunkLocations(row, file[row], offset[row], length[row], *stacked)
         sources: list[SourceFile | bytes] = [*shards.files, *shards.inline]
         for level in self.levels:
@@ -243,8 +243,8 @@ class _ChunkLocations(NamedTuple):
     """The shard that contains each chunk, while indexes are looked up.
 
     ``whole`` is the index of the shard; ``file``, ``offset`` and ``length`` are its location.
-    ``position`` is the position of the chunk in the shard, and ``held`` the size of the shard, both
-    in innermost chunks, as arrays with one row per axis.
+    ``position`` is the position of the chunk in the shard, and ``shard_size`` the size of the
+    shard, both in innermost chunks, as arrays with one row per axis.
     """
 
     whole: Ints
@@ -252,7 +252,7 @@ class _ChunkLocations(NamedTuple):
     offset: Ints
     length: Ints
     position: Ints
-    held: Ints
+    shard_size: Ints
 
 
 class _Shard(NamedTuple):
@@ -275,7 +275,7 @@ def _look_up(
     step = step.reshape(-1, 1)
     shard, inside = rows.position // step, rows.position % step
     there = np.flatnonzero(rows.file != MISSING)
-    counts = rows.held // step
+    counts = rows.shard_size // step
     _, first, which = np.unique(rows.whole[there], return_index=True, return_inverse=True)
     wholes = np.stack([rows.file, rows.offset, rows.length, *counts])[:, there[first]]
     wanted = [_Shard(sources[f], o, n, tuple(c)) for f, o, n, *c in wholes.T.tolist()]
@@ -313,10 +313,10 @@ def _check_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[In
 
 def _build_manifest(rows: _ChunkLocations, sources: Sequence[SourceFile | bytes]) -> ChunkManifest:
     files = [source for source in sources if isinstance(source, SourceFile)]
-    held = np.flatnonzero(rows.file >= len(files))
+    inline_rows = np.flatnonzero(rows.file >= len(files))
     file, offset = rows.file.copy(), rows.offset.copy()
     inline: list[bytes] = []
-    for row in held.tolist():
+    for row in inline_rows.tolist():
         data, begin = sources[file[row]], int(offset[row])
         file[row], offset[row] = INLINE, len(inline)
         inline.append(bytes(data[begin : begin + int(rows.length[row])]))

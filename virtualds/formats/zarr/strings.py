@@ -129,8 +129,8 @@ class VariableLengthArray:
                 values = self.decode(data, [selection.encoded for selection in selections])
             except VARYING_ERRORS as error:
                 row = manifest.lookup(chunk_id)
-                held = row.file == INLINE
-                url = "bytes held inline" if held else manifest.files[row.file].url
+                is_inline = row.file == INLINE
+                url = "bytes held inline" if is_inline else manifest.files[row.file].url
                 problem = ReadError(
                     f"{url}: the strings of a chunk do not decode ({error}); restore the file"
                 )

@@ -248,13 +248,13 @@ def build_part_fragment(
     start = start or (0,) * len(axes)
     if part.manifest.shape == tuple(axis.nchunks for axis in axes):
         return Fragment(start, axes, part.manifest)
-    begin, cut = [], []
+    begin, fragment_axes = [], []
     for axis, first, count in zip(axes, part.origin, part.manifest.shape, strict=True):
         low, high = axis.edges_at(np.array([first, first + count])).tolist()
         begin.append(low)
-        cut.append(axis if (low, high) == (0, axis.size) else axis.crop(low, high)[0])
+        fragment_axes.append(axis if (low, high) == (0, axis.size) else axis.crop(low, high)[0])
     begin = [a + b for a, b in zip(begin, start, strict=True)]
-    return Fragment(tuple(begin), tuple(cut), part.manifest)
+    return Fragment(tuple(begin), tuple(fragment_axes), part.manifest)
 
 
 def _build_array(
@@ -262,12 +262,12 @@ def _build_array(
 ) -> ManifestArray:
     grid = metadata["chunk_grid"]["configuration"]
     check_extras(grid, {"fragments"})
-    said: list[tuple[tuple[int, ...], tuple[ChunkAxis, ...]]] = []
+    described: list[tuple[tuple[int, ...], tuple[ChunkAxis, ...]]] = []
     for fragment in grid["fragments"]:
         check_extras(fragment, {"start", "axes"})
         axes = zip(fragment["axes"], shape, strict=True)
-        cut = tuple(_axis_from_json(axis, size) for axis, size in axes)
-        said.append((tuple(fragment["start"]), cut))
+        fragment_axes = tuple(_axis_from_json(axis, size) for axis, size in axes)
+        described.append((tuple(fragment["start"]), fragment_axes))
     [codec] = metadata["codecs"]
     if codec["name"] != PIPELINES:
         raise UnsupportedError(f"codec {codec['name']!r} in an array of fragments")
@@ -281,8 +281,14 @@ def _build_array(
         dtype = data_type_from_v3(kind)
         fill = fill_value_from_v3(metadata["fill_value"], dtype)
     count = max(len(pipelines), 1)
-    parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], count) if said else []
-    fragments = [build_part_fragment(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
+    parts = (
+        manifests([tuple(a.nchunks for a in axes) for _, axes in described], count)
+        if described
+        else []
+    )
+    fragments = [
+        build_part_fragment(p, described[p.fragment][1], described[p.fragment][0]) for p in parts
+    ]
     if fragments and not pipelines:
         raise FormatError("chunks, and no pipeline that decodes them")
     found = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))
@@ -450,14 +456,18 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
             f"chunk_grid 'rectilinear' of kind {config.get('kind')!r}: only 'inline' is known; "
             f"open the data with the library that wrote them"
         )
-    cuts = config.get(GRIDS[name])
-    if not isinstance(cuts, Sequence) or isinstance(cuts, str) or len(cuts) != len(shape):
+    lengths_by_axis = config.get(GRIDS[name])
+    if (
+        not isinstance(lengths_by_axis, Sequence)
+        or isinstance(lengths_by_axis, str)
+        or len(lengths_by_axis) != len(shape)
+    ):
         raise FormatError(
-            f"chunk_grid {name!r}: {GRIDS[name]} {cuts!r} of shape {list(shape)}; the metadata is "
-            f"damaged"
+            f"chunk_grid {name!r}: {GRIDS[name]} {lengths_by_axis!r} of shape {list(shape)}; "
+            f"the metadata is damaged"
         )
     make_axis = _make_regular_axis if name == "regular" else _build_axis
-    pairs = zip(shape, cuts, strict=True)
+    pairs = zip(shape, lengths_by_axis, strict=True)
     return tuple(make_axis(size, lengths, axis) for axis, (size, lengths) in enumerate(pairs))
 
 

@@ -118,7 +118,7 @@ def plan_writing(
     group: ManifestGroup,
     root: str,
     before: Document | None = None,
-    form: str = "zarr-v3",
+    format_name: str = "zarr-v3",
     grids: tuple[str, ...] = (),
 ) -> WritePlan:
     """Return the plan of writing a group to a folder; errors name all unsupported variables.
@@ -129,7 +129,7 @@ def plan_writing(
     planner = _Planner(root, before, grids)
     nodes, problems = _plan_nodes(group, planner.plan_group, planner.plan_variable)
     if problems:
-        raise make_unsupported_error(root, form, problems, LOAD_OR_LEAVE_OUT)
+        raise make_unsupported_error(root, format_name, problems, LOAD_OR_LEAVE_OUT)
     return WritePlan(nodes, planner.notes)
 
 
@@ -152,9 +152,9 @@ def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
         except VirtualdsError:
             raise error from None
         message, *details = f"{error}".split("\n")
-        said, _, other = message.partition("; ")
+        reason, _, other = message.partition("; ")
         remedy = f"{ZARR_V3}, or {other}" if other else ZARR_V3
-        raise UnsupportedError("\n".join([f"{said}; {remedy}", *details])) from None
+        raise UnsupportedError("\n".join([f"{reason}; {remedy}", *details])) from None
 
 
 @contextmanager
@@ -167,11 +167,11 @@ def suggest_instead(remedy: str, zarr_v3: str = "") -> Iterator[None]:
         yield
     except UnsupportedError as error:
         message, *details = f"{error}".split("\n")
-        said, _, other = message.partition("; ")
+        reason, _, other = message.partition("; ")
         if not other.endswith(LOAD_OR_LEAVE_OUT):
             raise
         first = zarr_v3 if other.startswith(ZARR_V3) else ""
-        raise UnsupportedError("\n".join([f"{said}; {first}{remedy}", *details])) from None
+        raise UnsupportedError("\n".join([f"{reason}; {first}{remedy}", *details])) from None
 
 
 def _plan_nodes(
@@ -385,9 +385,9 @@ def describe_on_grids(
     metadata, parts = array_to_v3(array)
     if not grids or metadata["chunk_grid"]["name"] in grids:
         return metadata, parts
-    cut, moved = array_to_v3(to_regular_chunks(array, permuted=True))
-    if cut["chunk_grid"]["name"] in grids:
-        return cut, moved
+    regular, moved = array_to_v3(to_regular_chunks(array, permuted=True))
+    if regular["chunk_grid"]["name"] in grids:
+        return regular, moved
     found = unsupported_reasons(array, dims) or ["Zarr has no plain form for how it is stored"]
     hint = ""
     if metadata["chunk_grid"]["name"] == "rectilinear":

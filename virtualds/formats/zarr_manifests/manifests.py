@@ -355,21 +355,23 @@ def read_parts(
     an array of fragments, whose keys begin with the fragment, otherwise 0; ``key`` returns chunk
     names, for prefixes.
     """
-    name, said = transformer.get("name"), transformer.get("configuration", {})
+    name, configuration = transformer.get("name"), transformer.get("configuration", {})
     if name == PARQUET_MANIFEST:
-        check_extras(said, {"parts"})
-        found = [_read_part(files, folder, part, grids, numbered, key) for part in said["parts"]]
+        check_extras(configuration, {"parts"})
+        found = [
+            _read_part(files, folder, part, grids, numbered, key) for part in configuration["parts"]
+        ]
         return _merge_overlapping_parts(found, grids, max(numbered, 1))
     if name != JSON_MANIFEST:
         raise UnsupportedError(
             f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
             f"known; a newer virtualds may know it"
         )
-    check_extras(said, {"manifest", "sources"})
-    manifest = said["manifest"]
+    check_extras(configuration, {"manifest", "sources"})
+    manifest = configuration["manifest"]
     if isinstance(manifest, str):
         manifest = to_set_path(folder, manifest)
-    known = said.get("sources")
+    known = configuration.get("sources")
     if isinstance(known, str):
         known = to_set_path(folder, known)
     tables = (
@@ -404,22 +406,22 @@ def _read_part(
     if not is_table:
         listed = JsonTable(files, part["manifest"], shape, "", key, part.get("sources"), numbered)
         return ManifestPart(fragment, origin, ChunkManifest.of_table(listed, shape))
-    said = part["table"]
-    check_extras(said, TABLE)
+    table_json = part["table"]
+    check_extras(table_json, TABLE)
     renumbered = part.get("pipelines")
     numbers = None if renumbered is None else _check_naturals(renumbered)
-    if (numbers and max(numbers) >= numbered) or (said.get("pipelines") and not numbered):
+    if (numbers and max(numbers) >= numbered) or (table_json.get("pipelines") and not numbered):
         raise FormatError(f"{folder}: pipelines {renumbered!r:.80} of {numbered}")
-    is_placed = "begins" in said
+    is_placed = "begins" in table_json
     table = ParquetTable(
         files,
-        to_set_path(folder, said["path"]),
-        _check_naturals([said["chunks" if is_placed else "rows"]])[0],
-        read_source_table(folder, said["sources"], files.ranges),
-        bool(said.get("pipelines", False)),
+        to_set_path(folder, table_json["path"]),
+        _check_naturals([table_json["chunks" if is_placed else "rows"]])[0],
+        read_source_table(folder, table_json["sources"], files.ranges),
+        bool(table_json.get("pipelines", False)),
         max(numbered, 1) if numbers is None else len(numbers),
-        read_counts(said.get("counts")),
-        _check_naturals(said["begins"]) if is_placed else None,
+        read_counts(table_json.get("counts")),
+        _check_naturals(table_json["begins"]) if is_placed else None,
     )
     strides, first = _check_integers(part["strides"]), _check_naturals([part["first"]])[0]
     ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
@@ -471,8 +473,10 @@ def iterate_manifest_parts(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Mapp
     """Yield the parts of the manifests of all arrays, as in the metadata, with their arrays."""
     for folder, node in nodes.items():
         for transformer in node.get("storage_transformers") or ():
-            said = transformer["configuration"]
-            for part in [said] if transformer["name"] == JSON_MANIFEST else said["parts"]:
+            configuration = transformer["configuration"]
+            for part in (
+                [configuration] if transformer["name"] == JSON_MANIFEST else configuration["parts"]
+            ):
                 yield folder, part
 
 

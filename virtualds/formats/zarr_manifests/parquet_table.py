@@ -99,9 +99,9 @@ def find_equal_runs(counts: Ints) -> Ints:
     >>> find_equal_runs(np.array([3, 3, 1])).tolist()
     [[2, 3], [1, 1]]
     """
-    cuts = np.flatnonzero(np.diff(counts, prepend=counts[:1] - 1))
-    lengths = np.diff(cuts, append=counts.size)
-    return np.stack([lengths, counts[cuts]], axis=1)
+    starts = np.flatnonzero(np.diff(counts, prepend=counts[:1] - 1))
+    lengths = np.diff(starts, append=counts.size)
+    return np.stack([lengths, counts[starts]], axis=1)
 
 
 def describe_counts(counts: Counts) -> dict[str, Any]:
@@ -280,8 +280,8 @@ class ParquetTable(ReferenceTable):
         source, offset, length = (columns[n][rows] for n in ("source", "offset", "length"))
         used = find_distinct(source[source >= 0], self.sources.rows)
         file = np.where(source >= 0, np.searchsorted(used, source), source)
-        held = np.flatnonzero(source == INLINE)
-        inline = [columns["data"][int(rows[k])].as_py() for k in held.tolist()]
+        inline_rows = np.flatnonzero(source == INLINE)
+        inline = [columns["data"][int(rows[k])].as_py() for k in inline_rows.tolist()]
         if None in inline:
             raise ValueError("a chunk that stands in it has no data")
         pipeline = columns["pipeline"][rows] if self.has_pipelines else np.zeros(rows.shape, int)

@@ -328,9 +328,9 @@ def _add_needed(
     tables: set[SourceTable],
 ) -> None:
     """Add the files of a part of a manifest, and the files of the set to which it refers."""
-    if (said := part.get("table")) is not None:
-        found.add(to_set_path(folder, said["path"]) + "/")
-        table = read_source_table(folder, said["sources"])
+    if (table_json := part.get("table")) is not None:
+        found.add(to_set_path(folder, table_json["path"]) + "/")
+        table = read_source_table(folder, table_json["sources"])
         if table not in tables:
             tables.add(table)
             found.add(f"{table.folder}/")
@@ -384,8 +384,8 @@ def read_document(
 
     def find_parts(path: str, node: Mapping[str, Any]) -> Manifests:
         # chunks of values that are copied in the root, while a remote set is being opened
-        held = read_copies(path, values.get(path), copies)
-        cache_files((f"{root}/{name}", data) for name, data in held)
+        contents = read_copies(path, values.get(path), copies)
+        cache_files((f"{root}/{name}", data) for name, data in contents)
         transformers = node.get("storage_transformers") or [_describe_native(path, values)]
         if len(transformers) != 1:
             raise FormatError(f"{len(transformers)} storage transformers; one is understood")

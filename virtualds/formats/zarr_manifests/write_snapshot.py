@@ -111,8 +111,8 @@ class SnapshotWriter:
         sources = self._writer.write_sources(f"{FOLDER}/{self.name}/sources")
         if sources.ranges:
             self._ranges[sources.folder] = sources.ranges
-        for _, said in self._tables:
-            said[1] = sources.rows
+        for _, described in self._tables:
+            described[1] = sources.rows
         noted = planned.notes | {"values": self._values, "sources": self._ranges}
         noted |= {COPIES: self._copies.choose(nodes)}
         notes = {kind: part for kind, part in noted.items() if part}
@@ -204,14 +204,14 @@ class SnapshotWriter:
 
     def _write_manifest(self, path: str, node: PlannedArray, advance: Advance) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
-        form = self._choose_form(node.parts)
-        if form == "parquet":
+        layout = self._choose_form(node.parts)
+        if layout == "parquet":
             return self._write_parquet(advance, path, node.parts, numbered)
         entries = encode_entries(node.parts, self.make_path, numbered)
         known = self._collect_fingerprints(node.parts)
         return (
             _to_metadata(entries, known)
-            if form == "inline"
+            if layout == "inline"
             else self._write_files(path, entries, known)
         )
 
@@ -260,7 +260,7 @@ class SnapshotWriter:
     def _write_parquet(
         self, advance: Advance, path: str, parts: list[ManifestPart], numbered: bool
     ) -> dict[str, Any]:
-        said = []
+        described = []
         if self.joins_all:
             arranged = [*flatten_layers(join_all_parts(parts), numbered)]
         else:
@@ -279,8 +279,8 @@ class SnapshotWriter:
             elif table is None:
                 table = self._write_table(path, number, part.manifest, numbered, advance)
             box = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
-            said.append(({"fragment": part.fragment} if numbered else {}) | box | table)
-        return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
+            described.append(({"fragment": part.fragment} if numbered else {}) | box | table)
+        return {"name": PARQUET_MANIFEST, "configuration": {"parts": described}}
 
     def _is_small(self, part: ManifestPart, numbered: bool) -> bool:
         """Return whether the references of a part may be stored in the metadata."""
@@ -297,14 +297,14 @@ class SnapshotWriter:
         sparse = gather_references(manifest) if manifest.rest is not None else None
         if sparse is None:
             counts = self._writer.write_table(f"{path}/{folder}", manifest, numbered, advance)
-            said: dict[str, Any] = {"rows": manifest.size} | describe_counts(counts)
+            described: dict[str, Any] = {"rows": manifest.size} | describe_counts(counts)
         else:
             self._writer.write_sparse(f"{path}/{folder}", *sparse, advance)
-            said = {"chunks": sparse[0].size, "begins": sparse[0][::RECORD_SIZE].tolist()}
+            described = {"chunks": sparse[0].size, "begins": sparse[0][::RECORD_SIZE].tolist()}
         # the number of files is known only when everything is written
         sources = [f"{find_path_to_set(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
-        named = {"path": f"./{folder}", **said, "sources": sources}
+        named = {"path": f"./{folder}", **described, "sources": sources}
         found = {"table": named, "first": 0, "strides": list(compute_strides(manifest.shape))}
         if numbered and manifest.rest is not None:
             # all its chunks, including missing ones, are decoded alike
@@ -345,12 +345,14 @@ class SnapshotWriter:
         if not files or any(one != files[0] for one in files):
             return None
         names = dict(zip(("manifest", "sources"), files[0], strict=True))
-        said = {key: name for key, name in names.items() if name}
-        for key, name in said.items():
+        described = {key: name for key, name in names.items() if name}
+        for key, name in described.items():
             if isinstance(name, str):
                 inside = name.startswith(f"{path}/")
-                said[key] = f".{name[len(path) :]}" if inside else find_path_to_set(path) + name
-        return {"name": JSON_MANIFEST, "configuration": said}
+                described[key] = (
+                    f".{name[len(path) :]}" if inside else find_path_to_set(path) + name
+                )
+        return {"name": JSON_MANIFEST, "configuration": described}
 
     def _is_new(self, part: ManifestPart) -> bool:
         """Return whether another process has just written a part for this snapshot."""
@@ -363,14 +365,14 @@ class SnapshotWriter:
         if table is None or manifest.rows is None:
             return None
         found = manifest.rows
-        said: dict[str, Any] = {
+        described: dict[str, Any] = {
             "path": find_path_to_set(path) + table.folder,
             **table.describe_rows(),
             "sources": [find_path_to_set(path) + self._locate_sources(table), table.sources.rows],
         }
         if table.has_pipelines:
-            said["pipelines"] = True
-        part = {"table": said, "first": found.first, "strides": list(found.strides)}
+            described["pipelines"] = True
+        part = {"table": described, "first": found.first, "strides": list(found.strides)}
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
 
     def _locate_sources(self, table: ParquetTable) -> str:

@@ -216,10 +216,10 @@ class StoredColumns:
             return column.reshape(grid)
 
         if self.inline:
-            held = np.full_like(self.owner, INLINE)
+            codes = np.full_like(self.owner, INLINE)
             return ChunkManifest.build(
                 grid,
-                file=spread(held, MISSING),
+                file=spread(codes, MISSING),
                 offset=spread(self.owner, 0),
                 length=spread(self.length, 0),
                 inline=self.inline,

@@ -695,13 +695,13 @@ class ManyFiles:
         fits = (address >= 0) & (address <= self.ends[file] - length)
         if not fits.all():
             raise RowsError(frozenset(file[~fits].tolist()), "bytes lie past the end of the file")
-        held = address + length <= self._in_head[file]
-        if held.all():
+        is_cached = address + length <= self._in_head[file]
+        if is_cached.all():
             return self._read_cached(file, address, length)
         rows = np.empty((len(file), length), np.uint8)
-        if held.any():
-            rows[held] = self._read_cached(file[held], address[held], length)
-        self._read_rows(file, address, np.flatnonzero(~held), rows)
+        if is_cached.any():
+            rows[is_cached] = self._read_cached(file[is_cached], address[is_cached], length)
+        self._read_rows(file, address, np.flatnonzero(~is_cached), rows)
         return rows
 
     def _read_cached(self, file: Ints, address: Ints, length: int) -> Bytes:

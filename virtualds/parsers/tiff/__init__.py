@@ -223,8 +223,8 @@ def _count_strip_rows(page: Any) -> int:
     """Return the number of rows of a whole strip, which may exceed the rows of the image."""
     tag = page.tags.get("RowsPerStrip")
     # tifffile limits its own value to the image
-    said = tag.value if tag and isinstance(tag.value, int) else 0
-    return max(int(page.rowsperstrip), said)
+    rows_per_strip = tag.value if tag and isinstance(tag.value, int) else 0
+    return max(int(page.rowsperstrip), rows_per_strip)
 
 
 def _build_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:

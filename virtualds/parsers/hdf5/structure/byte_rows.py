@@ -180,8 +180,8 @@ def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
     """Return runs of sorted rows to read at once: close ones, with few bytes together."""
     far = np.diff(address) > length + NEAR
     block = (address - address[0]) // READ_TOGETHER
-    cuts = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()
-    return list(pairwise([0, *cuts, len(address)]))
+    breaks = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()
+    return list(pairwise([0, *breaks, len(address)]))
 
 
 # ---------------------------------------------------------------------- version 2 B-trees

@@ -159,8 +159,8 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     if any(n > limit for n, limit in zip(shape, most, strict=True)):
         raise MessageError(f"a dataspace has the shape {shape}, and at most {most}")
     limits = tuple(None if n == UNLIMITED else n for n in most)
-    held = None if kind == SpaceClass.NULL else shape
-    return Dataspace(SpaceClass(kind), held, limits, begin, bool(flags & HAS_LIMITS))
+    stored_shape = None if kind == SpaceClass.NULL else shape
+    return Dataspace(SpaceClass(kind), stored_shape, limits, begin, bool(flags & HAS_LIMITS))
 
 
 # ---------------------------------------------------------------------- fill values
