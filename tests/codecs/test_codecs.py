@@ -17,9 +17,10 @@ from encoded_bytes import CHECKED, CONFIGS, SZIP, encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from products import looped
+from registered_images import IMAGES, WRITTEN, drawn
 
 from virtualds import FormatError, UnsupportedError
-from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2
+from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.checksums import crc32c, fletcher32
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.grib import select_field
@@ -436,6 +437,39 @@ def test_the_first_code_of_a_huffman_tree_is_the_byte_itself() -> None:
     values = bytes([0, 1, 128, 255])
     bits = "".join(f"1{value:08b}" for value in values).ljust(40, "0")
     assert SkippingHuffman(4).decode(int(bits, 2).to_bytes(5, "big"), 4) == values
+
+
+SOME = ["uint16", "uint8 in a container", "three channels", "turned frames", "frames of float32"]
+EIGHTS = np.arange(16 * 24, dtype="u2").reshape(16, 24)
+
+
+@looped(
+    "stream, values",
+    [
+        *((one.chunk, one.values) for one in (IMAGES[f"jpegxl, {name}"] for name in SOME)),
+        # the header counts eights
+        (drawn(EIGHTS), EIGHTS),
+    ],
+)
+def test_a_jpegxl_image_decodes_to_its_chunk(stream: bytes, values: Any) -> None:
+    codec = codec_from_zarr_v3("jpegxl", WRITTEN, values.dtype, values.shape)
+    assert bytes(codec.decode(stream, values.nbytes)) == values.tobytes()
+
+
+@looped("dtype", ["<f4", ">f4", "<f8", ">f8"])
+def test_differences_of_floats_are_taken_back_in_either_byte_order(dtype: str) -> None:
+    values = np.linspace(-5, 7, 12).reshape(3, 4, 1).astype(dtype)
+    stream = imagecodecs.floatpred_encode(values, axis=-2).tobytes()
+    config = {"id": "imagecodecs_floatpred", "shape": [3, 4, 1], "dtype": dtype, "axis": -2}
+    assert bytes(codec_from_zarr_v2(config).decode(stream, len(stream))) == values.tobytes()
+
+
+def test_a_png_image_decodes_to_its_pixels() -> None:
+    pixels = np.arange(24, dtype="u1").reshape(4, 6)
+    stream, codec = imagecodecs.png_encode(pixels), codec_from_zarr_v2({"id": "imagecodecs_png"})
+    assert bytes(codec.decode(stream, 24)) == pixels.tobytes()
+    with pytest.raises(CodecError, match="24 pixels, not of 23"):
+        codec.decode(stream, 23)
 
 
 def test_a_jpegls_stream_without_an_end_is_not_decoded() -> None:
