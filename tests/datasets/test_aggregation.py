@@ -634,6 +634,31 @@ def test_descriptions_that_are_not_understood_are_refused(
     refuse(kind, word)
 
 
+@pytest.mark.parametrize("name", ["aggregated_dimensions", "aggregated_data"])
+def test_half_a_description_is_refused(name: str) -> None:
+    write_one()
+    with netCDF4.Dataset("agg.nc", "a") as file:
+        file["t"].delncattr(name)
+    refuse(FormatError, "'t'", name)
+
+
+def test_a_variable_may_have_the_dimensions_of_the_array_but_no_others() -> None:
+    write_one()
+    for dims in (("x",), ("y",)):
+        with netCDF4.Dataset("agg.nc", "a") as file:
+            given = {name: file["t"].getncattr(name) for name in file["t"].ncattrs()}
+            file.renameVariable("t", f"old_{dims[0]}")
+            for name in ("aggregated_dimensions", "aggregated_data"):
+                file[f"old_{dims[0]}"].delncattr(name)
+            if "y" not in file.dimensions:
+                file.createDimension("y", 3)
+            file.createVariable("t", "f8", dims).setncatts(given)
+        if dims == ("x",):
+            for found in open_all():
+                np.testing.assert_array_equal(found["t"].values, [1, 2, 3])
+    refuse(FormatError, "must be a scalar")
+
+
 def test_a_circle_of_files_is_refused() -> None:
     for n in range(2):
         with AggregationWriter(f"{n}.nc") as file:

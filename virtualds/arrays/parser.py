@@ -29,8 +29,15 @@ from virtualds.source_file import StorageOptions
 Array = npt.NDArray[Any]
 
 AGGREGATED_DIMENSIONS, AGGREGATED_DATA = "aggregated_dimensions", "aggregated_data"
-"""Attributes of variables that are put together from other files (CF conventions 1.13, 2.8). Files
-with such variables are not read together."""
+"""Attributes of variables that are put together from other files (CF conventions 1.13, 2.8)."""
+
+
+def is_aggregation(attributes: Mapping[str, Any]) -> bool:
+    """Return whether a variable is put together from other files, by its attributes.
+
+    Files with such variables are not read together.
+    """
+    return AGGREGATED_DIMENSIONS in attributes or AGGREGATED_DATA in attributes
 
 
 class Absent(Enum):

@@ -26,6 +26,7 @@ from virtualds.arrays.parser import (
     AlikeFiles,
     ListedFiles,
     ReadTogether,
+    is_aggregation,
     select_for_file,
 )
 from virtualds.bounds import check_values
@@ -65,7 +66,7 @@ def find_aggregations(group: ManifestGroup) -> list[Name]:
         (path, name)
         for path, part in group.walk()
         for name, variable in part.variables.items()
-        if AGGREGATED_DIMENSIONS in variable.attributes
+        if is_aggregation(variable.attributes)
     ]
 
 
@@ -304,7 +305,7 @@ class FragmentAssembler:
         first = group.group.variables[name]
         if (problem := group.group.problems.get(name)) is not None:
             raise problem
-        if AGGREGATED_DIMENSIONS in first.attributes:
+        if is_aggregation(first.attributes):
             raise self.file.error(
                 plan, f"{shown} is put together in the same file; use its fragments"
             )

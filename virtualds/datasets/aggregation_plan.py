@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS
+from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, is_aggregation
 from virtualds.bounds import check_axes, check_values
 from virtualds.chunks.axes import MAX_AXIS
 from virtualds.errors import FormatError, ReadError, UnsupportedError, without_secrets
@@ -160,13 +160,21 @@ class AggregationFile:
         """Return how a variable is put together, from the variables that it names."""
         key = path, name
         variable = self.groups[path].variables[name]
-        if variable.dims:
+        listed = variable.attributes.get(AGGREGATED_DIMENSIONS)
+        if not isinstance(listed, str):
+            raise self.error(
+                key,
+                f"its attribute {AGGREGATED_DIMENSIONS} is {listed!r:.100}, not a list of "
+                f"dimensions; correct it, or leave the variable out with drop_variables",
+            )
+        dims = tuple(listed.split())
+        # example L.6 of CF 1.13 has a variable with its own dimensions
+        if variable.dims not in ((), dims):
             raise self.error(
                 key,
                 f"it has the dimensions {variable.dims}, but must be a scalar (CF 2.8); remove its "
                 f"attribute {AGGREGATED_DIMENSIONS}",
             )
-        dims = tuple(str(variable.attributes[AGGREGATED_DIMENSIONS]).split())
         if len(set(dims)) < len(dims):
             raise self.error(key, f"it names a dimension twice: {dims}; write the file anew")
         check_axes(len(dims), f"variable {name!r}")
@@ -237,7 +245,7 @@ class AggregationFile:
     def _read(self, key: Name, path: str, name: str) -> Array:
         """Return the values of a variable as a masked array, with texts as objects."""
         variable = self.groups[path].variables[name]
-        if AGGREGATED_DIMENSIONS in variable.attributes:
+        if is_aggregation(variable.attributes):
             raise self.error(key, f"{name!r}, which it names, is an aggregation variable itself")
         data = variable.data
         if (problem := self.groups[path].problems.get(name)) is not None:

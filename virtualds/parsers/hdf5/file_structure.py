@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.parser import AGGREGATED_DIMENSIONS, MustBeEqual
+from virtualds.arrays.parser import MustBeEqual, is_aggregation
 from virtualds.chunks.columns import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
@@ -463,7 +463,7 @@ def _make_structure(read: GroupsRead, notes: ByteNotes, file: FileBytes) -> File
             if shown not in group.variables:
                 continue
             variable = group.variables[shown]
-            if AGGREGATED_DIMENSIONS in variable.attributes:
+            if is_aggregation(variable.attributes):
                 return None
             if not _is_plain(dataset, variable.data, notes):
                 return None
