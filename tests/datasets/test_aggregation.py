@@ -128,6 +128,27 @@ def test_files_of_one_structure_are_read_together(monkeypatch: pytest.MonkeyPatc
     assert alone == []
 
 
+def test_few_files_are_open_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from virtualds.datasets import aggregation
+
+    monkeypatch.setattr(aggregation, "FILES_AT_ONCE", 2)
+    most = 0
+    join = aggregation.FragmentAssembler._join
+
+    def count(self: Any, *given: Any) -> Any:
+        nonlocal most
+        most = max(most, len(self._opened))
+        return join(self, *given)
+
+    monkeypatch.setattr(aggregation.FragmentAssembler, "_join", count)
+    whole = write_months(5)
+    write_aggregation(5)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, whole)
+    assert most == 2
+    assert len(found["t"].variable._data.fragments) == 1
+
+
 def test_fragments_may_cut_several_dimensions() -> None:
     whole = make_values(2, 7, 9)
     cuts = [[0, 2], [0, 3, 4, 7], [0, 5, 9]]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -50,8 +51,8 @@ from virtualds.errors import AccessError, ReadError, VirtualdsError, without_sec
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 
-FILES_AT_ONCE = 512
-"""How many files of one structure are read together."""
+FILES_AT_ONCE = 256
+"""How many files are open at a time."""
 
 OpenGroup = Callable[[SourceFile, bool, frozenset[str]], ManifestGroup]
 """Opens a file; further arguments are whether the groups below its root are read, and which files
@@ -80,8 +81,7 @@ def build_aggregations(
     """Return a group, as it was read from a file, with whole arrays as aggregation variables.
 
     ``path`` is that of the group in the file, and ``open_group`` opens the file of a fragment. A
-    variable that cannot be put together is among the
-    problems of its group.
+    variable that cannot be put together is among the problems of its group.
 
     Raises
     ------
@@ -96,12 +96,12 @@ def build_aggregations(
         with _collecting(problems, (where, name)):
             inside = "/".join(filter(None, (base, where)))
             plans[where, name] = file.plan(inside, name)
-    with ExitStack() as closing:
-        assembler = FragmentAssembler(file, open_group, find_together)
-        assembler.open_files([one for plan in plans.values() for one in plan.files], closing)
-        for key, plan in plans.items():
+    assembler = FragmentAssembler(file, open_group, find_together)
+    runs = assembler.collect_runs(plans, problems)
+    for key, plan in plans.items():
+        if key not in problems:
             with _collecting(problems, key):
-                made[key] = assembler.build(plan)
+                made[key] = assembler.build(plan, runs[key])
     used = {place for plan in plans.values() for place in plan.used}
     return _replace_variables(group, base, "", made, problems, used)
 
@@ -163,26 +163,28 @@ class FragmentAssembler:
         self._open_group, self._find_together = open_group, find_together
         self._opened: dict[SourceFile, OpenedFile | VirtualdsError] = {}
 
-    def open_files(self, fragments: Sequence[FragmentPlace], closing: ExitStack) -> None:
-        """Open all files, those of one structure together; errors are raised by `build`."""
-        below = dict[SourceFile, bool]()
-        for fragment in fragments:
-            if not fragment.is_here:
-                inside = "/" in fragment.path.strip("/")
-                below[fragment.file] = below.get(fragment.file, False) or inside
-        alike: dict[Any, list[SourceFile]] = {}
-        for file, deep in below.items():
-            alike.setdefault((file.options, deep), []).append(file)
-        for (_, deep), files in alike.items():
-            for begin in range(0, len(files), FILES_AT_ONCE):
-                self._open_together(files[begin : begin + FILES_AT_ONCE], deep, closing)
-        rest = [file for file in below if file not in self._opened]
-        for file, found in zip(
-            rest,
-            fetch_many(rest, lambda f: f.url, lambda f: self._open_alone(f, below[f])),
-            strict=True,
-        ):
-            self._opened[file] = found
+    def collect_runs(
+        self, plans: Mapping[Name, AggregationPlan], problems: dict[Name, VirtualdsError]
+    ) -> dict[Name, list[FragmentRun]]:
+        """Return the fragments of variables, of neighbouring files joined; add errors to problems.
+
+        Some files at a time are open, and all their fragments are taken from them.
+        """
+        runs: dict[Name, list[FragmentRun]] = {key: [] for key in plans}
+        targets = {key: self._find_target(plan) for key, plan in plans.items()}
+        for deep, files, fragments in _iterate_blocks(plans):
+            with ExitStack() as closing:
+                self._open_together(files, deep, closing)
+                rest = [file for file in files if file not in self._opened]
+                open_alone = partial(self._open_alone, deep=deep)
+                opened = fetch_many(rest, lambda file: file.url, open_alone)
+                self._opened |= dict(zip(rest, opened, strict=True))
+                for key, some in fragments.items():
+                    if key not in problems:
+                        with _collecting(problems, key):
+                            runs[key] += self._iterate_runs(plans[key], targets[key], some)
+            self._opened.clear()
+        return runs
 
     def _open_together(self, files: Sequence[SourceFile], deep: bool, closing: ExitStack) -> None:
         """Open those of some files that have the structure of others."""
@@ -230,8 +232,7 @@ class FragmentAssembler:
 
     # ------------------------------------------------------------------ building
 
-    def build(self, plan: AggregationPlan) -> ManifestVariable:
-        """Return a variable with its whole array."""
+    def _find_target(self, plan: AggregationPlan) -> Target:
         attributes = {
             n: v
             for n, v in plan.variable.attributes.items()
@@ -240,8 +241,12 @@ class FragmentAssembler:
         siblings = self.file.groups[plan.path].variables
         lender = None if "units" in attributes else _find_lender(siblings, plan.name)
         units = attributes if lender is None else siblings[lender].attributes
-        target = Target(plan.variable.data.dtype.newbyteorder("="), attributes, units)
-        runs = list(self._iterate_runs(plan, target))
+        return Target(plan.variable.data.dtype.newbyteorder("="), attributes, units)
+
+    def build(self, plan: AggregationPlan, runs: Sequence[FragmentRun]) -> ManifestVariable:
+        """Return a variable with its whole array."""
+        target = self._find_target(plan)
+        attributes, units = dict(target.attributes), target.units
         encoding = {n: v for n, v in plan.variable.encoding.items() if n in ("dtype", "source")} | {
             "original_shape": plan.shape
         }
@@ -274,12 +279,14 @@ class FragmentAssembler:
             attributes = {n: v for n, v in attributes.items() if n not in PACKING_ATTRIBUTES}
         return ManifestVariable(plan.dims, whole, attributes, encoding)
 
-    def _iterate_runs(self, plan: AggregationPlan, target: Target) -> Iterator[FragmentRun]:
+    def _iterate_runs(
+        self, plan: AggregationPlan, target: Target, fragments: Sequence[FragmentPlace]
+    ) -> Iterator[FragmentRun]:
         """Yield neighbouring fragments that are read together, joined along one axis."""
         grid = plan.grid
         main = max(range(len(grid)), key=lambda axis: grid[axis], default=0)
         ordered = sorted(
-            plan.files,
+            fragments,
             key=lambda f: (f.at[:main], f.at[main + 1 :], f.at[main : main + 1]),
         )
         held: list[FoundFragment] = []
@@ -621,6 +628,38 @@ def _find_fill(target: Target, changed: bool) -> Any:
     if target.dtype.kind in "fc":
         return target.dtype.type(np.nan)
     return np.zeros((), target.dtype)[()]
+
+
+Block = tuple[bool, list[SourceFile], dict[Name, list[FragmentPlace]]]
+"""Whether groups are read, some files, and the fragments in them, by variable."""
+
+
+def _iterate_blocks(plans: Mapping[Name, AggregationPlan]) -> Iterator[Block]:
+    """Yield the fragments of all variables, those of some files at a time."""
+    here: Block = (False, [], {})
+    deep = dict[SourceFile, bool]()
+    for key, plan in plans.items():
+        for fragment in plan.files:
+            if fragment.is_here:
+                here[2].setdefault(key, []).append(fragment)
+            else:
+                inside = "/" in fragment.path.strip("/")
+                deep[fragment.file] = deep.get(fragment.file, False) or inside
+    yield here
+    alike: dict[Any, list[SourceFile]] = {}
+    for file, inside in deep.items():
+        alike.setdefault((file.options, inside), []).append(file)
+    blocks: list[Block] = [
+        (inside, files[begin : begin + FILES_AT_ONCE], {})
+        for (_, inside), files in alike.items()
+        for begin in range(0, len(files), FILES_AT_ONCE)
+    ]
+    of_file = {file: block for block in blocks for file in block[1]}
+    for key, plan in plans.items():
+        for fragment in plan.files:
+            if not fragment.is_here:
+                of_file[fragment.file][2].setdefault(key, []).append(fragment)
+    yield from blocks
 
 
 def match_axes(
