@@ -325,6 +325,23 @@ def test_the_marks_of_missing_values_of_fragments_are_taken_over() -> None:
         np.testing.assert_array_equal(found["t"].values, [0, np.nan, 1, np.nan])
 
 
+def test_a_mark_of_missing_values_of_one_fragment_is_a_value_in_another() -> None:
+    write_part("0.nc", [1.0, -1.0], ("x",), {"_FillValue": -1.0})
+    write_part("1.nc", [2.0, -1.0], ("x",))
+    for dtype in ("f8", "f4"):
+        with AggregationWriter("agg.nc") as file:
+            file.add_dims(x=4)
+            file.aggregate("t", "x", [[2, 2]], grid_of("0.nc", "1.nc"), dtype=dtype)
+        for found in open_all():
+            np.testing.assert_array_equal(found["t"].values, [1, np.nan, 2, -1])
+    for n, given in enumerate(({"_FillValue": np.int16(-1)}, {})):
+        write_part(f"{n}.nc", np.array([n, -1], "i2"), ("x",), given)
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=4)
+        file.aggregate("t", "x", [[2, 2]], grid_of("0.nc", "1.nc"), dtype="i2")
+    refuse(UnsupportedError, "integers cannot hold")
+
+
 @pytest.mark.parametrize("dtype", ["f8", "f4", "i4"])
 def test_shorter_numbers_become_longer_ones(dtype: str) -> None:
     write_part("0.nc", np.array([1, 2], "i2"), ("x",))
@@ -746,6 +763,14 @@ def test_variables_may_be_left_out() -> None:
 
 
 # ---------------------------------------------------------------------- what follows from it
+
+
+def test_dask_chunks_are_those_of_the_fragments() -> None:
+    whole = write_months(3)
+    write_aggregation(3)
+    found = xr.open_dataset("agg.nc", engine="virtual", chunks={})
+    assert found["t"].chunks == ((4, 4, 4), (5,))
+    np.testing.assert_array_equal(found["t"].values, whole)
 
 
 def test_sets_refer_to_the_fragments() -> None:

@@ -409,8 +409,9 @@ class FragmentAssembler:
         if target.dtype.kind not in "iufc":
             return None
         plain = [run.packing for run in runs if not run.is_scaled]
-        marks = {repr(p["_FillValue"]): p["_FillValue"] for p in plain if "_FillValue" in p}
-        if len(marks) == 1 and len(plain) == len(runs):
+        marks = {repr(p.get("_FillValue")): p.get("_FillValue") for p in plain}
+        # elsewhere the number may be a value
+        if len(marks) == 1 and len(plain) == len(runs) and None not in marks.values():
             [mark] = marks.values()
             if target.dtype.type(mark) == mark or target.dtype.kind in "fc":
                 return np.asarray(mark).astype(target.dtype).ravel()[0]
