@@ -756,10 +756,23 @@ def test_a_variable_that_cannot_be_read_is_skipped_or_kept() -> None:
         found["t"].load()
 
 
-def test_variables_may_be_left_out() -> None:
-    write_one(uris=("0.nc", "gone.nc"))
+@pytest.mark.parametrize("form", ["NETCDF4", "NETCDF3_CLASSIC"])
+def test_what_describes_a_variable_is_left_out_with_it(form: str) -> None:
+    write_months(2, form)
+    write_aggregation(2, form)
     for found in open_all(drop_variables=["t"]):
-        assert "t" not in found.variables
+        assert set(found.variables) == {"time", "x"}
+    for found in open_all(drop_variables=["t", "time"]):
+        assert set(found.variables) == {"x"}
+    for found in open_all(drop_variables=["t_map"]):
+        assert set(found.variables) == {"t", "time", "x"}
+
+
+def test_what_describes_a_variable_is_skipped_with_it() -> None:
+    write_one(lengths=([2, 2],))
+    with pytest.warns(UserWarning, match="adds up to 4"):
+        found = virtualds.open_virtual_dataset("agg.nc", on_error="skip")
+    assert set(found.variables) == {"x"}
 
 
 # ---------------------------------------------------------------------- what follows from it

@@ -55,8 +55,9 @@ _WORDS = {
 
 SHOWN_NAMES = 10
 """Maximum number of variables and groups that the text of a group names."""
-SHARED_ATTRIBUTES = ("units", "calendar", "bounds")
-"""Attributes that xarray uses to decode other variables: bounds of dates use their units."""
+SHARED_ATTRIBUTES = ("units", "calendar", "bounds", "aggregated_data")
+"""Attributes that say something of other variables: bounds of dates use their units, and variables
+that describe an aggregation variable are not shown."""
 
 
 class Deferred(Protocol):

@@ -61,12 +61,18 @@ FindTogether = Callable[[SourceFile], ReadTogether | None]
 """Returns how files like one are read together, or None if they are not."""
 
 
-def find_aggregations(group: ManifestGroup) -> list[Name]:
-    """Return the aggregation variables of a group and of those below it, as path and name."""
+def find_aggregations(group: ManifestGroup, *, left_out: bool = False) -> list[Name]:
+    """Return the aggregation variables of a group and of those below it, as path and name.
+
+    With ``left_out``, also those that were left out.
+    """
     return [
         (path, name)
         for path, part in group.walk()
-        for name, variable in part.variables.items()
+        for name, variable in [
+            *part.variables.items(),
+            *(part.left_out.items() if left_out else ()),
+        ]
         if is_aggregation(variable.attributes)
     ]
 
@@ -102,7 +108,9 @@ def build_aggregations(
         if key not in problems:
             with _collecting(problems, key):
                 made[key] = assembler.build(plan, runs[key])
-    used = {place for plan in plans.values() for place in plan.used}
+    used = set[Name]()
+    for where, name in find_aggregations(group, left_out=True):
+        used |= file.find_described("/".join(filter(None, (base, where))), name)
     return _replace_variables(group, base, "", made, problems, used)
 
 

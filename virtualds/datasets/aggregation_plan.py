@@ -10,6 +10,7 @@ value. `virtualds.datasets.aggregation` puts it together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -24,7 +25,13 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import AGGREGATED_DATA, AGGREGATED_DIMENSIONS, is_aggregation
 from virtualds.bounds import check_axes, check_values
 from virtualds.chunks.axes import MAX_AXIS
-from virtualds.errors import FormatError, ReadError, UnsupportedError, without_secrets
+from virtualds.errors import (
+    FormatError,
+    ReadError,
+    UnsupportedError,
+    VirtualdsError,
+    without_secrets,
+)
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.urls import scheme_of
@@ -69,7 +76,7 @@ class AggregationPlan:
     """How one aggregation variable is put together.
 
     ``lengths`` are those of the fragments along each axis. ``files`` are the fragments in files,
-    ``values`` those of one value; all others are missing. ``used`` are the variables that say so.
+    ``values`` those of one value; all others are missing.
     """
 
     path: str
@@ -79,7 +86,6 @@ class AggregationPlan:
     lengths: tuple[tuple[int, ...], ...]
     files: tuple[FragmentPlace, ...]
     values: Mapping[Index, Any]
-    used: frozenset[tuple[str, str]]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -182,14 +188,22 @@ class AggregationFile:
         places = {feature: self._find(key, target) for feature, target in features.items()}
         held = {f: self._read(key, *p) for f, p in places.items() if f in KNOWN}
         lengths = self._read_lengths(key, dims, held.get("map", held.get("location")))
-        standard = frozenset(places[feature] for feature in features if feature in KNOWN)
-        plan = AggregationPlan(path, name, variable, dims, lengths, (), {}, standard)
+        plan = AggregationPlan(path, name, variable, dims, lengths, (), {})
         if prod(plan.shape) * max(variable.data.dtype.itemsize, 1) >= MAX_AXIS:
             raise self.error(plan, f"it is longer than arrays may be: {plan.shape}")
         if "unique_values" in held:
             return replace(plan, values=self._list_values(plan, held["unique_values"]))
         names = self._groups_of_names(plan, held)
         return self._locate_fragments(plan, names, places)
+
+    def find_described(self, path: str, name: str) -> set[Name]:
+        """Return the variables that describe a variable, as far as they can be found."""
+        found = set[Name]()
+        with suppress(VirtualdsError):
+            features = self._parse_features((path, name), self.groups[path].variables[name])
+            for feature in KNOWN & features.keys():
+                found.add(self._find((path, name), features[feature]))
+        return found
 
     def _parse_features(self, key: Name, variable: ManifestVariable) -> dict[str, str]:
         """Return the variable of each feature (CF 2.8.2: blank-separated ``feature: variable``)."""

@@ -328,7 +328,7 @@ def _read_file(
             raise
         if isinstance(reader, Parser):
             read = resolve_archive_members(read)
-            if find_aggregations(read):
+            if find_aggregations(read, left_out=True):
                 whole = replace(how, group=None, skip=frozenset())
                 deep = replace(opening, below=True)
                 get_file = ReferencedFiles(source, {}, how.allow).get_file
