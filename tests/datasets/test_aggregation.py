@@ -226,6 +226,16 @@ def test_unique_values_are_constants() -> None:
         assert found["n"].dtype == "i4"
 
 
+def test_unique_values_of_one_byte_have_no_default_mark() -> None:
+    with AggregationWriter("agg.nc") as file:
+        file.add_dims(x=3)
+        for name, values in (("t", np.array([-127, 5], "i1")), ("u", np.array([-32767, 5], "i2"))):
+            file.aggregate(name, "x", [[2, 1]], values=values, dtype=values.dtype)
+    for found in open_all():
+        np.testing.assert_array_equal(found["t"].values, [-127, -127, 5])
+        np.testing.assert_array_equal(found["u"].values, [np.nan, np.nan, 5])
+
+
 def test_unique_values_may_be_texts() -> None:
     with AggregationWriter("agg.nc") as file:
         file.add_dims(time=3)

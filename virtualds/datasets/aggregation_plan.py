@@ -285,7 +285,9 @@ class AggregationFile:
             absent = np.array([one in ("", fill) for one in flat], bool).reshape(values.shape)
             return np.ma.array(texts, mask=absent)
         absent = np.zeros(values.shape, bool)
-        fills = [NETCDF_FILLS.get(values.dtype.str[1:])] if fill is None else np.ravel(fill)
+        # numbers of one byte have no default, since all 256 may be values
+        default = NETCDF_FILLS.get(values.dtype.str[1:]) if values.dtype.itemsize > 1 else None
+        fills = [default] if fill is None else np.ravel(fill)
         for one in fills:
             if one is not None:
                 absent |= values == one
